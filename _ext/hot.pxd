@@ -1,0 +1,164 @@
+# The C meeting point of codecs and senders (design: hot halves).
+#
+# A codec (lumberjack.pyx, ...) fills an lc_hot and hands it out in a capsule named
+# "logclient.hot"; a pump (tcpsend.pyx, ...) drives it without the GIL. Neither imports the other:
+# all they share is this header. Every function here is nogil and noexcept.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+# Fates of one event inside a batch, and the status of an outcome.
+cpdef enum Fate:
+    PENDING = 0      # not sent, or to be sent again
+    INFLIGHT = 1     # on its way, no word yet
+    ACKED = 2        # the server said so
+    HANDED = 3       # given to the kernel or to ZeroMQ by a protocol without acks
+    FAILED = 4       # will never be sent (again): see the reason
+    DROPPED = 5      # refused or pushed out by a bound: see the reason
+
+# Why. The names, lower-case and without the prefix, are what users read in stats and ledgers.
+cpdef enum Reason:
+    R_NONE = 0
+    R_OVERFLOW = 1       # dropped: max_events or max_bytes
+    R_CLOSED = 2         # dropped: sent after close; failed: outstanding at close
+    R_TOO_LARGE = 3      # failed: over max_event_bytes
+    R_UNENCODABLE = 4    # failed: the value has no encoding (a cycle, a foreign type)
+    R_NOT_JSON = 5       # failed: raw bytes that are not one JSON object in UTF-8
+    R_REJECTED = 6       # failed: the server refused this event
+    R_MAX_AGE = 7        # failed: older than max_age
+    R_FORKED = 8         # failed: left behind in a forked child
+    R_FATAL = 9          # failed: the engine stopped for good (configuration, protocol version)
+    R_COUNT = 10
+
+# The kind byte of an event: what its body is, and what the formatter knows of it.
+cpdef enum Kind:
+    K_DOCUMENT = 0       # a JSON object our formatter made: valid, one line, no check needed
+    K_RAW = 1            # caller's bytes said to be a JSON object: checked when encoded
+    K_BYTES = 2          # caller's bytes, any (plog)
+    K_TOMB = 3           # no event: the caller's thread could not encode it; body[0] is the Reason
+    K_MASK = 0x0F
+    K_ID1_TAKEN = 0x10   # the user filled the first carrier of the id (see the core's table)
+    K_ID2_TAKEN = 0x20   # ... the second
+
+
+# Events detached from the hand-off; they stay here, body without id, until each has a fate.
+# Arrays are parallel, n long, in rising sequence; body points into chunks the batch owns.
+ctypedef struct lc_batch:
+    uint32_t n
+    uint32_t pending         # events whose fate is PENDING
+    uint32_t inflight        # events whose fate is INFLIGHT
+    uint32_t cursor          # no event before this index is PENDING
+    uint32_t listed          # events before this index have had their ledger line
+    uint64_t bytes           # what they count in max_bytes
+    uint64_t *seq
+    int64_t *created_us      # wall clock, microseconds since 1970
+    const uint8_t **body
+    uint32_t *size
+    uint8_t *kind            # Kind
+    uint8_t *level           # logging level // 10, at most 5
+    uint8_t *fate            # Fate
+    uint8_t *reason          # Reason
+    uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
+    uint64_t *id_hash        # 2 words an event, 128-bit hash of the user's own id; 0, 0 = ours travels; NULL until needed
+    lc_batch *next
+    void *chunks             # the hand-off's
+
+
+# A reused output buffer. encode appends; the pump resets size when all is sent.
+ctypedef struct lc_wire:
+    uint8_t *data
+    size_t size
+    size_t capacity
+
+
+# Engine sequences first..last got this fate (holes in the range are not meant).
+# PENDING means: send these again.
+ctypedef struct lc_outcome:
+    uint64_t first
+    uint64_t last
+    uint8_t fate
+    uint8_t reason
+
+
+ctypedef struct lc_outcomes:
+    lc_outcome *items
+    uint32_t n
+    uint32_t capacity
+    uint32_t alive           # signs of life seen (keep-alives too)
+    uint32_t progress        # acknowledgements that moved something
+
+
+ctypedef struct lc_hot:
+    void *self
+    # How many events and bytes may be encoded now. 0 events = wait for an ack.
+    void (*credit)(void *self, double now, uint32_t *events, uint64_t *bytes) noexcept nogil
+    # Encode up to `events` PENDING events of the batch, from its cursor on, to the end of wire;
+    # each becomes INFLIGHT, HANDED or FAILED (the last two are also appended to out).
+    # Returns the number that went on the wire, or a negative Stop.
+    int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
+                  lc_wire *wire, lc_outcomes *out) noexcept nogil
+    # Bytes from the peer. Returns 0, or a negative Stop; the Python core then has the words.
+    int (*receive)(void *self, const uint8_t *data, size_t size, double now,
+                   lc_outcomes *out) noexcept nogil
+    # The monotonic second at which the silence deadline falls, or 0 when nothing is awaited.
+    double (*deadline)(void *self) noexcept nogil
+
+
+cpdef enum Stop:
+    STOP_MEMORY = -1         # out of memory
+    STOP_PROTOCOL = -2       # the peer broke the protocol: drop the connection, resend
+    STOP_FATAL = -3          # configuration or version: never again
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+    """
+
+
+# Room for `more` bytes at the end of wire; NULL when memory is out. wire.size does not move.
+cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
+    cdef size_t want = wire.size + more
+    cdef size_t capacity
+    cdef uint8_t *data
+    if want > wire.capacity:
+        capacity = wire.capacity if wire.capacity else 65536
+        while capacity < want:
+            capacity *= 2
+        data = <uint8_t *> realloc(wire.data, capacity)
+        if data == NULL:
+            return NULL
+        wire.data = data
+        wire.capacity = capacity
+    return wire.data + wire.size
+
+
+# Append an outcome, merged with the last one where it continues it; -1 when memory is out.
+cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
+                            uint8_t fate, uint8_t reason) noexcept nogil:
+    cdef lc_outcome *o
+    cdef uint32_t capacity
+    if out.n:
+        o = &out.items[out.n - 1]
+        if o.last + 1 == first and o.fate == fate and o.reason == reason:
+            o.last = last
+            return 0
+    if out.n == out.capacity:
+        capacity = out.capacity * 2 if out.capacity else 64
+        o = <lc_outcome *> realloc(out.items, capacity * sizeof(lc_outcome))
+        if o == NULL:
+            return -1
+        out.items = o
+        out.capacity = capacity
+    o = &out.items[out.n]
+    o.first = first
+    o.last = last
+    o.fate = fate
+    o.reason = reason
+    out.n += 1
+    return 0
+
+
+from libc.stdlib cimport realloc
