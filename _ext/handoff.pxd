@@ -1,0 +1,125 @@
+# The hand-off's C side: for the formatter (put), the flight (take) and the senders (wake, nap).
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from logclient._ext.hot cimport R_COUNT
+
+
+cdef extern from "platform.h" nogil:
+    ctypedef struct lc_mutex:
+        pass
+    ctypedef struct lc_cond:
+        pass
+    ctypedef struct lc_wake:
+        pass
+    uint64_t lc_forks
+    void lc_watch_forks()
+    void lc_mutex_init(lc_mutex *m)
+    void lc_mutex_lock(lc_mutex *m)
+    void lc_mutex_unlock(lc_mutex *m)
+    void lc_cond_init(lc_cond *c)
+    void lc_cond_wake_all(lc_cond *c)
+    void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds)
+    double lc_monotonic()
+    int64_t lc_wall_us()
+    int lc_wake_open(lc_wake *w)
+    void lc_wake_set(lc_wake *w)
+    void lc_wake_clear(lc_wake *w)
+    void lc_wake_wait(lc_wake *w, double seconds)
+    int lc_wake_fd(lc_wake *w)
+    void lc_wake_close(lc_wake *w)
+
+
+# What precedes each body in a chunk; bodies are padded to 8 bytes.
+ctypedef struct lc_event:
+    uint64_t seq
+    int64_t created_us
+    uint32_t size
+    uint8_t level
+    uint8_t kind
+    uint16_t pad
+
+# A block of events, oldest first. `owners` counts the batches that still point into it.
+ctypedef struct lc_chunk:
+    lc_chunk *next
+    uint32_t capacity
+    uint32_t used
+    uint32_t read
+    uint32_t owners
+
+ctypedef struct lc_list:
+    lc_chunk *head
+    lc_chunk *tail
+
+cdef enum:
+    SENDER_IDLE = 0      # asleep until woken
+    SENDER_NAP = 1       # looks again within the nap; woken only by an ERROR or a full window
+    SENDER_BUSY = 2      # awake: no wake needed
+
+cdef enum:
+    DROP_OLDEST = 0
+    DROP_NEW = 1
+    BLOCK = 2
+    RAISE = 3
+
+cdef enum:
+    PUT_DROPPED = 0
+    PUT_FORKED = -1      # this is a child: the hand-off must be renewed first
+    PUT_FULL = -2        # block or raise: nothing was taken
+    PUT_MEMORY = -3
+
+ctypedef struct lc_handoff:
+    lc_mutex mutex
+    lc_cond moved            # a fate was given, or room was made
+    lc_wake wake
+    uint64_t generation      # lc_forks when it was made
+    lc_list queue            # ordinary events
+    lc_list kept             # events at keep_level and above: dropped last
+    lc_chunk *free
+    uint32_t free_count
+    uint64_t queued_events
+    uint64_t queued_bytes
+    uint64_t held_events     # detached: in a batch or between
+    uint64_t held_bytes
+    uint64_t max_events
+    uint64_t max_bytes
+    uint32_t max_event_bytes
+    uint64_t full_events     # a full window: worth waking a napping sender
+    uint64_t full_bytes
+    uint8_t policy
+    uint8_t keep_level
+    uint8_t closed
+    uint8_t state
+    int attention            # != 0: the caller must call Client._attend() after a put
+    uint64_t next_seq
+    uint64_t settled         # every sequence up to here has its fate
+    uint64_t target          # somebody waits until settled >= target; 0 = nobody
+    uint32_t waiters
+    uint64_t inflight        # of the held: on the wire, no word yet
+    uint64_t acked
+    uint64_t handed
+    uint64_t resent
+    uint64_t mangled
+    uint64_t ignored
+    uint64_t failed[16]
+    uint64_t dropped[16]
+
+cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                    int64_t created_us) noexcept nogil
+cdef void lc_release(lc_handoff *h, lc_chunk *chunk) noexcept nogil
+
+cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
+    return <uint8_t *> (c + 1)
+
+cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
+    return sizeof(lc_event) + ((<uint64_t> size + 7) & ~(<uint64_t> 7))
+
+
+cdef class Handoff:
+    cdef lc_handoff *h
+    # put() and the rest of one event, for compiled callers: > 0 the sequence, else a PUT_ code.
+    cdef inline int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                            int64_t created_us) noexcept nogil:
+        return lc_put(self.h, body, size, level, kind, created_us)
+    cdef inline int attention(self) noexcept nogil:
+        return self.h.attention

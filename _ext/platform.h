@@ -1,0 +1,174 @@
+/* The few things that differ between systems: a mutex, a condition with a deadline, a descriptor that
+ * wakes a sleeping sender, two clocks, and a counter that every fork bumps.
+ *
+ * Included by the hand-off alone; the senders reach it through handoff.pxd. */
+#ifndef LOGCLIENT_PLATFORM_H
+#define LOGCLIENT_PLATFORM_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#define LC_INLINE static __inline
+
+typedef SRWLOCK lc_mutex;
+typedef CONDITION_VARIABLE lc_cond;
+LC_INLINE void lc_mutex_init(lc_mutex *m) { InitializeSRWLock(m); }
+LC_INLINE void lc_mutex_lock(lc_mutex *m) { AcquireSRWLockExclusive(m); }
+LC_INLINE void lc_mutex_unlock(lc_mutex *m) { ReleaseSRWLockExclusive(m); }
+LC_INLINE void lc_cond_init(lc_cond *c) { InitializeConditionVariable(c); }
+LC_INLINE void lc_cond_wake_all(lc_cond *c) { WakeAllConditionVariable(c); }
+LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
+    SleepConditionVariableSRW(c, m, seconds > 4e6 ? INFINITE : (DWORD)(seconds * 1000.0) + 1, 0);
+}
+LC_INLINE double lc_monotonic(void) {
+    LARGE_INTEGER f, t;
+    QueryPerformanceFrequency(&f);
+    QueryPerformanceCounter(&t);
+    return (double)t.QuadPart / (double)f.QuadPart;
+}
+LC_INLINE int64_t lc_wall_us(void) {
+    FILETIME t;
+    GetSystemTimePreciseAsFileTime(&t);
+    return (int64_t)(((((uint64_t)t.dwHighDateTime) << 32) | t.dwLowDateTime) / 10 - 11644473600000000ULL);
+}
+/* The wake is a condition of its own: Windows' socketpair costs ten times an event. */
+typedef struct {
+    lc_mutex mutex;
+    lc_cond cond;
+    int set;
+} lc_wake;
+LC_INLINE int lc_wake_open(lc_wake *w) {
+    lc_mutex_init(&w->mutex);
+    lc_cond_init(&w->cond);
+    w->set = 0;
+    return 0;
+}
+LC_INLINE void lc_wake_set(lc_wake *w) {
+    lc_mutex_lock(&w->mutex);
+    w->set = 1;
+    lc_cond_wake_all(&w->cond);
+    lc_mutex_unlock(&w->mutex);
+}
+LC_INLINE void lc_wake_clear(lc_wake *w) { w->set = 0; }
+LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
+    lc_mutex_lock(&w->mutex);
+    if (!w->set && seconds > 0) lc_cond_wait(&w->cond, &w->mutex, seconds);
+    w->set = 0;
+    lc_mutex_unlock(&w->mutex);
+}
+LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
+LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
+static uint64_t lc_forks = 0;
+LC_INLINE void lc_watch_forks(void) {}
+
+#else /* POSIX */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/eventfd.h>
+#endif
+#define LC_INLINE static inline
+
+typedef pthread_mutex_t lc_mutex;
+typedef pthread_cond_t lc_cond;
+LC_INLINE void lc_mutex_init(lc_mutex *m) { pthread_mutex_init(m, NULL); }
+LC_INLINE void lc_mutex_lock(lc_mutex *m) { pthread_mutex_lock(m); }
+LC_INLINE void lc_mutex_unlock(lc_mutex *m) { pthread_mutex_unlock(m); }
+LC_INLINE void lc_cond_init(lc_cond *c) {
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(c, &a);
+    pthread_condattr_destroy(&a);
+}
+LC_INLINE void lc_cond_wake_all(lc_cond *c) { pthread_cond_broadcast(c); }
+LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
+    struct timespec t;
+    if (seconds > 4e6) seconds = 4e6;
+#ifdef __APPLE__
+    t.tv_sec = (time_t)seconds;
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    pthread_cond_timedwait_relative_np(c, m, &t);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)seconds;
+    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (t.tv_nsec >= 1000000000L) {
+        t.tv_sec += 1;
+        t.tv_nsec -= 1000000000L;
+    }
+    pthread_cond_timedwait(c, m, &t);
+#endif
+}
+LC_INLINE double lc_monotonic(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+LC_INLINE int64_t lc_wall_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+typedef struct {
+    int in;
+    int out;
+} lc_wake;
+LC_INLINE int lc_wake_open(lc_wake *w) {
+#ifdef __linux__
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return w->in < 0 ? -1 : 0;
+#else
+    int p[2];
+    if (pipe(p) < 0) return -1;
+    for (int i = 0; i < 2; i++) {
+        fcntl(p[i], F_SETFL, O_NONBLOCK);
+        fcntl(p[i], F_SETFD, FD_CLOEXEC);
+    }
+    w->in = p[0];
+    w->out = p[1];
+    return 0;
+#endif
+}
+LC_INLINE void lc_wake_set(lc_wake *w) {
+    uint64_t one = 1;
+    ssize_t n = write(w->out, &one, sizeof one); /* full = already set */
+    (void)n;
+}
+LC_INLINE void lc_wake_clear(lc_wake *w) {
+    uint64_t sink[16];
+    while (read(w->in, sink, sizeof sink) == (ssize_t)sizeof sink) {}
+}
+LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
+    struct pollfd p = {w->in, POLLIN, 0};
+    if (seconds > 0) poll(&p, 1, seconds > 2e6 ? -1 : (int)(seconds * 1000.0 + 0.999));
+    lc_wake_clear(w);
+}
+LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
+LC_INLINE void lc_wake_close(lc_wake *w) {
+    close(w->in);
+    if (w->out != w->in) close(w->out);
+}
+/* A fork from C runs no Python hook; this one it does run. */
+static uint64_t lc_forks = 0;
+static int lc_forks_watched = 0;
+static void lc_forked(void) { lc_forks++; }
+LC_INLINE void lc_watch_forks(void) {
+    if (!lc_forks_watched) {
+        lc_forks_watched = 1;
+        pthread_atfork(NULL, NULL, lc_forked);
+    }
+}
+#endif
+#endif
