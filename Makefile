@@ -1,0 +1,104 @@
+# make demo   the whole way, from logger.info to a Spark verdict
+# make test   lint and every test that is not long; make test-long has the others
+#
+# PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
+# ARGS="…"            more arguments for demo, test, test-long, bench, mutants
+# ONLY=name,name      build these extensions only (development)
+# COVERAGE=percent    another bound than pyproject.toml's
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
+
+# Written by tools/system.sh when the right Java is not the one on PATH.
+-include $(VENV)/java.mk
+
+.PHONY: all deps deps-bench build demo test test-long test-pythons bench mutants lint format lock clean distclean
+all: build
+
+deps: $(VENV)/.deps $(VENV)/.system
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "logclient needs Python 3.11 or newer: $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.deps: requirements.lock | $(VENV)/.made
+	@start=$$(date +%s); $(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock \
+		&& touch $@ && echo "deps: $$(grep -c == requirements.lock) packages in $$(( $$(date +%s) - start )) s"
+
+$(VENV)/.system: tools/system.sh | $(VENV)/.made
+	@start=$$(date +%s); sh tools/system.sh $(VENV)/java.mk \
+		&& touch $@ && echo "deps: system checked in $$(( $$(date +%s) - start )) s"
+
+deps-bench: deps $(VENV)/.bench
+$(VENV)/.bench: requirements-bench.lock $(VENV)/.deps
+	@start=$$(date +%s); $(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.lock \
+		&& touch $@ && echo "deps-bench: $$(grep -c == requirements-bench.lock) packages in $$(( $$(date +%s) - start )) s"
+
+# The source tree itself is on the environment's path (a .pth file, no import hook: a hook would cost
+# every start of an interpreter). The link lets Python, mypy and Spark's workers find in the tree what
+# a wheel has as logclient/_ext; it is never committed and setup.py does not look at it.
+$(VENV)/.installed: pyproject.toml $(VENV)/.deps
+	@ln -sfn ../_ext logclient/_ext
+	@LOGCLIENT_ONLY=- $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--config-settings editable_mode=compat --editable .
+	@touch $@
+
+build: deps $(VENV)/.installed
+	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
+ifdef ONLY
+	@LOGCLIENT_ONLY=$(ONLY) $(PY) setup.py --quiet build_ext --inplace
+else
+	@$(MAKE) --no-print-directory build/.built
+endif
+
+build/.built: $(SOURCES) $(VENV)/.deps
+	@mkdir -p build
+	@$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+demo: build
+	@$(BIN)/logclient demo --out build/demo $(ARGS)
+
+test: build lint
+	@mkdir -p build/coverage
+	@$(PY) -m pytest -m "not long" --cov --cov-report=term $(if $(COVERAGE),--cov-fail-under=$(COVERAGE)) $(ARGS)
+
+test-long: build
+	@$(PY) -m pytest -m long --timeout=3600 $(ARGS)
+
+# A wheel for every other Python that can be found, and the tests that need no Spark.
+test-pythons: build
+	@$(PY) tools/pythons.py test $(ARGS)
+
+bench: build deps-bench
+	@$(PY) -m bench $(ARGS)
+
+mutants: build
+	@$(PY) tests/mutants.py $(ARGS)
+
+lint: build
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/cython-lint _ext
+
+format: deps
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+# Exact versions of everything, from the extras and groups of pyproject.toml; commit what it writes.
+lock:
+	$(PYTHON) tools/lock.py
+
+clean:
+	rm -rf build dist *.egg-info logclient/_ext .coverage .hypothesis .mypy_cache .ruff_cache .benchmarks
+	rm -f _ext/*.so _ext/*.c _ext/*.html
+	find logclient tests bench tools _ext -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

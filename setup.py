@@ -1,0 +1,112 @@
+"""Build of the extensions; everything static is in pyproject.toml.
+
+`_ext/` at the top of the tree is installed as the package `logclient._ext`. Between two .pyx files
+`from logclient._ext.handoff cimport Handoff` must work although no folder of that name exists: the
+.pxd files are copied to build/pxd/logclient/_ext/, which is an include path of cythonize.
+
+Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+EXT = ROOT / "_ext"
+BUILD = ROOT / "build"
+PXD = BUILD / "pxd"
+NOT_ON_WINDOWS = {"tcpsend"}
+WINDOWS = sys.platform == "win32"
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+    "freethreading_compatible": True,
+}
+
+
+def lock() -> None:
+    """One build of this tree at a time: two would write the same C files. Held until exit."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    BUILD.mkdir(exist_ok=True)
+    lock.file = open(BUILD / ".lock", "w")  # kept open: closing lets go
+    fcntl.flock(lock.file, fcntl.LOCK_EX)
+
+
+def put(target: Path, text: bytes) -> None:
+    """Write only what changed, so that time stamps stay true and builds incremental."""
+    if not target.exists() or target.read_bytes() != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text)
+
+
+def share_declarations() -> None:
+    """Copy _ext/*.pxd to where a cimport by the installed name finds them; take away the deleted."""
+    package = PXD / "logclient" / "_ext"
+    wanted = {"__init__.pxd"}
+    put(PXD / "logclient" / "__init__.pxd", b"")
+    put(package / "__init__.pxd", b"")
+    for pxd in EXT.glob("*.pxd"):
+        wanted.add(pxd.name)
+        put(package / pxd.name, pxd.read_bytes())
+    for old in package.glob("*.pxd"):
+        if old.name not in wanted:
+            old.unlink()
+
+
+def extensions() -> list[Extension]:
+    only = os.environ.get("LOGCLIENT_ONLY", "")
+    names = sorted(p.stem for p in EXT.glob("*.pyx"))
+    if only:
+        wanted = {n for n in only.replace(",", " ").split() if n != "-"}
+        unknown = wanted.difference(names)
+        if unknown:
+            raise SystemExit(f"LOGCLIENT_ONLY: no such extension: {', '.join(sorted(unknown))}")
+        names = [n for n in names if n in wanted]
+    if WINDOWS:
+        names = [n for n in names if n not in NOT_ON_WINDOWS]
+    if not names:
+        return []
+    lock()
+    share_declarations()
+    from Cython.Build import cythonize
+
+    headers = [str(p.relative_to(ROOT)) for pattern in ("*.pxd", "*.h") for p in sorted(EXT.glob(pattern))]
+    # -g0: debug information makes a wheel ten times larger.
+    flags = ["/O2"] if WINDOWS else ["-O3", "-g0", "-fvisibility=hidden"]
+    # A change here (flags, directives) is one of every file.
+    generated = [BUILD / "cython" / "_ext" / f"{name}.c" for name in names]
+    changed = Path(__file__).stat().st_mtime
+    return cythonize(
+        [
+            Extension(
+                f"logclient._ext.{name}",
+                [f"_ext/{name}.pyx"],
+                include_dirs=["_ext"],
+                depends=[*headers, "setup.py"],
+                extra_compile_args=flags,
+            )
+            for name in names
+        ],
+        include_path=[str(PXD.relative_to(ROOT))],
+        build_dir="build/cython",
+        compiler_directives=DIRECTIVES,
+        force=any(c.exists() and c.stat().st_mtime < changed for c in generated),
+        show_all_warnings=False,
+    )
+
+
+os.chdir(ROOT)
+setup(
+    ext_modules=extensions(),
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)
