@@ -1,0 +1,68 @@
+"""Ships logs, and can prove what arrived.
+
+::
+
+    import logclient
+
+    with logclient.connect("lumberjack://127.0.0.1:5044") as client:
+        client.send({"message": "hello"})
+
+Importing this package imports nothing else: a public name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+# Spelled out because importing `typing` for one constant would cost every importing program.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from logclient.client import Client as Client
+    from logclient.client import Delivery as Delivery
+    from logclient.client import connect as connect
+    from logclient.errors import ConfigError as ConfigError
+    from logclient.errors import ConnectFailed as ConnectFailed
+    from logclient.errors import EncodeError as EncodeError
+    from logclient.errors import LedgerError as LedgerError
+    from logclient.errors import LogclientError as LogclientError
+    from logclient.errors import MissingExtra as MissingExtra
+    from logclient.errors import ProtocolError as ProtocolError
+    from logclient.errors import QueueFull as QueueFull
+    from logclient.handler import Handler as Handler
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "ConfigError",
+    "ConnectFailed",
+    "Delivery",
+    "EncodeError",
+    "Handler",
+    "LedgerError",
+    "LogclientError",
+    "MissingExtra",
+    "ProtocolError",
+    "QueueFull",
+    "connect",
+]
+
+_WHERE = {
+    "Client": "client",
+    "Delivery": "client",
+    "Handler": "handler",
+    "connect": "client",
+}
+
+
+def __getattr__(name: str) -> object:
+    # `__all__` decides: a name that is no public one must not import anything.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_WHERE.get(name, 'errors')}"), name)
+    globals()[name] = value  # next time without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

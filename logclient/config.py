@@ -1,0 +1,607 @@
+"""A URL and keywords become validated options.
+
+``scheme://host[:port][,host[:port]...][/path][?option=value[&option=value...]]``
+
+The parser is written by hand: ``urllib.parse`` costs every importing program milliseconds, knows no
+list of hosts, and accepts what must be an error here. Every error is one line that names the field
+and the rule; a value is echoed only where it cannot be part of a password.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from logclient import registry
+from logclient.errors import ConfigError
+
+__all__ = [
+    "OPTIONS",
+    "Config",
+    "Option",
+    "Secret",
+    "options_markdown",
+    "parse",
+    "parse_duration",
+    "parse_size",
+]
+
+Endpoint = tuple[str, int]
+
+
+class Secret:
+    """A value that no repr, log line or report shows."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class Option(NamedTuple):
+    """One row of the table of options.
+
+    ``read`` turns what the user gave (a string from the URL; any plain value from a keyword) into
+    the value, or raises ValueError with the rule it breaks.
+    """
+
+    name: str
+    kind: str  # as shown in the docs
+    read: Callable[[Any], Any]
+    default: Any
+    shown: str  # the default as a user would write it
+    help: str
+    protocols: tuple[str, ...] = ()  # empty: every protocol; "+tls": schemes with TLS
+    secret: bool = False
+
+
+# -- readers: one per kind of value. Each raises ValueError with the rule alone; the caller puts the
+# option's name before it.
+
+_TRUE = frozenset(("true", "yes", "on", "1"))
+_FALSE = frozenset(("false", "no", "off", "0"))
+_TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3,
+}  # fmt: skip
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
+_NO_LEVEL = 60  # above every level the hand-off knows (it keeps levelno // 10, at most 5)
+
+
+def _echo(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _number(text: str) -> float | None:
+    """ASCII digits with at most one point; None for anything else (no signs, no exponents)."""
+    whole, point, part = text.partition(".")
+    digits = whole + part
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or (point and not part):
+        return None
+    return float(text)
+
+
+def _split_unit(text: str) -> tuple[str, str]:
+    stripped = text.strip()
+    end = len(stripped)
+    while end and not (stripped[end - 1].isdigit() or stripped[end - 1] == "."):
+        end -= 1
+    return stripped[:end], stripped[end:].strip().lower()
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number.
+
+    Raises:
+        ValueError: with the rule.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not 0 <= value < 1e15:
+            raise ValueError(f"must be a duration of 0 or more, got {_echo(value)}")
+        return float(value)
+    if isinstance(value, str):
+        text, unit = _split_unit(value)
+        number = _number(text)
+        if number is not None and unit in _TIMES:
+            return number * _TIMES[unit]
+    raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {_echo(value)}")
+
+
+def parse_size(value: object) -> int:
+    """Bytes from ``1048576``, ``64MiB``, ``1k``, or a number.
+
+    k, M, G and KiB, MiB, GiB count in 1024, kB, MB and GB in 1000.
+
+    Raises:
+        ValueError: with the rule.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str):
+        text, unit = _split_unit(value)
+        number = _number(text)
+        if number is not None and unit in _SIZES:
+            size = number * _SIZES[unit]
+            if size == int(size):
+                return int(size)
+    raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {_echo(value)}")
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        number: int | None = None
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = value
+        elif isinstance(value, str):
+            digits = value.strip().replace("_", "")
+            if digits.isascii() and digits.isdigit() and len(digits) <= 18:
+                number = int(digits)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}, got {_echo(value)}")
+        return number
+
+    return read
+
+
+def _size(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        size = parse_size(value)
+        if not low <= size <= high:
+            raise ValueError(f"must be from {low} to {high} bytes, got {_echo(value)}")
+        return size
+
+    return read
+
+
+def _duration(low: float, high: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        seconds = parse_duration(value)
+        if not low <= seconds <= high:
+            raise ValueError(f"must be from {_seconds(low)} to {_seconds(high)}, got {_echo(value)}")
+        return seconds
+
+    return read
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_or_none(value: Any) -> Any:
+        return None if value is None or value == "none" else read(value)
+
+    return read_or_none
+
+
+def _choice(*names: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, got {_echo(value)}")
+        return str(value)
+
+    return read
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else str(value) if value in (0, 1) else ""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"must be true or false, got {_echo(value)}")
+
+
+def _level(value: Any) -> int:
+    if value is None:
+        return _NO_LEVEL
+    if isinstance(value, str):
+        name = value.strip().upper()
+        if name == "NONE":
+            return _NO_LEVEL
+        if name in _LEVELS:
+            return _LEVELS[name]
+        if name.isascii() and name.isdigit() and len(name) <= 3:
+            value = int(name)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NO_LEVEL:
+        return value
+    raise ValueError(f"must be a level name, a number from 0 to {_NO_LEVEL} or none, got {_echo(value)}")
+
+
+def _directory(value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f"must be the path of a directory, got {_echo(value)}")
+    return path
+
+
+def _secret_text(value: Any) -> Secret:
+    """A keyword's value, which may be the secret itself; see `_secret_from_url` for the URL's."""
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the secret, env:NAME or file:PATH")
+    if value.startswith("env:"):
+        found = os.environ.get(value[4:])
+        if not found:
+            raise ValueError(f"environment variable {_echo(value[4:])} is not set")
+        return Secret(found)
+    if value.startswith("file:"):
+        try:
+            with open(value[5:], encoding="utf-8") as file:
+                text = file.read(65537).rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "is no UTF-8 text"
+            raise ValueError(f"file {_echo(value[5:])} cannot be read: {why}") from None
+        if not text or len(text) > 65536:
+            raise ValueError(f"file {_echo(value[5:])} must hold 1 to 65536 characters")
+        return Secret(text)
+    return Secret(value)
+
+
+def _secret_from_url(value: str) -> Secret:
+    if not value.startswith(("env:", "file:")):
+        raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
+    return _secret_text(value)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:g}s"
+
+
+_LJ = ("lumberjack",)
+_DAY = 86400.0
+
+_TABLE = (
+    Option("max_events", "number", _integer(1, 100_000_000), 250_000, "250000",
+           "Events held at most: queued, in flight and kept for resend."),
+    Option("max_bytes", "size", _size(1024, 1 << 40), 64 << 20, "64MiB",
+           "Bytes held at most, counted the same way."),
+    Option("max_event_bytes", "size", _size(64, 1 << 30), 1 << 20, "1MiB",
+           "An encoded event longer than this fails as too_large."),
+    Option("truncate", "boolean", _boolean, False, "false",
+           "Cut the message of an event that is too large, and mark it, instead of failing it."),
+    Option("overflow", "choice", _choice("drop_oldest", "drop_new", "block", "raise"), "drop_new",
+           "drop_new (Handler: drop_oldest)",
+           "What happens at a bound: drop_oldest, drop_new, block (the caller waits), "
+           "raise (QueueFull; not in a Handler)."),
+    Option("block_timeout", "duration", _optional(_duration(0, 365 * _DAY)), None, "none",
+           "How long overflow=block waits before it drops the event; none: until there is room."),
+    Option("keep_level", "level", _level, 40, "ERROR",
+           "Events of this level and above are dropped last; none: no level is kept."),
+    Option("window", "number", _integer(1, 10_000), 2048, "2048",
+           "Events in a window (batch) at most. Servers refuse more than 10000.", _LJ),
+    Option("window_bytes", "size", _size(1024, 64 << 20), 1 << 20, "1MiB",
+           "Bytes in a window at most, before compression; a longer event travels alone.", _LJ),
+    Option("inflight", "number", _integer(1, 64), 2, "2",
+           "Windows sent and not yet acknowledged.", _LJ),
+    Option("compression", "number", _integer(0, 9), 3, "3",
+           "zlib level; 0 sends uncompressed frames.", _LJ),
+    Option("version", "choice", _integer(1, 2), 2, "2",
+           "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
+    Option("identity", "choice", _choice("id", "none"), "id", "id",
+           "Whether each event carries its id; none: verify compares multisets of hashes."),
+    Option("check", "boolean", _boolean, True, "true",
+           "Check that raw bytes are one JSON object in UTF-8 before they are sent."),
+    Option("connect_timeout", "duration", _duration(0.001, 3600), 10.0, "10s",
+           "For one attempt to connect to one address."),
+    Option("silence", "duration", _duration(0.001, _DAY), 30.0, "30s",
+           "A connection is dropped when something is awaited and nothing is heard for so long."),
+    Option("no_progress", "duration", _duration(0.001, 30 * _DAY), 300.0, "5m",
+           "A connection is dropped when nothing is acknowledged for so long; keep-alives do not count."),
+    Option("backoff_min", "duration", _duration(0.001, 3600), 0.1, "100ms",
+           "First bound of the random wait before a new attempt to connect."),
+    Option("backoff_max", "duration", _duration(0.001, _DAY), 30.0, "30s",
+           "Last bound of that wait."),
+    Option("max_age", "duration", _optional(_duration(0.001, 365 * _DAY)), None, "none",
+           "Events older than this fail as max_age; none: they are kept until sent."),
+    Option("flush_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
+           "What flush() waits when the call does not say."),
+    Option("close_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
+           "What close() waits when the call does not say."),
+    Option("atexit_timeout", "duration", _duration(0, 3600), 2.0, "2s",
+           "What the end of the process waits for the last events."),
+    Option("nap", "duration", _duration(0, 1), 0.005, "5ms",
+           "The sender's pause between two looks at the queue while traffic flows."),
+    Option("ledger", "directory", _optional(_directory), None, "none",
+           "Directory of the ledger; see formats.md."),
+    Option("tls_password", "secret", _secret_text, None, "none",
+           "Password of the client certificate's key.", ("+tls",), True),
+    Option("token", "secret", _secret_text, None, "none",
+           "Credentials of the connection.", ("logux",), True),
+    Option("curve_secret", "secret", _secret_text, None, "none",
+           "CURVE secret key.", ("logjam",), True),
+)  # fmt: skip
+
+OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
+
+
+class Config(NamedTuple):
+    """Everything a client needs to know, checked. Durations are seconds, sizes bytes.
+
+    ``redacted`` is the URL in its plain form, fit for logs, ledgers and reports.
+    """
+
+    scheme: str
+    protocol: str
+    tls: bool
+    endpoints: tuple[Endpoint, ...]
+    path: str
+    redacted: str
+    given: frozenset[str]  # options that the URL or a keyword set
+
+    max_events: int
+    max_bytes: int
+    max_event_bytes: int
+    truncate: bool
+    overflow: str
+    block_timeout: float | None
+    keep_level: int  # a level number; 60 keeps none
+    window: int
+    window_bytes: int
+    inflight: int
+    compression: int
+    version: int
+    identity: str
+    check: bool
+    connect_timeout: float
+    silence: float
+    no_progress: float
+    backoff_min: float
+    backoff_max: float
+    max_age: float | None
+    flush_timeout: float
+    close_timeout: float
+    atexit_timeout: float
+    nap: float
+    ledger: str | None
+    tls_password: Secret | None
+    token: Secret | None
+    curve_secret: Secret | None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """All options by name; secrets stay wrapped."""
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    # The fields as they are would show nothing secret (Secret hides itself); this is about reading.
+    def __repr__(self) -> str:
+        given = (f", {name}={getattr(self, name)!r}" for name in OPTIONS if name in self.given)
+        return f"Config({self.redacted!r}{''.join(given)})"
+
+
+def parse(url: str, /, *, handler: bool = False, **keywords: Any) -> Config:
+    """Read and check a URL and keywords; a keyword wins over the same option in the URL.
+
+    Args:
+        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
+        handler: apply a Handler's rules: ``overflow`` is ``drop_oldest`` unless given, and never
+            ``raise``.
+        keywords: options by name, as plain values; None means the default.
+
+    Raises:
+        ConfigError: with one line that names the field and the rule.
+    """
+    name, endpoints, path, pairs = _split(url)
+    row = registry.lookup(name)
+    if path and not row.path:
+        raise ConfigError(f"path: {name} takes none")
+    hosts = tuple((host, port or row.port) for host, port in endpoints)
+
+    values: dict[str, Any] = {option.name: option.default for option in _TABLE}
+    if handler:
+        values["overflow"] = "drop_oldest"
+    given: set[str] = set()
+    for key, text in pairs:
+        option = _find(key, row)
+        if key in given:
+            raise ConfigError(f"{key}: given twice in the URL")
+        values[key] = _read(option, text, _secret_from_url if option.secret else option.read)
+        given.add(key)
+    for key, value in keywords.items():
+        option = _find(key, row)
+        if value is not None:
+            values[key] = _read(option, value, option.read)
+            given.add(key)
+
+    if handler and values["overflow"] == "raise":
+        raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
+    if values["backoff_min"] > values["backoff_max"]:
+        raise ConfigError("backoff_min: must not be above backoff_max")
+    if values["max_event_bytes"] > values["max_bytes"]:
+        if "max_event_bytes" in given:
+            raise ConfigError("max_event_bytes: must not be above max_bytes")
+        values["max_event_bytes"] = values["max_bytes"]
+
+    return Config(
+        scheme=name,
+        protocol=row.protocol,
+        tls=row.tls,
+        endpoints=hosts,
+        path=path,
+        redacted=_redacted(name, hosts, path, pairs),
+        given=frozenset(given),
+        **values,
+    )
+
+
+def _read(option: Option, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        # From None: the cause's traceback would show the value, which may be a secret.
+        raise ConfigError(f"{option.name}: {error}") from None
+
+
+def _takes(row: registry.Scheme, option: Option) -> bool:
+    only = option.protocols
+    return not only or row.protocol in only or (row.tls and "+tls" in only)
+
+
+def _find(name: str, row: registry.Scheme) -> Option:
+    option = OPTIONS.get(name)
+    if option is not None:
+        if _takes(row, option):
+            return option
+        if option.protocols == ("+tls",):
+            raise ConfigError(f"{name}: only for a scheme with TLS")
+        raise ConfigError(f"{name}: not an option of {row.protocol}")
+    if not (name.isascii() and name.isidentifier() and len(name) <= 40):
+        raise ConfigError("options: each must be name=value, joined by &")
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{name}: unknown option{hint}")
+
+
+# -- the URL
+
+_USERINFO = "URL: user:password@ is not accepted; secrets are given as env:NAME, file:PATH or a keyword"
+
+
+def _split(url: str) -> tuple[str, list[tuple[str, int]], str, list[tuple[str, str]]]:
+    """(scheme, [(host, port or 0)], path, [(option, text)]), all checked for form alone."""
+    if not isinstance(url, str):
+        raise ConfigError(f"URL: must be a string, got {type(url).__name__}")
+    if any(char < " " or char == "\x7f" for char in url):
+        raise ConfigError("URL: must not have control characters")
+    scheme, found, rest = url.partition("://")
+    if not found:
+        raise ConfigError("URL: must begin with a scheme, as in lumberjack://host:5044")
+    if not scheme or not all(char.isascii() and (char.isalnum() or char in "+-.") for char in scheme):
+        raise ConfigError("scheme: must be letters, digits, + - and .")
+    place, question, query = rest.partition("?")
+    # The whole of what stands before the options, path included: a password may hold a slash.
+    # One that holds a question mark leaves its @ in the name of the first option.
+    if "@" in place or "@" in query.partition("=")[0]:
+        raise ConfigError(_USERINFO)
+    if "#" in place:
+        raise ConfigError("URL: must not have a # part")
+    authority, _, path = place.partition("/")
+    endpoints = [_endpoint(text) for text in authority.split(",")]
+    path = _decode("path", path)
+    pairs: list[tuple[str, str]] = []
+    if question and query:
+        for part in query.split("&"):
+            key, equals, text = part.partition("=")
+            if not equals or not key:
+                raise ConfigError("options: each must be name=value, joined by &")
+            name = key if key.isascii() and key.isidentifier() and len(key) <= 40 else "options"
+            pairs.append((key, _decode(name, text)))
+    return scheme.lower(), endpoints, path if path == "" else "/" + path, pairs
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    port = ""
+    if text.startswith("["):
+        host, bracket, tail = text[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            raise ConfigError("host: an IPv6 address is written [address] or [address]:port")
+        from ipaddress import IPv6Address
+
+        host = host.replace("%25", "%")
+        try:
+            IPv6Address(host)
+        except ValueError:
+            raise ConfigError("host: what stands in brackets must be an IPv6 address") from None
+        colon, port = tail[:1], tail[1:]
+    else:
+        host, colon, port = text.partition(":")
+        if ":" in port:
+            raise ConfigError("host: more than one colon; an IPv6 address goes in brackets")
+        if not host:
+            raise ConfigError("host: must not be empty")
+        if len(host) > 253 or not all(char.isalnum() or char in "._-" for char in host):
+            raise ConfigError("host: must be a name or an address")
+    if not colon:
+        return host, 0
+    # Not echoed: in user:password/... the password stands where the port should.
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise ConfigError("port: must be a whole number from 1 to 65535")
+    return host, int(port)
+
+
+def _decode(name: str, text: str) -> str:
+    """Percent-decoding; + stays a plus."""
+    if "%" not in text:
+        return text
+    out = bytearray()
+    raw = text.encode("utf-8", "surrogatepass")
+    at = 0
+    while at < len(raw):
+        if raw[at] != 0x25:
+            out.append(raw[at])
+            at += 1
+            continue
+        digits = raw[at + 1 : at + 3]
+        try:
+            if len(digits) != 2 or not digits.isalnum():
+                raise ValueError
+            out.append(int(digits, 16))
+        except ValueError:
+            raise ConfigError(f"{name}: % must be followed by two hexadecimal digits") from None
+        at += 3
+    try:
+        decoded = out.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: must be UTF-8 after percent-decoding") from None
+    if any(char < " " or char == "\x7f" for char in decoded):
+        raise ConfigError(f"{name}: must not have control characters")
+    return decoded
+
+
+def _redacted(scheme: str, endpoints: tuple[Endpoint, ...], path: str, pairs: list[tuple[str, str]]) -> str:
+    places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints)
+    # A secret in a URL is never literal (see _secret_from_url), but where it lies is nobody's business.
+    query = "&".join(f"{key}={'***' if OPTIONS[key].secret else _encode(text)}" for key, text in pairs)
+    return f"{scheme}://{places}{_encode(path)}" + (f"?{query}" if query else "")
+
+
+def _encode(text: str) -> str:
+    """Percent-encode what would change the meaning of the URL."""
+    return "".join(f"%{ord(char):02X}" if char in "%&#? " else char for char in text)
+
+
+# -- the documentation
+
+
+def options_markdown() -> str:
+    """docs/options.md, made from the table: ``python -m logclient.config > docs/options.md``."""
+    lines = [
+        "# Options",
+        "",
+        "Made from the table in `logclient/config.py`: `python -m logclient.config > docs/options.md`.",
+        "",
+        "An option stands in the URL (`?window=500&overflow=block`) or is given as a keyword, which wins.",
+        "Values in a URL may be percent-encoded. Durations: `5`, `5s`, `200ms`, `5m`, `1h`. Sizes: bytes, or",
+        "`64KiB`, `64k`, `1MiB`, `1M` (1024) and `64kB`, `1MB` (1000). Secrets are never written in a URL:",
+        "`env:NAME`, `file:PATH`, or a keyword.",
+        "",
+        "| option | kind | default | what it does |",
+        "|---|---|---|---|",
+    ]
+    for option in _TABLE:
+        if not any(row.transport and _takes(row, option) for row in registry.SCHEMES.values()):
+            continue  # for a protocol that this version does not have
+        only = f" ({', '.join(option.protocols)})" if option.protocols else ""
+        lines.append(f"| `{option.name}` | {option.kind} | {option.shown} | {option.help}{only} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(options_markdown(), end="")

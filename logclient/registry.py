@@ -1,0 +1,67 @@
+"""Which core, transport and document belong to a URL scheme: names only, imported when used.
+
+Protocols and transports never import each other; they meet here. A new protocol is one line.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from logclient.errors import ConfigError
+
+__all__ = ["SCHEMES", "Scheme", "load", "lookup"]
+
+
+class Scheme(NamedTuple):
+    """One row. ``core`` and ``transport`` are written ``module:attribute``."""
+
+    protocol: str  # the core's name, as in logclient.protocols.<name>
+    core: str
+    transport: str  # empty: no transport for it in this version
+    document: str  # what a LogRecord becomes by default
+    port: int  # where its servers listen when the URL does not say
+    tls: bool
+    path: bool = False  # whether the URL may have a path
+
+
+SCHEMES: dict[str, Scheme] = {
+    "lumberjack": Scheme(
+        protocol="lumberjack",
+        core="logclient.protocols.lumberjack:Lumberjack",
+        transport="logclient.transports.tcp:Tcp",
+        document="ecs",
+        port=5044,
+        tls=False,
+    ),
+    "lumberjack+tls": Scheme(
+        protocol="lumberjack",
+        core="logclient.protocols.lumberjack:Lumberjack",
+        transport="",
+        document="ecs",
+        port=5044,
+        tls=True,
+    ),
+}
+
+
+def lookup(scheme: str) -> Scheme:
+    """The row of a scheme.
+
+    Raises:
+        ConfigError: there is no such scheme, or no transport for it in this version.
+    """
+    row = SCHEMES.get(scheme)
+    if row is None:
+        known = ", ".join(name for name, other in SCHEMES.items() if other.transport)
+        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {known}")
+    if not row.transport:
+        raise ConfigError(f"scheme: {scheme} is not available in this version")
+    return row
+
+
+def load(name: str) -> Any:
+    """What ``module:attribute`` names, imported now."""
+    from importlib import import_module
+
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

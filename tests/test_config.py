@@ -1,0 +1,419 @@
+"""URLs and options: what is accepted, what each error says, and what is never shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient import config, registry
+from logclient.config import OPTIONS, Config, Secret, parse, parse_duration, parse_size
+from logclient.errors import ConfigError
+
+URL = "lumberjack://host:5044"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def message(url: Any, /, **keywords: Any) -> str:
+    """The error of a URL that must not parse: always one line."""
+    with pytest.raises(ConfigError) as caught:
+        parse(url, **keywords)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text
+    return text
+
+
+class TestEndpoints:
+    @pytest.mark.parametrize(
+        ("text", "endpoints"),
+        [
+            ("host", [("host", 5044)]),
+            ("host:1", [("host", 1)]),
+            ("HOST-1.example_x:65535", [("HOST-1.example_x", 65535)]),
+            ("a:1,b,c:3", [("a", 1), ("b", 5044), ("c", 3)]),
+            ("127.0.0.1:80", [("127.0.0.1", 80)]),
+            ("[::1]", [("::1", 5044)]),
+            ("[::1]:9", [("::1", 9)]),
+            ("[2001:db8::1]:9,[::ffff:1.2.3.4]", [("2001:db8::1", 9), ("::ffff:1.2.3.4", 5044)]),
+            ("[fe80::1%25eth0]:9", [("fe80::1%eth0", 9)]),
+            ("bücher.example", [("bücher.example", 5044)]),
+        ],
+    )
+    def test_accepted(self, text: str, endpoints: list[tuple[str, int]]) -> None:
+        assert parse(f"lumberjack://{text}").endpoints == tuple(endpoints)
+
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("", "URL: must begin with a scheme"),
+            ("host:5044", "URL: must begin with a scheme"),
+            ("://host", "scheme: must be letters"),
+            ("lumber jack://host", "scheme: must be letters"),
+            ("http://host", "scheme: 'http' is none of lumberjack"),
+            ("lumberjack+tls://host", "lumberjack+tls is not available in this version"),
+            ("lumberjack://", "host: must not be empty"),
+            ("lumberjack://a,,b", "host: must not be empty"),
+            ("lumberjack://:5044", "host: must not be empty"),
+            ("lumberjack://a b", "host: must be a name"),
+            ("lumberjack://" + "a" * 300, "host: must be a name"),
+            ("lumberjack://host:", "port: must be a whole number from 1 to 65535"),
+            ("lumberjack://host:0", "port: must be"),
+            ("lumberjack://host:65536", "port: must be"),
+            ("lumberjack://host:99999999999999999999", "port: must be"),
+            ("lumberjack://host:-1", "port: must be"),
+            ("lumberjack://host:+1", "port: must be"),
+            ("lumberjack://host:5O44", "port: must be"),
+            ("lumberjack://host:٣", "port: must be"),
+            ("lumberjack://::1", "more than one colon"),
+            ("lumberjack://[::1", "host: an IPv6 address is written"),
+            ("lumberjack://[::1]x", "host: an IPv6 address is written"),
+            ("lumberjack://[host]", "must be an IPv6 address"),
+            ("lumberjack://[]", "must be an IPv6 address"),
+            ("lumberjack://host/path", "path: lumberjack takes none"),
+            ("lumberjack://host#part", "must not have a # part"),
+            ("lumberjack://host\n:5044", "URL: must not have control characters"),
+            ("lumberjack://host?window", "options: each must be name=value"),
+            ("lumberjack://host?=5", "options: each must be name=value"),
+            ("lumberjack://host?window=5&&", "options: each must be name=value"),
+            ("lumberjack://host?win%20dow=5", "options: each must be name=value"),
+            ("lumberjack://host?window=5&window=6", "window: given twice"),
+            ("lumberjack://host?window=%3", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?window=%zz", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?window=%+1", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?ledger=%ff", "ledger: must be UTF-8"),
+            ("lumberjack://host?ledger=a%00b", "ledger: must not have control characters"),
+        ],
+    )
+    def test_refused(self, url: str, says: str) -> None:
+        assert says in message(url)
+
+    @pytest.mark.parametrize("url", [None, 5, b"lumberjack://host"])
+    def test_not_a_string(self, url: Any) -> None:
+        assert "URL: must be a string" in message(url)
+
+    def test_scheme_is_not_case_sensitive_and_a_slash_is_no_path(self) -> None:
+        assert parse("LumberJack://host/").scheme == "lumberjack"
+        assert parse("lumberjack://host/?window=5").window == 5
+
+    @given(st.text(max_size=60))
+    def test_any_text_parses_or_is_a_config_error(self, text: str) -> None:
+        for url in (
+            text,
+            f"lumberjack://{text}",
+            f"lumberjack://host?{text}",
+            f"lumberjack://host?ledger={text}",
+        ):
+            try:
+                parse(url)
+            except ConfigError as error:
+                assert "\n" not in str(error)
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["a", "b.c", "::1", "10.0.0.1"]), st.integers(1, 65535)),
+            min_size=1,
+            max_size=4,
+        ),
+        st.dictionaries(st.sampled_from(["window", "inflight"]), st.integers(1, 64)),
+        st.text(
+            st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1
+        ),
+    )
+    def test_redacted_is_a_url_that_means_the_same(
+        self, endpoints: list[tuple[str, int]], numbers: dict[str, int], ledger: str
+    ) -> None:
+        places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints)
+        encoded = "".join(f"%{byte:02x}" for byte in ledger.encode())
+        query = "&".join([f"ledger={encoded}", *(f"{key}={value}" for key, value in numbers.items())])
+        one = parse(f"lumberjack://{places}?{query}")
+        assert one.endpoints == tuple(endpoints)
+        assert one.ledger == (None if ledger == "none" else ledger)
+        assert parse(one.redacted) == one
+
+
+class TestOptions:
+    def test_defaults_are_those_of_the_table(self) -> None:
+        plain = parse(URL)
+        assert dict(plain.options) == {name: option.default for name, option in OPTIONS.items()}
+        assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
+        assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
+        assert (plain.connect_timeout, plain.silence, plain.no_progress) == (10, 30, 300)
+        assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
+        assert (plain.flush_timeout, plain.close_timeout, plain.atexit_timeout) == (5, 5, 2)
+        assert (plain.overflow, plain.keep_level, plain.nap) == ("drop_new", 40, 0.005)
+        assert plain.given == frozenset()
+
+    def test_a_handler_drops_the_oldest_unless_told_otherwise(self) -> None:
+        assert parse(URL, handler=True).overflow == "drop_oldest"
+        assert parse(URL, handler=True, overflow="block").overflow == "block"
+        assert "overflow: a Handler never raises" in message(URL, handler=True, overflow="raise")
+        assert "overflow: a Handler never raises" in message(URL + "?overflow=raise", handler=True)
+
+    def test_every_option_is_a_field_and_no_field_lacks_its_option(self) -> None:
+        rest = {"scheme", "protocol", "tls", "endpoints", "path", "redacted", "given"}
+        assert set(Config._fields) - rest == set(OPTIONS)
+
+    def test_a_keyword_wins_over_the_url(self) -> None:
+        both = parse(URL + "?window=5&inflight=3", window=7)
+        assert (both.window, both.inflight) == (7, 3)
+        assert both.given == {"window", "inflight"}
+        assert parse(URL + "?window=5", window=None).window == 5
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("window", "10000", 10000),
+            ("window", 1, 1),
+            ("max_events", "250_000", 250000),
+            ("max_bytes", "64MiB", 64 << 20),
+            ("max_bytes", 65536, 65536),
+            ("truncate", "yes", True),
+            ("truncate", "OFF", False),
+            ("truncate", 1, True),
+            ("truncate", False, False),
+            ("overflow", "block", "block"),
+            ("block_timeout", "none", None),
+            ("block_timeout", 2, 2.0),
+            ("keep_level", "warning", 30),
+            ("keep_level", 20, 20),
+            ("keep_level", "25", 25),
+            ("keep_level", "none", 60),
+            ("compression", 0, 0),
+            ("version", "1", 1),
+            ("identity", "none", "none"),
+            ("check", "false", False),
+            ("silence", "1.5s", 1.5),
+            ("nap", 0, 0.0),
+            ("max_age", "2h", 7200.0),
+            ("ledger", Path("/tmp/x"), "/tmp/x"),
+        ],
+    )
+    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+        assert getattr(parse(URL, **{name: value}), name) == expected
+        if isinstance(value, str):
+            assert getattr(parse(f"{URL}?{name}={value}"), name) == expected
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("window", "0", "must be a whole number from 1 to 10000, got '0'"),
+            ("window", 10001, "must be a whole number from 1 to 10000, got 10001"),
+            ("window", True, "must be a whole number"),
+            ("window", 5.0, "must be a whole number"),
+            ("window", "-5", "must be a whole number"),
+            ("window", "٣", "must be a whole number"),
+            ("window", "9" * 10_000, "must be a whole number"),
+            ("window", "", "must be a whole number"),
+            ("max_bytes", "1.5", "must be a size in bytes"),
+            ("max_bytes", "64 miles", "must be a size in bytes"),
+            ("max_bytes", -1, "must be a size in bytes"),
+            ("max_bytes", "1", "must be from 1024 to"),
+            ("truncate", "maybe", "must be true or false"),
+            ("truncate", 2, "must be true or false"),
+            ("truncate", [], "must be true or false"),
+            ("overflow", "spool", "must be one of drop_oldest, drop_new, block, raise"),
+            ("overflow", ["block"], "must be one of"),
+            ("keep_level", "LOUD", "must be a level name"),
+            ("keep_level", 61, "must be a level name"),
+            ("compression", 10, "must be a whole number from 0 to 9"),
+            ("version", 3, "must be a whole number from 1 to 2"),
+            ("identity", "uuid", "must be one of id, none"),
+            ("silence", "soon", "must be a duration such as 5s"),
+            ("silence", "-1s", "must be a duration"),
+            ("silence", "1e3", "must be a duration"),
+            ("silence", float("nan"), "must be a duration"),
+            ("silence", float("inf"), "must be a duration"),
+            ("silence", 0, "must be from 1ms to 86400s"),
+            ("nap", "2s", "must be from 0s to 1s"),
+            ("ledger", "", "must be the path of a directory"),
+            ("ledger", 5, "must be the path of a directory"),
+            ("ledger", b"/tmp", "must be the path of a directory"),
+        ],
+    )
+    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
+        text = message(URL, **{name: value})
+        assert text.startswith(f"{name}: ")
+        assert says in text
+        assert len(text) < 160
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("windw", "windw: unknown option; did you mean window?"),
+            ("max_event", "max_event: unknown option; did you mean max_events?"),
+            ("compresion", "did you mean compression?"),
+            ("zzz", "zzz: unknown option"),
+            ("url", "url: unknown option"),
+            ("token", "token: not an option of lumberjack"),
+            ("tls_password", "tls_password: only for a scheme with TLS"),
+        ],
+    )
+    def test_unknown_options_name_the_near_one(self, name: str, says: str) -> None:
+        assert says in message(URL, **{name: "5"})
+        assert says in message(f"{URL}?{name}=5")
+
+    def test_options_that_contradict_each_other(self) -> None:
+        assert message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
+        assert message(URL, max_bytes=2048, max_event_bytes=4096).startswith("max_event_bytes: must not")
+        assert parse(URL, max_bytes=65536).max_event_bytes == 65536
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("5", 5),
+            ("5s", 5),
+            ("200ms", 0.2),
+            ("5m", 300),
+            ("5min", 300),
+            ("1.5h", 5400),
+            ("1d", 86400),
+            (" 7 s ", 7),
+        ],
+    )
+    def test_durations(self, text: str, seconds: float) -> None:
+        assert parse_duration(text) == pytest.approx(seconds)
+
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [
+            ("5", 5),
+            ("5B", 5),
+            ("1k", 1024),
+            ("1KiB", 1024),
+            ("1kB", 1000),
+            ("1.5MiB", 3 << 19),
+            ("2GB", 2 * 10**9),
+        ],
+    )
+    def test_sizes(self, text: str, size: int) -> None:
+        assert parse_size(text) == size
+
+    @given(st.text(max_size=12) | st.floats() | st.integers())
+    def test_durations_and_sizes_never_fail_otherwise(self, value: Any) -> None:
+        for read in (parse_duration, parse_size):
+            try:
+                assert read(value) >= 0
+            except ValueError as error:
+                assert "\n" not in str(error)
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "lumberjack://user:hunter2@host:5044",
+            "lumberjack://user:hunter2@host:5044?window=5",
+            "lumberjack://user:hun/ter2@host:5044",
+            "lumberjack://user:hun?ter2@host:5044",
+            "lumberjack://user:12?ter2@host:5044",
+            "lumberjack://user:hunter2@[::1]:5044",
+            "lumberjack://a:1,user:hunter2@host:5044",
+            "lumberjack://hunter2@host",
+            "lumberjack:/user:hunter2@host",
+            "user:hunter2@host",
+            "http://user:hunter2@host",
+            "lumberjack://user:hunter2",
+            "lumberjack://host/hunter2",
+            "lumberjack://host?hunter2",
+            "lumberjack://host?token=hunter2",
+            "lumberjack://host?tls_password=hunter2",
+            "lumberjack://host?password=hunter2",
+            "lumberjack://user:hunter2\n@host",
+        ],
+    )
+    def test_a_password_in_a_url_is_an_error_that_does_not_show_it(self, url: str) -> None:
+        text = message(url)
+        assert "hunter2" not in text
+        assert "ter2" not in text
+
+    def test_userinfo_says_what_to_do_instead(self) -> None:
+        assert "user:password@ is not accepted" in message("lumberjack://user:hunter2@host")
+
+    @pytest.fixture
+    def tls(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        """A scheme with TLS and a path, as later versions have them."""
+        row = registry.SCHEMES["lumberjack"]
+        monkeypatch.setitem(registry.SCHEMES, "test+tls", row._replace(tls=True, path=True, port=1))
+        return "test+tls://host/some%20path"
+
+    def test_env_file_and_keyword(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("TEST_SECRET", "hunter2")
+        file = tmp_path / "secret"
+        file.write_text("hunter2\n", encoding="utf-8")
+        for one in (
+            parse(f"{tls}?tls_password=env:TEST_SECRET"),
+            parse(f"{tls}?tls_password=file:{file}"),
+            parse(tls, tls_password="env:TEST_SECRET"),
+            parse(tls, tls_password=f"file:{file}"),
+            parse(tls, tls_password="hunter2"),
+            parse(tls, tls_password=Secret("hunter2")),
+        ):
+            assert one.tls_password is not None
+            assert one.tls_password.reveal() == "hunter2"
+            assert one.tls_password == Secret("hunter2")
+            assert one.path == "/some path"
+            assert one.endpoints == (("host", 1),)
+            for shown in (repr(one), str(one), f"{one}", one.redacted, repr(one.options), repr(tuple(one))):
+                assert "hunter2" not in shown
+            assert hash(one.tls_password) == hash(Secret("hunter2"))
+        assert parse(f"{tls}?tls_password=env:TEST_SECRET").redacted.endswith("?tls_password=***")
+
+    def test_what_is_no_secret(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("TEST_SECRET", raising=False)
+        (tmp_path / "empty").touch()
+        (tmp_path / "binary").write_bytes(b"\xff\xfe")
+        assert "tls_password: must not be written in a URL" in message(f"{tls}?tls_password=hunter2")
+        assert "variable 'TEST_SECRET' is not set" in message(f"{tls}?tls_password=env:TEST_SECRET")
+        assert "cannot be read: No such file" in message(tls, tls_password=f"file:{tmp_path}/none")
+        assert "cannot be read: is no UTF-8" in message(tls, tls_password=f"file:{tmp_path}/binary")
+        assert "must hold 1 to 65536 characters" in message(tls, tls_password=f"file:{tmp_path}/empty")
+        assert "must be the secret, env:NAME or file:PATH" in message(tls, tls_password=5)
+
+    def test_repr_shows_what_was_given(self) -> None:
+        assert repr(parse(URL, window=5)) == "Config('lumberjack://host:5044', window=5)"
+
+
+class TestRegistry:
+    def test_every_scheme_has_its_protocol_and_a_port(self) -> None:
+        for name, row in registry.SCHEMES.items():
+            assert name.split("+")[0] == row.protocol
+            assert name.endswith("+tls") == row.tls
+            assert row.core.startswith(f"logclient.protocols.{row.protocol}:")
+            assert 1 <= row.port <= 65535
+
+    def test_load_imports_what_is_named(self) -> None:
+        assert registry.load("logclient.config:parse") is parse
+
+    def test_core_and_transport_of_lumberjack_can_be_loaded(self) -> None:
+        row = registry.lookup("lumberjack")
+        assert registry.load(row.core).__name__ == "Lumberjack"
+        assert registry.load(row.transport).__name__ == "Tcp"
+
+
+class TestDocs:
+    def test_the_page_of_options_is_current(self) -> None:
+        page = ROOT / "docs" / "options.md"
+        assert page.read_text(encoding="utf-8") == config.options_markdown(), (
+            "run: python -m logclient.config > docs/options.md"
+        )
+
+    def test_it_prints_itself(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient.config"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            cwd=ROOT,
+        )
+        assert done.stdout == config.options_markdown()
+
+    def test_options_of_protocols_that_are_not_here_are_left_out(self) -> None:
+        assert "`token`" not in config.options_markdown()
+        assert "`window`" in config.options_markdown()
