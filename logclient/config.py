@@ -384,23 +384,24 @@ class Config(NamedTuple):
         return f"Config({self.redacted!r}{''.join(given)})"
 
 
-def parse(url: str, /, *, handler: bool = False, **keywords: Any) -> Config:
+def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keywords: Any) -> Config:
     """Read and check a URL and keywords; a keyword wins over the same option in the URL.
 
     Args:
         url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
         handler: apply a Handler's rules: ``overflow`` is ``drop_oldest`` unless given, and never
             ``raise``.
+        listen: the URL is of a server to be: port 0 is allowed and means any free one.
         keywords: options by name, as plain values; None means the default.
 
     Raises:
         ConfigError: with one line that names the field and the rule.
     """
-    name, endpoints, path, pairs = _split(url)
+    name, endpoints, path, pairs = _split(url, 0 if listen else 1)
     row = registry.lookup(name)
     if path and not row.path:
         raise ConfigError(f"path: {name} takes none")
-    hosts = tuple((host, port or row.port) for host, port in endpoints)
+    hosts = tuple((host, row.port if port is None else port) for host, port in endpoints)
 
     values: dict[str, Any] = {option.name: option.default for option in _TABLE}
     if handler:
@@ -474,8 +475,10 @@ def _find(name: str, row: registry.Scheme) -> Option:
 _USERINFO = "URL: user:password@ is not accepted; secrets are given as env:NAME, file:PATH or a keyword"
 
 
-def _split(url: str) -> tuple[str, list[tuple[str, int]], str, list[tuple[str, str]]]:
-    """(scheme, [(host, port or 0)], path, [(option, text)]), all checked for form alone."""
+def _split(
+    url: str, lowest_port: int
+) -> tuple[str, list[tuple[str, int | None]], str, list[tuple[str, str]]]:
+    """(scheme, [(host, port or None)], path, [(option, text)]), all checked for form alone."""
     if not isinstance(url, str):
         raise ConfigError(f"URL: must be a string, got {type(url).__name__}")
     if any(char < " " or char == "\x7f" for char in url):
@@ -493,7 +496,7 @@ def _split(url: str) -> tuple[str, list[tuple[str, int]], str, list[tuple[str, s
     if "#" in place:
         raise ConfigError("URL: must not have a # part")
     authority, _, path = place.partition("/")
-    endpoints = [_endpoint(text) for text in authority.split(",")]
+    endpoints = [_endpoint(text, lowest_port) for text in authority.split(",")]
     path = _decode("path", path)
     pairs: list[tuple[str, str]] = []
     if question and query:
@@ -506,7 +509,7 @@ def _split(url: str) -> tuple[str, list[tuple[str, int]], str, list[tuple[str, s
     return scheme.lower(), endpoints, path if path == "" else "/" + path, pairs
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
     port = ""
     if text.startswith("["):
         host, bracket, tail = text[1:].partition("]")
@@ -529,10 +532,10 @@ def _endpoint(text: str) -> tuple[str, int]:
         if len(host) > 253 or not all(char.isalnum() or char in "._-" for char in host):
             raise ConfigError("host: must be a name or an address")
     if not colon:
-        return host, 0
+        return host, None
     # Not echoed: in user:password/... the password stands where the port should.
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise ConfigError("port: must be a whole number from 1 to 65535")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and lowest_port <= int(port) <= 65535):
+        raise ConfigError(f"port: must be a whole number from {lowest_port} to 65535")
     return host, int(port)
 
 

@@ -97,6 +97,12 @@ class TestEndpoints:
     def test_not_a_string(self, url: Any) -> None:
         assert "URL: must be a string" in message(url)
 
+    def test_port_0_is_for_servers(self) -> None:
+        assert parse("lumberjack://host:0", listen=True).endpoints == (("host", 0),)
+        assert parse("lumberjack://host", listen=True).endpoints == (("host", 5044),)
+        with pytest.raises(ConfigError, match="from 0 to 65535"):
+            parse("lumberjack://host:x", listen=True)
+
     def test_scheme_is_not_case_sensitive_and_a_slash_is_no_path(self) -> None:
         assert parse("LumberJack://host/").scheme == "lumberjack"
         assert parse("lumberjack://host/?window=5").window == 5
