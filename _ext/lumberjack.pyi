@@ -1,0 +1,279 @@
+"""Lumberjack's compiled half: the writer (`Hot`), the reader (`Reader`), the decoder of captures.
+
+Section names are those of the protocol text; where real servers differ, they win.
+"""
+
+from typing import Final, final
+
+from _typeshed import ReadableBuffer
+
+MAX_WINDOW: Final[int]
+"""10,000 events: what go-lumber's server accepts."""
+MAX_DEPTH: Final[int]
+"""1,000 levels of nesting: what Logstash's JSON parser accepts."""
+MAX_DIGITS: Final[int]
+"""1,000 characters in a number: likewise."""
+
+# -- decoding captures ---------------------------------------------------------------------------
+
+OK: Final = 0
+"""The event carries an id of a producer (of `producers`, when they were given)."""
+FOREIGN: Final = 1
+"""It carries an id, but none of `producers`: `id_hash` has the hash of the user's own id."""
+NO_ID: Final = 2
+"""A whole body without any id."""
+NOT_JSON: Final = 3
+"""A whole frame whose body is not one JSON object in UTF-8 (version 1: no block of pairs)."""
+TORN: Final = 4
+"""No event: the unit stops inside a frame, or before as many events as its window announced."""
+BAD_ZLIB: Final = 5
+"""No event: a compressed frame that does not inflate, or inflates beyond the bound."""
+BAD_FRAME: Final = 6
+"""No event: a version, a type, a length, a nesting or a frame too many."""
+
+STATUS_NAMES: Final[tuple[str, ...]]
+"""Lower-case words for the seven, for reports."""
+
+@final
+class Column:
+    """One column of a `Decoded`: exports the buffer protocol (C-contiguous, read-only), owns its memory.
+
+    ``numpy.frombuffer(column, dtype)`` makes no copy and keeps the column alive.
+    """
+
+    @property
+    def format(self) -> str: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def tolist(self) -> list[int]: ...
+
+@final
+class Decoded:
+    """What was in the units, a row an event, in order; a row more for each thing that is wrong."""
+
+    def __len__(self) -> int: ...
+    @property
+    def status(self) -> Column:
+        """uint8: `OK` ... `BAD_FRAME`; rows from `TORN` on are no events."""
+    @property
+    def producer(self) -> Column:
+        """int32: index into `producers`; -1 when not among them, or none were given."""
+    @property
+    def prefix_high(self) -> Column:
+        """uint64: bytes 0..7 of the id, big-endian; 0 when it looks like no id."""
+    @property
+    def prefix_low(self) -> Column:
+        """uint16: bytes 8..9 of the id."""
+    @property
+    def sequence(self) -> Column:
+        """int64: the id's last 48 bits; 0 when it looks like no id."""
+    @property
+    def hash(self) -> Column:
+        """uint64: XXH64(body as carried, seed 42); 0 when the row is no event."""
+    @property
+    def wire_sequence(self) -> Column:
+        """uint32: the frame's own sequence number."""
+    @property
+    def unit(self) -> Column:
+        """int32: index of the unit."""
+    @property
+    def offset(self) -> Column:
+        """int64: where the body (or the fault) starts in the unit, as `expand` gives it."""
+    @property
+    def length(self) -> Column:
+        """int32: of the body, in bytes."""
+    @property
+    def id_hash(self) -> Column:
+        """uint64, two a row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless `FOREIGN`."""
+
+@final
+class Decoder:
+    """Decodes captured units (one window each: its W frame to the last frame of it).
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
+            taken when its prefix is one of these, else ``event.id``, else the user's own id is
+            hashed. Without them anything of 32 hex digits is an id.
+        identity: False when the producers wrote no ids (``identity=none``): no body is searched.
+        max_inflated: bound on the inflated bytes of one unit.
+
+    Keeps scratch memory between calls; one decoder per thread.
+    """
+
+    def __init__(
+        self, producers: ReadableBuffer = b"", *, identity: bool = True, max_inflated: int = 67108864
+    ) -> None: ...
+    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Decoded:
+        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
+
+        Args:
+            offsets, lengths: int64 each, equally many.
+
+        Raises:
+            ValueError: sizes differ, or a unit leaves `data`.
+        """
+
+def decode_windows(
+    data: ReadableBuffer,
+    offsets: ReadableBuffer,
+    lengths: ReadableBuffer,
+    producers: ReadableBuffer = b"",
+    *,
+    identity: bool = True,
+    max_inflated: int = 67108864,
+) -> Decoded:
+    """``Decoder(producers, ...).decode(...)`` in one call."""
+
+def expand(unit: ReadableBuffer, max_inflated: int = 67108864) -> bytes:
+    """The unit with its compressed frames inflated in place: what `offset` counts in.
+
+    Inflates as far as it can: what is damaged is kept as it is.
+    """
+
+# -- the reader (server role) --------------------------------------------------------------------
+
+@final
+class Window:
+    """One whole window from a writer."""
+
+    @property
+    def version(self) -> int:
+        """1 or 2."""
+    @property
+    def ack(self) -> int:
+        """The number that acknowledges all of it: its highest sequence number, as Logstash does."""
+    @property
+    def unit(self) -> bytes:
+        """The bytes as they came, W frame to the last frame."""
+    @property
+    def inflated(self) -> int:
+        """Bytes of its frames, uncompressed."""
+    def __len__(self) -> int:
+        """Number of events."""
+    @property
+    def events(self) -> list[bytes]:
+        """The bodies: JSON texts, or version 1's pair blocks (u32 count and pairs)."""
+    @property
+    def sequences(self) -> list[int]:
+        """The frames' sequence numbers, for partial acks."""
+
+@final
+class Reader:
+    """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
+
+    Accepts what Logstash or go-lumber accept where that loses nothing, and stops with words
+    (`error`) otherwise. Lengths are checked before anything is allocated.
+
+    Args:
+        max_window: events in a window.
+        max_frame: bytes of one event.
+        max_unit: bytes of a window as carried.
+        max_inflated: bytes of a window, uncompressed.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_window: int = 10000,
+        max_frame: int = 16777216,
+        max_unit: int = 67108864,
+        max_inflated: int = 67108864,
+    ) -> None: ...
+    def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
+        """Take bytes; the windows that they complete. After an `error` all is ignored."""
+    def receive_eof(self) -> None:
+        """The writer closed: an unfinished window becomes an `error`."""
+    @property
+    def error(self) -> str | None:
+        """One line: what the writer did that the protocol does not allow."""
+    @property
+    def pending(self) -> int:
+        """Bytes of the unfinished window held."""
+
+def encode_ack(version: int, number: int, /) -> bytes:
+    """An 'ack' frame; `number` 0 is a keep-alive."""
+
+def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
+    """Whole 'ack' frames as (version, number).
+
+    Raises:
+        ValueError: anything else is in `data`.
+    """
+
+# -- the writer ----------------------------------------------------------------------------------
+
+@final
+class Hot:
+    """The writer: windows out, acks in, all of it without the GIL behind `capsule`.
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
+        window: events in one window, 1..10,000.
+        window_bytes: frame bytes in one window before compression; a larger event goes alone.
+        inflight: windows without an ack at one time.
+        compression: 0 off, 1..9 as zlib's; 1..3 take the fastest compressor there is.
+        identity: splice the id in.
+        check: check that raw bodies are what the protocol carries.
+        silence: seconds without a byte from the reader before the connection counts as dead.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(
+        self,
+        producer: bytes,
+        *,
+        version: int = 2,
+        window: int = 2048,
+        window_bytes: int = 1048576,
+        inflight: int = 2,
+        compression: int = 3,
+        identity: bool = True,
+        check: bool = True,
+        silence: float = 30.0,
+    ) -> None: ...
+    @property
+    def capsule(self) -> object:
+        """``lc_hot*``, named "logclient.hot"; keeps this object alive."""
+    @property
+    def compressor(self) -> str:
+        """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``python zlib 3`` (with the GIL)."""
+    @property
+    def windows(self) -> int:
+        """Windows in flight."""
+    @property
+    def careful(self) -> int:
+        """Windows that still go one at a time, after a silence or a reset with more of them out."""
+    @property
+    def error(self) -> str | None:
+        """What the reader did that the protocol does not allow; until the next `connected`."""
+    def connected(self, now: float) -> None: ...
+    def connection_lost(self) -> int:
+        """Forget what was in flight; the number of windows there were."""
+    def credit(self, now: float) -> tuple[int, int]: ...
+    def encode(self, batch: object, events: int, now: float) -> int:
+        """`batch` is an ``lc_batch`` capsule; see ``lc_hot.encode``. Negative: a ``Stop``."""
+    def buffers(self) -> list[memoryview]:
+        """What `encode` wrote since the last `sent`."""
+    def sent(self) -> None: ...
+    def receive(self, data: ReadableBuffer, now: float) -> int: ...
+    def deadline(self) -> float: ...
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """(first, last, fate, reason) of each range since the last call, signs of life, progress."""
+
+# -- the checking pass ---------------------------------------------------------------------------
+
+def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | None:
+    """What the checking pass finds in a body; None when it is not one JSON object in UTF-8.
+
+    Returns:
+        (start, end, taken, user_id): the object is ``body[start:end]`` without the white space
+        around it; `taken` has ``K_ID1_TAKEN`` and ``K_ID2_TAKEN``; `user_id` the raw bytes of the
+        user's own id (between the quotes), if any.
+    """
+
+def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
+    """The same for version 1's pair block: (taken, user_id)."""
