@@ -39,12 +39,14 @@ ctypedef struct lc_event:
     uint8_t kind
     uint16_t pad
 
-# A block of events, oldest first. `owners` counts the batches that still point into it.
+# A block of events, oldest first: `count` of them between `read` and `used`. `owners` counts who still
+# points into it once it is detached.
 ctypedef struct lc_chunk:
     lc_chunk *next
     uint32_t capacity
     uint32_t used
     uint32_t read
+    uint32_t count
     uint32_t owners
 
 ctypedef struct lc_list:
@@ -117,9 +119,8 @@ cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
 
 cdef class Handoff:
     cdef lc_handoff *h
-    # put() and the rest of one event, for compiled callers: > 0 the sequence, else a PUT_ code.
-    cdef inline int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                            int64_t created_us) noexcept nogil:
-        return lc_put(self.h, body, size, level, kind, created_us)
-    cdef inline int attention(self) noexcept nogil:
-        return self.h.attention
+    # For compiled callers: > 0 the sequence, else a PUT_ code; created_us 0 means now.
+    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                     int64_t created_us) noexcept nogil
+    cdef int attention(self) noexcept nogil
+    cdef int _make(self, lc_handoff *like) except -1

@@ -16,6 +16,9 @@ cpdef enum Fate:
     FAILED = 4       # will never be sent (again): see the reason
     DROPPED = 5      # refused or pushed out by a bound: see the reason
 
+cdef enum:
+    SETTLED = 0x80
+
 # Why. The names, lower-case and without the prefix, are what users read in stats and ledgers.
 cpdef enum Reason:
     R_NONE = 0
@@ -56,12 +59,15 @@ ctypedef struct lc_batch:
     uint32_t *size
     uint8_t *kind            # Kind
     uint8_t *level           # logging level // 10, at most 5
-    uint8_t *fate            # Fate
+    uint8_t *fate            # Fate; the flight adds SETTLED once it is counted
     uint8_t *reason          # Reason
     uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
     uint64_t *id_hash        # 2 words an event, 128-bit hash of the user's own id; 0, 0 = ours travels; NULL until needed
     lc_batch *next
-    void *chunks             # the hand-off's
+    uint64_t serial          # the flight's name for it
+    uint32_t low             # events before this index have their fate
+    uint32_t chunk_count
+    void **chunks            # the hand-off's
 
 
 # A reused output buffer. encode appends; the pump resets size when all is sent.
@@ -92,9 +98,9 @@ ctypedef struct lc_hot:
     void *self
     # How many events and bytes may be encoded now. 0 events = wait for an ack.
     void (*credit)(void *self, double now, uint32_t *events, uint64_t *bytes) noexcept nogil
-    # Encode up to `events` PENDING events of the batch, from its cursor on, to the end of wire;
-    # each becomes INFLIGHT, HANDED or FAILED (the last two are also appended to out).
-    # Returns the number that went on the wire, or a negative Stop.
+    # Encode up to `events` PENDING events of the batch, from its cursor on, to the end of wire: sets
+    # their fate to INFLIGHT, HANDED or FAILED (with a reason) and nothing else of the batch's counts;
+    # the flight settles them. Returns the number that went on the wire, or a negative Stop.
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
     # Bytes from the peer. Returns 0, or a negative Stop; the Python core then has the words.

@@ -1,0 +1,43 @@
+# The flight's C side, for the senders.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from logclient._ext.handoff cimport Handoff, lc_chunk, lc_handoff, lc_list
+from logclient._ext.hot cimport lc_batch, lc_outcomes, lc_wire
+
+ctypedef struct lc_flight:
+    lc_handoff *handoff
+    lc_batch *head           # oldest first, sequences rising
+    lc_batch *tail
+    uint32_t batches
+    uint64_t serial
+    lc_list ordinary         # detached chunks that no batch has used up yet
+    lc_list kept
+    uint64_t horizon         # an event of `kept` at or beyond it must wait for the next detach
+    lc_chunk *dead           # used up; handed back at the next lock
+    uint64_t expected        # the sequence that comes next; a later one leaves a gap: dropped
+    uint64_t inflight        # events on the wire, over all batches
+    uint64_t resent          # since the last commit
+    uint64_t acked
+    uint64_t handed
+    uint64_t failed[16]
+    uint64_t freed_events
+    uint64_t freed_bytes
+    lc_outcomes report       # fates since the last report, merged
+    lc_wire line             # scratch: ledger lines
+    lc_wire packed           # scratch: their packed columns
+
+cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil
+cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcept nogil
+cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil
+cdef int flight_ledger(lc_flight *f, lc_batch *b) noexcept nogil
+cdef int flight_apply(lc_flight *f, lc_outcomes *out) noexcept nogil
+cdef bint flight_commit(lc_flight *f) noexcept nogil
+cdef void flight_requeue(lc_flight *f) noexcept nogil
+
+
+cdef class Flight:
+    cdef lc_flight f
+    cdef readonly Handoff handoff
+    cdef void _begin(self)
+    cdef object _batch(self, lc_batch *b)

@@ -1,0 +1,790 @@
+"""The flight: batches detached from the hand-off, until each of their events has a fate.
+
+Only the sender (whoever holds the engine's role) touches a flight, so nothing here is locked; counts
+reach the hand-off in ``commit``, under its mutex, so that a snapshot always adds up.
+
+A batch keeps the bodies as the caller gave them. A resend frames them anew: partial acks, a poison
+event or another server make other windows of the same events.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from logclient._ext.handoff cimport (
+    Handoff,
+    chunk_data,
+    event_room,
+    lc_chunk,
+    lc_cond_wake_all,
+    lc_event,
+    lc_handoff,
+    lc_list,
+    lc_mutex_lock,
+    lc_mutex_unlock,
+    lc_release,
+)
+from logclient._ext.hot cimport (
+    ACKED,
+    DROPPED,
+    FAILED,
+    HANDED,
+    INFLIGHT,
+    K_MASK,
+    K_TOMB,
+    PENDING,
+    R_COUNT,
+    R_NONE,
+    R_OVERFLOW,
+    SETTLED,
+    lc_batch,
+    lc_outcome,
+    lc_outcomes,
+    lc_wire,
+    outcome_add,
+    wire_reserve,
+)
+
+from logclient._ext.handoff import REASONS
+
+FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
+
+
+cdef inline lc_event *_first(lc_list *list) noexcept nogil:
+    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
+
+
+cdef void _let_go(lc_flight *f, lc_chunk *c) noexcept nogil:
+    c.owners -= 1
+    if c.owners == 0:
+        c.next = f.dead
+        f.dead = c
+
+
+cdef void _shift(lc_list *source, lc_list *target) noexcept nogil:
+    cdef lc_chunk *c = source.head
+    source.head = c.next
+    if source.head == NULL:
+        source.tail = NULL
+    c.next = NULL
+    c.owners = 1             # of the staging list
+    if target.tail == NULL:
+        target.head = c
+    else:
+        target.tail.next = c
+    target.tail = c
+
+
+cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
+    # Detach whole chunks until there are `events` or `size` bytes between hand-off and batch.
+    cdef lc_handoff *h = f.handoff
+    cdef lc_chunk *c
+    cdef lc_event *e
+    cdef uint64_t have_events = 0
+    cdef uint64_t have_bytes = 0
+    cdef uint64_t moved_events = 0
+    cdef uint64_t moved_bytes = 0
+    c = f.ordinary.head
+    while c != NULL:
+        have_events += c.count
+        have_bytes += c.used - c.read
+        c = c.next
+    lc_mutex_lock(&h.mutex)
+    while f.dead != NULL:
+        c = f.dead
+        f.dead = c.next
+        lc_release(h, c)
+    while h.queue.head != NULL and have_events < events and have_bytes < size:
+        c = h.queue.head
+        have_events += c.count
+        have_bytes += c.used - c.read
+        moved_events += c.count
+        moved_bytes += c.used - c.read
+        _shift(&h.queue, &f.ordinary)
+    # A kept event may only be taken before the first ordinary one that stays behind.
+    e = _first(&h.queue)
+    f.horizon = e.seq if e != NULL else h.next_seq
+    while h.kept.head != NULL and _first(&h.kept).seq < f.horizon:
+        c = h.kept.head
+        moved_events += c.count
+        moved_bytes += c.used - c.read
+        _shift(&h.kept, &f.kept)
+    h.queued_events -= moved_events
+    h.queued_bytes -= moved_bytes
+    h.held_events += moved_events
+    h.held_bytes += moved_bytes
+    lc_mutex_unlock(&h.mutex)
+
+
+cdef lc_event *_peek(lc_flight *f, lc_list **source) noexcept nogil:
+    cdef lc_event *a = _first(&f.ordinary)
+    cdef lc_event *b = _first(&f.kept)
+    if b != NULL and b.seq < f.horizon and (a == NULL or b.seq < a.seq):
+        source[0] = &f.kept
+        return b
+    source[0] = &f.ordinary
+    return a
+
+
+cdef void _free_batch(lc_flight *f, lc_batch *b) noexcept nogil:
+    cdef uint32_t i
+    for i in range(b.chunk_count):
+        _let_go(f, <lc_chunk *> b.chunks[i])
+    free(b.id_hash)
+    free(b)
+
+
+cdef lc_batch *_new_batch(uint32_t n) noexcept nogil:
+    # One allocation: the struct, then the columns, widest first.
+    cdef uint8_t *p
+    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
+    if b == NULL:
+        return NULL
+    memset(b, 0, sizeof(lc_batch))
+    p = <uint8_t *> (b + 1)
+    b.seq = <uint64_t *> p
+    b.created_us = <int64_t *> (p + 8 * <size_t> n)
+    b.hash = <uint64_t *> (p + 16 * <size_t> n)
+    b.body = <const uint8_t **> (p + 24 * <size_t> n)
+    b.chunks = <void **> (p + 32 * <size_t> n)
+    b.size = <uint32_t *> (p + 40 * <size_t> n)
+    b.kind = p + 44 * <size_t> n
+    b.level = p + 45 * <size_t> n
+    b.fate = p + 46 * <size_t> n
+    b.reason = p + 47 * <size_t> n
+    return b
+
+
+cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcept nogil:
+    # A new batch of at most `events` events and `size` bytes (but at least one event); NULL when
+    # nothing is queued or memory is out.
+    cdef lc_batch *b
+    cdef lc_list *source = NULL
+    cdef lc_event *e
+    cdef lc_chunk *c
+    cdef uint64_t taken = 0
+    cdef uint64_t room
+    cdef uint32_t n = 0
+    _stage(f, events, size)
+    e = _peek(f, &source)
+    if e == NULL:
+        return NULL
+    b = _new_batch(events)
+    if b == NULL:
+        return NULL
+    while e != NULL and n < events:
+        room = event_room(e.size)
+        if n and taken + room > size:
+            break
+        if e.seq > f.expected:
+            if outcome_add(&f.report, f.expected, e.seq - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW) < 0:
+                break
+        f.expected = e.seq + 1
+        c = source.head
+        if b.chunk_count == 0 or (b.chunks[b.chunk_count - 1] != c and not (
+                b.chunk_count > 1 and b.chunks[b.chunk_count - 2] == c)):
+            b.chunks[b.chunk_count] = c
+            b.chunk_count += 1
+            c.owners += 1
+        b.seq[n] = e.seq
+        b.created_us[n] = e.created_us
+        b.body[n] = <uint8_t *> (e + 1)
+        b.size[n] = e.size
+        b.kind[n] = e.kind
+        b.level[n] = e.level
+        b.hash[n] = 0
+        b.fate[n] = <uint8_t> PENDING
+        b.reason[n] = <uint8_t> R_NONE
+        if e.kind & K_MASK == K_TOMB:
+            b.fate[n] = <uint8_t> FAILED
+            b.reason[n] = b.body[n][0]
+        n += 1
+        taken += room
+        c.read += <uint32_t> room
+        c.count -= 1
+        if c.read == c.used:
+            source.head = c.next
+            if source.head == NULL:
+                source.tail = NULL
+            _let_go(f, c)
+        e = _peek(f, &source)
+    b.n = n
+    b.pending = n
+    b.bytes = taken
+    f.serial += 1
+    b.serial = f.serial
+    if f.tail == NULL:
+        f.head = b
+    else:
+        f.tail.next = b
+    f.tail = b
+    f.batches += 1
+    flight_encoded(f, b)     # settles the tombstones
+    return b
+
+
+cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil:
+    # The oldest batch with events to send (again).
+    cdef lc_batch *b = f.head
+    while b != NULL and b.pending == 0:
+        b = b.next
+    return b
+
+
+cdef void _count(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
+    cdef uint8_t fate = b.fate[i]
+    cdef uint8_t reason = b.reason[i]
+    if fate == ACKED:
+        f.acked += 1
+    elif fate == HANDED:
+        f.handed += 1
+    else:
+        fate = <uint8_t> FAILED
+        if reason >= R_COUNT:
+            reason = <uint8_t> R_NONE
+        f.failed[reason] += 1
+    outcome_add(&f.report, b.seq[i], b.seq[i], fate, reason)
+    b.fate[i] = fate | SETTLED
+
+
+cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
+    # After encode (or take): recount the batch, settle what encode gave a final fate.
+    cdef uint32_t i
+    cdef uint32_t pending = 0
+    cdef uint32_t inflight = 0
+    cdef uint32_t new = 0
+    cdef uint32_t cursor = b.n
+    cdef uint8_t fate
+    for i in range(b.low, b.n):
+        fate = b.fate[i]
+        if fate == PENDING:
+            if pending == 0:
+                cursor = i
+            pending += 1
+        elif fate == INFLIGHT:
+            inflight += 1
+            if i >= b.listed:
+                new += 1
+        elif not fate & SETTLED:
+            _count(f, b, i)
+    f.inflight += inflight
+    f.inflight -= b.inflight
+    # An event before `listed` was on the wire before: it is there again.
+    f.resent += inflight - b.inflight - new
+    b.pending = pending
+    b.inflight = inflight
+    b.cursor = cursor
+    while b.low < b.n and b.fate[b.low] & SETTLED:
+        b.low += 1
+    return 0
+
+
+cdef int flight_apply(lc_flight *f, lc_outcomes *out) noexcept nogil:
+    # Give these sequences their fate: only those in flight; PENDING puts them back.
+    cdef uint32_t k, i, lo, hi, mid
+    cdef lc_outcome *o
+    cdef lc_batch *b
+    for k in range(out.n):
+        o = &out.items[k]
+        b = f.head
+        while b != NULL and b.seq[0] <= o.last:
+            if b.inflight and b.seq[b.n - 1] >= o.first:
+                lo = b.low
+                hi = b.n
+                while lo < hi:           # the first event at or after o.first
+                    mid = (lo + hi) // 2
+                    if b.seq[mid] < o.first:
+                        lo = mid + 1
+                    else:
+                        hi = mid
+                for i in range(lo, b.n):
+                    if b.seq[i] > o.last:
+                        break
+                    if b.fate[i] != INFLIGHT:
+                        continue
+                    b.inflight -= 1
+                    f.inflight -= 1
+                    if o.fate == PENDING:
+                        b.fate[i] = <uint8_t> PENDING
+                        b.pending += 1
+                        if i < b.cursor:
+                            b.cursor = i
+                    else:
+                        b.fate[i] = o.fate
+                        b.reason[i] = o.reason
+                        _count(f, b, i)
+                while b.low < b.n and b.fate[b.low] & SETTLED:
+                    b.low += 1
+            b = b.next
+    out.n = 0
+    return 0
+
+
+cdef bint flight_commit(lc_flight *f) noexcept nogil:
+    # Free the batches that are done, bring the counts to the hand-off, wake who waits for them.
+    # Returns whether a waiter's target was reached.
+    cdef lc_handoff *h = f.handoff
+    cdef lc_batch *b = f.head
+    cdef lc_batch *before = NULL
+    cdef lc_batch *following
+    cdef lc_event *e
+    cdef lc_chunk *c
+    cdef uint64_t first
+    cdef uint32_t i
+    cdef bint reached = False
+    while b != NULL:
+        following = b.next
+        if b.low == b.n:
+            f.freed_events += b.n
+            f.freed_bytes += b.bytes
+            if before == NULL:
+                f.head = following
+            else:
+                before.next = following
+            if following == NULL:
+                f.tail = before
+            f.batches -= 1
+            _free_batch(f, b)
+        else:
+            before = b
+        b = following
+    if f.head != NULL:
+        first = f.head.seq[f.head.low]
+    else:
+        first = <uint64_t> -1
+        e = _first(&f.ordinary)
+        if e != NULL:
+            first = e.seq
+        e = _first(&f.kept)
+        if e != NULL and e.seq < first:
+            first = e.seq
+    lc_mutex_lock(&h.mutex)
+    while f.dead != NULL:
+        c = f.dead
+        f.dead = c.next
+        lc_release(h, c)
+    if first == <uint64_t> -1:
+        first = h.next_seq
+        e = _first(&h.queue)
+        if e != NULL and e.seq < first:
+            first = e.seq
+        e = _first(&h.kept)
+        if e != NULL and e.seq < first:
+            first = e.seq
+    h.held_events -= f.freed_events
+    h.held_bytes -= f.freed_bytes
+    h.inflight = f.inflight
+    h.acked += f.acked
+    h.handed += f.handed
+    h.resent += f.resent
+    for i in range(<uint32_t> R_COUNT):
+        h.failed[i] += f.failed[i]
+        f.failed[i] = 0
+    f.acked = f.handed = f.resent = f.freed_events = f.freed_bytes = 0
+    h.settled = first - 1
+    if h.target and h.settled >= h.target:
+        h.target = 0
+        reached = True
+    if h.waiters:
+        lc_cond_wake_all(&h.moved)
+    lc_mutex_unlock(&h.mutex)
+    return reached
+
+
+cdef void flight_requeue(lc_flight *f) noexcept nogil:
+    # The connection is gone: all that had no word yet is sent again, in order.
+    cdef lc_batch *b = f.head
+    cdef uint32_t i
+    while b != NULL:
+        if b.inflight:
+            for i in range(b.low, b.n):
+                if b.fate[i] == INFLIGHT:
+                    b.fate[i] = <uint8_t> PENDING
+            b.pending += b.inflight
+            b.inflight = 0
+            b.cursor = b.low
+        b = b.next
+    f.inflight = 0
+
+
+# --- ledger lines (docs/formats.md) --------------------------------------------------------------
+
+cdef const char *B64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+cdef int _base64(lc_wire *w, const uint8_t *p, size_t n) noexcept nogil:
+    cdef uint8_t *q = wire_reserve(w, (n + 2) // 3 * 4)
+    cdef size_t i = 0
+    cdef uint32_t v
+    if q == NULL:
+        return -1
+    while i + 3 <= n:
+        v = (<uint32_t> p[i] << 16) | (<uint32_t> p[i + 1] << 8) | p[i + 2]
+        q[0] = B64[v >> 18]
+        q[1] = B64[(v >> 12) & 63]
+        q[2] = B64[(v >> 6) & 63]
+        q[3] = B64[v & 63]
+        q += 4
+        i += 3
+    if i < n:
+        v = <uint32_t> p[i] << 16
+        if i + 1 < n:
+            v |= <uint32_t> p[i + 1] << 8
+        q[0] = B64[v >> 18]
+        q[1] = B64[(v >> 12) & 63]
+        q[2] = B64[(v >> 6) & 63] if i + 1 < n else 61
+        q[3] = 61
+    w.size += (n + 2) // 3 * 4
+    return 0
+
+
+cdef int _text(lc_wire *w, const char *text, size_t n) noexcept nogil:
+    cdef uint8_t *q = wire_reserve(w, n)
+    if q == NULL:
+        return -1
+    memcpy(q, text, n)
+    w.size += n
+    return 0
+
+
+cdef int _range(lc_wire *w, uint64_t first, uint64_t last, bint more) noexcept nogil:
+    cdef char tmp[64]
+    cdef int n = snprintf(tmp, sizeof(tmp), b"%s[%llu,%llu]", <const char *> (b"," if more else b""),
+                          <unsigned long long> first, <unsigned long long> last)
+    return _text(w, tmp, <size_t> n)
+
+
+cdef inline bint _listed(lc_batch *b, uint32_t i, bint ids) noexcept nogil:
+    cdef uint8_t fate = b.fate[i] & ~SETTLED
+    if fate != INFLIGHT and fate != HANDED:
+        return False
+    return not ids or (b.id_hash != NULL and (b.id_hash[2 * i] or b.id_hash[2 * i + 1]))
+
+
+cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint ids) noexcept nogil:
+    # One `batch` (or `ids`) line for the events start..stop that went on the wire.
+    cdef lc_wire *w = &f.line
+    cdef lc_wire *t = &f.packed
+    cdef char tmp[96]
+    cdef uint32_t i
+    cdef uint32_t n = 0
+    cdef uint32_t k = 0
+    cdef bint more = False
+    cdef uint64_t first = 0
+    cdef uint64_t last = 0
+    cdef int64_t base = 0
+    cdef int32_t delta
+    cdef uint8_t *hashes
+    cdef uint8_t *deltas
+    for i in range(start, stop):
+        if _listed(b, i, ids):
+            if n == 0:
+                base = b.created_us[i]
+            n += 1
+    if n == 0:
+        return 0
+    t.size = 0
+    deltas = wire_reserve(t, <size_t> n * (16 if ids else 12))
+    if deltas == NULL:
+        return -1
+    hashes = deltas + 4 * <size_t> n
+    if _text(w, b'{"t":"ids","seqs":[' if ids else b'{"t":"batch","seqs":[', 19 if ids else 21) < 0:
+        return -1
+    for i in range(start, stop):
+        if not _listed(b, i, ids):
+            continue
+        if k and b.seq[i] == last + 1:
+            last = b.seq[i]
+        else:
+            if k:
+                if _range(w, first, last, more) < 0:
+                    return -1
+                more = True
+            first = last = b.seq[i]
+        if ids:
+            memcpy(deltas + 16 * <size_t> k, b.id_hash + 2 * <size_t> i, 16)
+        else:
+            delta = <int32_t> (b.created_us[i] - base)
+            memcpy(deltas + 4 * <size_t> k, &delta, 4)
+            memcpy(hashes + 8 * <size_t> k, b.hash + i, 8)
+        k += 1
+    if _range(w, first, last, more) < 0:
+        return -1
+    if ids:
+        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u,"ids":"', n)
+        if _text(w, tmp, k) < 0 or _base64(w, deltas, 16 * <size_t> n) < 0:
+            return -1
+    else:
+        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u,"base":%lld,"created":"', n, <long long> base)
+        if _text(w, tmp, k) < 0 or _base64(w, deltas, 4 * <size_t> n) < 0:
+            return -1
+        if _text(w, b'","hashes":"', 12) < 0 or _base64(w, hashes, 8 * <size_t> n) < 0:
+            return -1
+    return _text(w, b'"}\n', 3)
+
+
+cdef int flight_ledger(lc_flight *f, lc_batch *b) noexcept nogil:
+    # Once after each flight_encoded. Append to f.line what the ledger must know before these events' first byte is sent; nothing for
+    # a resend. A line's times are int32 microseconds after its first: longer spans make more lines.
+    cdef uint32_t start = b.listed
+    cdef uint32_t i
+    cdef int64_t base
+    if b.cursor <= b.listed:
+        return 0
+    base = b.created_us[start]
+    for i in range(start, b.cursor):
+        if b.created_us[i] - base > 0x7FFFFFFF or b.created_us[i] - base < -0x7FFFFFFF:
+            if _line(f, b, start, i, False) < 0:
+                return -1
+            start = i
+            base = b.created_us[i]
+    if _line(f, b, start, b.cursor, False) < 0:
+        return -1
+    if b.id_hash != NULL and _line(f, b, b.listed, b.cursor, True) < 0:
+        return -1
+    b.listed = b.cursor
+    return 0
+
+
+# --- for Python -----------------------------------------------------------------------------------
+
+cdef class Batch:
+    """A batch as Python sees it: a core's ``encode`` and the tests.
+
+    It names the batch, it does not own it: once every event has its fate the batch is gone, and any
+    use raises ``LookupError``.
+    """
+
+    cdef Flight flight
+    cdef uint64_t serial
+
+    cdef lc_batch *find(self) except NULL:
+        cdef lc_batch *b = self.flight.f.head
+        while b != NULL:
+            if b.serial == self.serial:
+                return b
+            b = b.next
+        raise LookupError("every event of this batch has its fate")
+
+    @property
+    def capsule(self):
+        """The C batch for a compiled core; valid until the next ``apply``."""
+        return PyCapsule_New(self.find(), b"logclient.batch", NULL)
+
+    def __len__(self):
+        return self.find().n
+
+    def pending(self, limit=None):
+        """The first `limit` events that wait to be sent, as (seq, created_us, level, kind, body)."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        cdef list found = []
+        for i in range(b.cursor, b.n):
+            if limit is not None and len(found) >= limit:
+                break
+            if b.fate[i] == PENDING:
+                found.append((b.seq[i], b.created_us[i], b.level[i], b.kind[i],
+                              PyBytes_FromStringAndSize(<const char *> b.body[i], b.size[i])))
+        return found
+
+    def mark(self, uint64_t seq, uint8_t fate, uint8_t reason=0, uint64_t hash=0):
+        """Set the fate of a pending event, and the hash of its body as carried."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        for i in range(b.cursor, b.n):
+            if b.seq[i] == seq and b.fate[i] == PENDING:
+                b.fate[i] = fate
+                b.reason[i] = reason
+                b.hash[i] = hash
+                return
+        raise LookupError(f"no pending event {seq} in this batch")
+
+    def fates(self):
+        """{seq: fate} by name."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        return {b.seq[i]: FATES[b.fate[i] & ~SETTLED] for i in range(b.n)}
+
+    def hashes(self):
+        """{seq: hash of the body as carried}, 0 before it was encoded."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        return {b.seq[i]: b.hash[i] for i in range(b.n)}
+
+
+cdef class Flight:
+    """Batches on their way, for one sender.
+
+    The Python pump and the tests use these methods; a compiled pump the C functions behind them.
+    """
+
+    def __cinit__(self, Handoff handoff not None):
+        self.handoff = handoff
+        self._begin()
+
+    cdef void _begin(self):
+        memset(&self.f, 0, sizeof(lc_flight))
+        self.f.handoff = self.handoff.h
+        self.f.expected = 1
+
+    def __dealloc__(self):
+        cdef lc_batch *b = self.f.head
+        cdef lc_batch *following
+        cdef lc_chunk *c
+        cdef lc_chunk *later
+        cdef lc_chunk *chains[3]
+        cdef uint32_t i
+        while b != NULL:
+            following = b.next
+            _free_batch(&self.f, b)
+            b = following
+        chains[0] = self.f.ordinary.head
+        chains[1] = self.f.kept.head
+        for i in range(2):
+            c = chains[i]
+            while c != NULL:
+                later = c.next
+                _let_go(&self.f, c)
+                c = later
+        c = self.f.dead
+        while c != NULL:
+            later = c.next
+            free(c)
+            c = later
+        free(self.f.report.items)
+        free(self.f.line.data)
+        free(self.f.packed.data)
+
+    def renew(self):
+        """In a forked child, after ``Handoff.renew``: nothing in flight; the parent's batches leak."""
+        self._begin()
+
+    def pending(self):
+        """The oldest batch with events to send again, or None."""
+        return self._batch(flight_pending(&self.f))
+
+    def take(self, uint32_t events, uint64_t size):
+        """Detach a new batch of at most `events` events and `size` bytes (at least one event), or None."""
+        return self._batch(flight_take(&self.f, events, size))
+
+    cdef _batch(self, lc_batch *b):
+        cdef Batch view
+        if b == NULL:
+            return None
+        view = Batch.__new__(Batch)
+        view.flight = self
+        view.serial = b.serial
+        return view
+
+    def encoded(self, Batch batch not None):
+        """After a core's ``encode``: count the fates it set; the ledger lines due before the send."""
+        cdef lc_batch *b = batch.find()
+        flight_encoded(&self.f, b)
+        self.f.line.size = 0
+        if flight_ledger(&self.f, b) < 0:
+            raise MemoryError
+        return PyBytes_FromStringAndSize(<const char *> self.f.line.data, <Py_ssize_t> self.f.line.size)
+
+    def apply(self, ranges, uint8_t fate, uint8_t reason=0):
+        """Give these ranges of sequences a fate; PENDING puts them back. Others than in flight stay."""
+        cdef lc_outcome item
+        cdef lc_outcomes out
+        for first, last in ranges:
+            item.first = first
+            item.last = last
+            item.fate = fate
+            item.reason = reason
+            out.items = &item
+            out.n = 1
+            flight_apply(&self.f, &out)
+
+    def requeue(self):
+        """The connection is gone: what had no word yet is pending again, in order."""
+        flight_requeue(&self.f)
+
+    def fail(self, uint8_t reason):
+        """Give up everything detached and queued: failed(reason). Returns how many events that were."""
+        cdef lc_batch *b
+        cdef uint32_t i
+        cdef uint64_t count = 0
+        while flight_take(&self.f, 2048, 1 << 20) != NULL:
+            pass
+        b = self.f.head
+        while b != NULL:
+            for i in range(b.low, b.n):
+                if not b.fate[i] & SETTLED:
+                    b.fate[i] = <uint8_t> FAILED
+                    b.reason[i] = reason
+                    count += 1
+            flight_encoded(&self.f, b)
+            b = b.next
+        self.gaps()
+        return count
+
+    def gaps(self):
+        """Report what was dropped since the last event taken, as far as the queue tells."""
+        cdef lc_handoff *h = self.f.handoff
+        cdef lc_event *e
+        cdef uint64_t first
+        lc_mutex_lock(&h.mutex)
+        first = h.next_seq
+        e = _first(&h.queue)
+        if e != NULL and e.seq < first:
+            first = e.seq
+        e = _first(&h.kept)
+        if e != NULL and e.seq < first:
+            first = e.seq
+        lc_mutex_unlock(&h.mutex)
+        e = _first(&self.f.ordinary)
+        if e != NULL and e.seq < first:
+            first = e.seq
+        e = _first(&self.f.kept)
+        if e != NULL and e.seq < first:
+            first = e.seq
+        if first > self.f.expected:
+            outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW)
+            self.f.expected = first
+
+    def commit(self):
+        """Free what is done and bring the counts to the hand-off; whether a waiter's target was reached."""
+        return flight_commit(&self.f)
+
+    def report(self):
+        """The fates given since the last call: (first, last, fate, reason) by name, merged."""
+        cdef uint32_t i
+        cdef lc_outcomes *out = &self.f.report
+        found = [(out.items[i].first, out.items[i].last, FATES[out.items[i].fate], REASONS[out.items[i].reason])
+                 for i in range(out.n)]
+        out.n = 0
+        return found
+
+    @property
+    def reported(self):
+        """Whether ``report()`` would return anything."""
+        return self.f.report.n > 0
+
+    @property
+    def inflight(self):
+        """Events on the wire without a word yet."""
+        return self.f.inflight
+
+    @property
+    def waiting(self):
+        """Events detached that must be sent (again)."""
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t n = 0
+        while b != NULL:
+            n += b.pending
+            b = b.next
+        return n
+
+    @property
+    def oldest_us(self):
+        """When the oldest event without a fate was made (µs since 1970), or 0."""
+        cdef lc_event *e = _first(&self.f.ordinary)
+        if self.f.head != NULL:
+            return self.f.head.created_us[self.f.head.low]
+        return e.created_us if e != NULL else 0

@@ -1,0 +1,472 @@
+"""The hand-off: a bounded queue of bytes between the caller's thread and the sender.
+
+One mutex, held for a memcpy and a few pointer moves, never while Python runs: a log call inside a
+destructor or a signal handler can interrupt any Python code, but never code that holds the mutex.
+Events lie one after the other in 64 KiB chunks; the sender detaches whole chunks (``flight.pyx``) and
+works on them outside the mutex. ``drop_oldest`` moves the head; events at ``keep_level`` and above
+lie in a list of their own and go last.
+
+The C struct is renewed after a fork, and the old one leaked on purpose: another thread of the parent
+may have held its mutex. The Python object stays the same.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from logclient._ext.hot cimport K_MASK, K_TOMB, R_CLOSED, R_COUNT, R_OVERFLOW, R_TOO_LARGE
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+cdef enum:
+    CHUNK = 65536 - 64        # the allocator's header stays inside the 64 KiB
+    FREE_CHUNKS = 64          # kept for reuse: warm pages make a push three times cheaper
+    ERROR_LEVEL = 4
+    SLICE_MS = 50             # a waiting caller looks for signals this often
+
+REASONS = (
+    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked", "fatal",
+)
+POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
+
+
+cdef lc_chunk *_new_chunk(lc_handoff *h, uint32_t room) noexcept nogil:
+    # Called with the mutex held. A chunk off the free list, or a fresh one.
+    cdef lc_chunk *c
+    cdef uint32_t capacity = CHUNK
+    if room <= CHUNK and h.free != NULL:
+        c = h.free
+        h.free = c.next
+        h.free_count -= 1
+    else:
+        if room > capacity:
+            capacity = room
+        c = <lc_chunk *> malloc(sizeof(lc_chunk) + capacity)
+        if c == NULL:
+            return NULL
+        c.capacity = capacity
+    c.next = NULL
+    c.used = 0
+    c.read = 0
+    c.count = 0
+    c.owners = 0
+    return c
+
+
+cdef void lc_release(lc_handoff *h, lc_chunk *c) noexcept nogil:
+    # Called with the mutex held.
+    if c.capacity == CHUNK and h.free_count < FREE_CHUNKS:
+        c.next = h.free
+        h.free = c
+        h.free_count += 1
+    else:
+        free(c)
+
+
+cdef int _drop_head(lc_handoff *h, lc_list *list) noexcept nogil:
+    # Push out the oldest event of a list: 1, or 0 when there is none.
+    cdef lc_chunk *c = list.head
+    cdef lc_event *e
+    cdef uint64_t room
+    if c == NULL:
+        return 0
+    e = <lc_event *> (chunk_data(c) + c.read)
+    room = event_room(e.size)
+    c.read += <uint32_t> room
+    c.count -= 1
+    h.queued_events -= 1
+    h.queued_bytes -= room
+    h.dropped[<int> R_OVERFLOW] += 1
+    if c.read == c.used:
+        list.head = c.next
+        if list.head == NULL:
+            list.tail = NULL
+        lc_release(h, c)
+    return 1
+
+
+cdef inline bint _over(lc_handoff *h, uint64_t room) noexcept nogil:
+    return (h.queued_bytes + h.held_bytes + room > h.max_bytes
+            or h.queued_events + h.held_events >= h.max_events)
+
+
+cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                    int64_t created_us) noexcept nogil:
+    cdef uint64_t room, seq
+    cdef lc_list *list
+    cdef lc_chunk *c
+    cdef lc_event *e
+    cdef uint8_t tomb
+    cdef bint wake = False
+    if h.generation != lc_forks:
+        return PUT_FORKED
+    if size > h.max_event_bytes and (kind & K_MASK) != K_TOMB:
+        # A tombstone takes its place, so that the event is counted and listed like any other.
+        tomb = <uint8_t> R_TOO_LARGE
+        body = &tomb
+        size = 1
+        kind = <uint8_t> K_TOMB
+    if created_us == 0:
+        created_us = lc_wall_us()
+    room = event_room(size)
+    lc_mutex_lock(&h.mutex)
+    if h.closed:
+        h.dropped[<int> R_CLOSED] += 1
+        lc_mutex_unlock(&h.mutex)
+        return PUT_DROPPED
+    if _over(h, room):
+        if h.policy == BLOCK or h.policy == RAISE:
+            lc_mutex_unlock(&h.mutex)
+            return PUT_FULL
+        if h.policy == DROP_OLDEST:
+            # Ordinary events go first; a kept one is pushed out only by another kept one.
+            while _over(h, room) and _drop_head(h, &h.queue):
+                pass
+            if level >= h.keep_level:
+                while _over(h, room) and _drop_head(h, &h.kept):
+                    pass
+        if _over(h, room):
+            # The sequence is used up all the same: the gap is the drop, in the ledger too.
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+            lc_mutex_unlock(&h.mutex)
+            return PUT_DROPPED
+    list = &h.kept if level >= h.keep_level else &h.queue
+    c = list.tail
+    if c == NULL or c.capacity - c.used < room:
+        c = _new_chunk(h, <uint32_t> room)
+        if c == NULL:
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+            lc_mutex_unlock(&h.mutex)
+            return PUT_MEMORY
+        if list.tail == NULL:
+            list.head = c
+        else:
+            list.tail.next = c
+        list.tail = c
+    seq = h.next_seq
+    h.next_seq = seq + 1
+    e = <lc_event *> (chunk_data(c) + c.used)
+    e.seq = seq
+    e.created_us = created_us
+    e.size = size
+    e.level = level
+    e.kind = kind
+    memcpy(<uint8_t *> (e + 1), body, size)
+    c.used += <uint32_t> room
+    c.count += 1
+    h.queued_events += 1
+    h.queued_bytes += room
+    if h.state == SENDER_IDLE or (h.state == SENDER_NAP and (
+            level >= ERROR_LEVEL or h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes)):
+        h.state = SENDER_BUSY
+        wake = True
+    lc_mutex_unlock(&h.mutex)
+    if wake:
+        lc_wake_set(&h.wake)
+    return <int64_t> seq
+
+
+cdef class Handoff:
+    """A bounded queue of encoded events.
+
+    Parameters
+    ----------
+    max_events, max_bytes
+        Bounds over everything undelivered: queued, in flight and kept for a resend. The bytes of an
+        event are its body rounded up to 8, and 24 for its header.
+    max_event_bytes
+        A longer body is counted failed(too_large).
+    policy
+        ``drop_oldest``, ``drop_new``, ``block`` or ``raise``: what happens when a bound is reached.
+    keep_level
+        Events at this ``levelno // 10`` and above are dropped last.
+    full_events, full_bytes
+        A full window: wakes a sender out of its nap.
+    """
+
+    def __cinit__(self, *, uint64_t max_events=250_000, uint64_t max_bytes=64 << 20,
+                  uint32_t max_event_bytes=1 << 20, str policy="drop_new", uint8_t keep_level=4,
+                  uint64_t full_events=2048, uint64_t full_bytes=1 << 20):
+        cdef lc_handoff like
+        lc_watch_forks()
+        like.max_events = max_events
+        like.max_bytes = max_bytes
+        like.max_event_bytes = max_event_bytes
+        like.policy = POLICIES[policy]
+        like.keep_level = keep_level
+        like.full_events = full_events
+        like.full_bytes = full_bytes
+        self._make(&like)
+
+    cdef int _make(self, lc_handoff *like) except -1:
+        cdef lc_handoff *h = <lc_handoff *> calloc(1, sizeof(lc_handoff))
+        if h == NULL:
+            raise MemoryError
+        if lc_wake_open(&h.wake) < 0:
+            free(h)
+            raise OSError("no descriptor left to wake the sender with")
+        lc_mutex_init(&h.mutex)
+        lc_cond_init(&h.moved)
+        h.generation = lc_forks
+        h.max_events = like.max_events
+        h.max_bytes = like.max_bytes
+        h.max_event_bytes = like.max_event_bytes
+        h.policy = like.policy
+        h.keep_level = like.keep_level
+        h.full_events = like.full_events
+        h.full_bytes = like.full_bytes
+        h.next_seq = 1
+        h.attention = 1
+        h.state = SENDER_BUSY
+        self.h = h
+        return 0
+
+    def __dealloc__(self):
+        cdef lc_chunk *c
+        cdef lc_chunk *following
+        cdef lc_chunk *chains[3]
+        cdef lc_handoff *h = self.h
+        if h == NULL:
+            return
+        # Only here when no sender holds a reference any more (the flight keeps one).
+        chains = [h.queue.head, h.kept.head, h.free]
+        for i in range(3):
+            c = chains[i]
+            while c != NULL:
+                following = c.next
+                free(c)
+                c = following
+        lc_wake_close(&h.wake)
+        free(h)
+
+    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                     int64_t created_us) noexcept nogil:
+        return lc_put(self.h, body, size, level, kind, created_us)
+
+    cdef int attention(self) noexcept nogil:
+        return self.h.attention
+
+    def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0):
+        """Queue one body; the sequence, 0 when it was dropped, or a negative ``PUT_`` code.
+
+        The body is copied. Never blocks and never raises; thread-safe; safe in signal handlers.
+        """
+        cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        if size > 0xFFFFFFF0:
+            size = 0xFFFFFFF0       # far over any max_event_bytes: a tombstone, its bytes are not read
+        return lc_put(self.h, data, <uint32_t> size, level, kind, created_us)
+
+    def push_tomb(self, uint8_t reason, uint8_t level=2):
+        """Queue what could not be encoded, so that it is counted and listed: failed(`reason`)."""
+        return lc_put(self.h, &reason, 1, level, <uint8_t> K_TOMB, 0)
+
+    def renew(self):
+        """In a forked child: an empty hand-off with the same bounds; the parent's is left alone."""
+        self._make(self.h)
+
+    @property
+    def forked(self):
+        """Whether this process was forked off since the hand-off was made."""
+        return self.h.generation != lc_forks
+
+    @property
+    def needs_attention(self):
+        """Set while a put must be followed by ``Client._attend()``."""
+        return self.h.attention != 0
+
+    @needs_attention.setter
+    def needs_attention(self, bint value):
+        self.h.attention = value
+
+    @property
+    def next_seq(self):
+        """The sequence the next event will get."""
+        cdef uint64_t value
+        lc_mutex_lock(&self.h.mutex)
+        value = self.h.next_seq
+        lc_mutex_unlock(&self.h.mutex)
+        return value
+
+    @property
+    def queued(self):
+        """Events and bytes that no batch has taken yet."""
+        cdef uint64_t events, size
+        lc_mutex_lock(&self.h.mutex)
+        events = self.h.queued_events
+        size = self.h.queued_bytes
+        lc_mutex_unlock(&self.h.mutex)
+        return events, size
+
+    @property
+    def settled(self):
+        """Every sequence up to this one has its fate."""
+        cdef uint64_t value
+        lc_mutex_lock(&self.h.mutex)
+        value = self.h.settled
+        lc_mutex_unlock(&self.h.mutex)
+        return value
+
+    def fits(self, uint64_t size):
+        """Whether an event of this many bytes would be taken now."""
+        cdef bint answer
+        lc_mutex_lock(&self.h.mutex)
+        answer = self.h.closed or not _over(self.h, event_room(<uint32_t> min(size, self.h.max_event_bytes)))
+        lc_mutex_unlock(&self.h.mutex)
+        return answer
+
+    def refuse(self):
+        """Count an event that found no room in time: its sequence is used up, dropped(overflow)."""
+        lc_mutex_lock(&self.h.mutex)
+        if self.h.closed:
+            self.h.dropped[<int> R_CLOSED] += 1
+        else:
+            self.h.next_seq += 1
+            self.h.dropped[<int> R_OVERFLOW] += 1
+        lc_mutex_unlock(&self.h.mutex)
+
+    def close(self):
+        """Take nothing more: from now on dropped(closed)."""
+        lc_mutex_lock(&self.h.mutex)
+        self.h.closed = True
+        lc_cond_wake_all(&self.h.moved)
+        lc_mutex_unlock(&self.h.mutex)
+        lc_wake_set(&self.h.wake)
+
+    def wake(self):
+        """Wake the sender, whatever it waits for."""
+        lc_mutex_lock(&self.h.mutex)
+        self.h.state = SENDER_BUSY
+        lc_mutex_unlock(&self.h.mutex)
+        lc_wake_set(&self.h.wake)
+
+    def wait_for_wake(self, double seconds):
+        """Sleep, without the GIL, until woken or `seconds` are over (the sender's rest in back-off)."""
+        cdef lc_handoff *h = self.h
+        with nogil:
+            lc_wake_wait(&h.wake, seconds)
+
+    def fileno(self):
+        """The descriptor that becomes readable on a wake, or -1 where there is none (Windows)."""
+        return lc_wake_fd(&self.h.wake)
+
+    def rest(self, double seconds, bint idle):
+        """The sender's nap, for a pump written in Python.
+
+        With `idle`, sleep until the next event (or `seconds`); without, only an ERROR or a full
+        window ends the nap early. Returns whether anything is queued.
+        """
+        cdef lc_handoff *h = self.h
+        cdef bint queued
+        with nogil:
+            lc_mutex_lock(&h.mutex)
+            queued = h.queued_events > 0
+            if idle and queued:
+                lc_mutex_unlock(&h.mutex)
+            else:
+                h.state = SENDER_IDLE if idle else SENDER_NAP
+                lc_mutex_unlock(&h.mutex)
+                lc_wake_wait(&h.wake, seconds)
+                lc_mutex_lock(&h.mutex)
+                h.state = SENDER_BUSY
+                queued = h.queued_events > 0
+                lc_mutex_unlock(&h.mutex)
+        return queued
+
+    def doze(self, bint idle):
+        """Announce a sleep that the caller does itself on ``fileno()``: False when there is work already."""
+        cdef lc_handoff *h = self.h
+        cdef bint sleep
+        lc_mutex_lock(&h.mutex)
+        sleep = not (idle and h.queued_events > 0)
+        if sleep:
+            h.state = SENDER_IDLE if idle else SENDER_NAP
+        lc_mutex_unlock(&h.mutex)
+        return sleep
+
+    def rouse(self):
+        """The end of a ``doze``."""
+        lc_mutex_lock(&self.h.mutex)
+        self.h.state = SENDER_BUSY
+        lc_mutex_unlock(&self.h.mutex)
+        lc_wake_clear(&self.h.wake)
+
+    def wait_settled(self, uint64_t seq, double seconds):
+        """Sleep, without the GIL, until every event up to `seq` has its fate; whether it has."""
+        cdef lc_handoff *h = self.h
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef bint done
+        while True:
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                if h.settled < seq and left > 0:
+                    if h.target == 0 or seq < h.target:
+                        h.target = seq
+                    h.waiters += 1
+                    lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
+                    h.waiters -= 1
+                done = h.settled >= seq
+                lc_mutex_unlock(&h.mutex)
+            if done or left <= 0:
+                return done
+            PyErr_CheckSignals()
+
+    def wait_room(self, uint64_t size, double seconds):
+        """Sleep, without the GIL, until `size` bytes fit, the queue closes or `seconds` are over."""
+        cdef lc_handoff *h = self.h
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef uint64_t room = event_room(<uint32_t> min(size, <uint64_t> h.max_event_bytes))
+        cdef bint fits
+        while True:
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                if left > 0 and not h.closed and _over(h, room):
+                    h.waiters += 1
+                    lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
+                    h.waiters -= 1
+                fits = h.closed or not _over(h, room)
+                lc_mutex_unlock(&h.mutex)
+            if fits or left <= 0:
+                return fits
+            PyErr_CheckSignals()
+
+    def count_mangled(self, uint64_t n=1):
+        """Values that had to be changed to have an encoding (a NaN, a lone surrogate)."""
+        lc_mutex_lock(&self.h.mutex)
+        self.h.mangled += n
+        lc_mutex_unlock(&self.h.mutex)
+
+    def count_ignored(self, uint64_t n=1):
+        """Records of the sender's own doing, which are never shipped."""
+        lc_mutex_lock(&self.h.mutex)
+        self.h.ignored += n
+        lc_mutex_unlock(&self.h.mutex)
+
+    def counters(self):
+        """One consistent snapshot of every count; see ``delivery.stats.Stats``."""
+        cdef lc_handoff now
+        lc_mutex_lock(&self.h.mutex)
+        memcpy(&now, self.h, sizeof(lc_handoff))
+        lc_mutex_unlock(&self.h.mutex)
+        return {
+            "sent": now.next_seq - 1,
+            "queued": now.queued_events + now.held_events - now.inflight,
+            "queued_bytes": now.queued_bytes + now.held_bytes,
+            "inflight": now.inflight,
+            "acked": now.acked,
+            "handed": now.handed,
+            "failed": {REASONS[i]: now.failed[i] for i in range(<int> R_COUNT) if now.failed[i]},
+            "dropped": {REASONS[i]: now.dropped[i] for i in range(<int> R_COUNT) if now.dropped[i]},
+            "resent": now.resent,
+            "mangled": now.mangled,
+            "ignored": now.ignored,
+            "settled": now.settled,
+        }
