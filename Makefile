@@ -85,7 +85,7 @@ mutants: build
 lint: build
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/cython-lint _ext
+	@PATH="$(BIN):$$PATH" cython-lint _ext
 
 format: deps
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -38,7 +38,7 @@ def lock() -> None:
     except ImportError:
         return
     BUILD.mkdir(exist_ok=True)
-    lock.file = open(BUILD / ".lock", "w")  # kept open: closing lets go
+    lock.file = open(BUILD / ".lock", "w")  # noqa: SIM115  (closing would let go)
     fcntl.flock(lock.file, fcntl.LOCK_EX)
 
 

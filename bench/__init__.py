@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench [ROW…]`. See README.md here for what is compared and how."""

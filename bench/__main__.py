@@ -1,0 +1,81 @@
+"""`python -m bench [ROW…]`: run rows, print their tables, write build/bench/*.{json,md,png}.
+
+`--record` also puts the tables into docs/performance.md. `make bench ROW=handler` sets ROW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+from bench.harness import ROOT, load, machine, record, show
+
+# row -> module and the packages whose version belongs beside it
+ROWS = {
+    "import": ("bench.imports", ()),
+    "handler": ("bench.handler", ("python-logstash-async",)),
+    "send": ("bench.send", ("msgspec",)),
+    "saturated": ("bench.saturated", ()),
+    "lumberjack": ("bench.lumberjack", ()),
+}
+FUNCTIONS = "functions"   # pytest-benchmark over bench/test_*.py
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def _functions() -> int:
+    files = sorted(str(p) for p in (ROOT / "bench").glob("test_*.py"))
+    if not files:
+        print("functions: there is no bench/test_*.py")
+        return 0
+    return subprocess.run([sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--benchmark-only",
+                           "--benchmark-group-by=group", "--benchmark-columns=median,iqr,ops,rounds",
+                           f"--benchmark-json={ROOT / 'build' / 'bench' / 'functions.json'}", *files],
+                          cwd=ROOT, check=False).returncode
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit 0 when every row ran, whatever its targets said; 1 when one could not."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("row", nargs="*", default=os.environ.get("ROW", "").replace(",", " ").split(),
+                        help=f"any of: {', '.join(ROWS)}, {FUNCTIONS} (all when none is named)")
+    parser.add_argument("--rounds", type=int, help="how many rounds (each row has its own default)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random order")
+    parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
+    parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
+    chosen = parser.parse_args(argv)
+    unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
+    if unknown:
+        parser.error(f"no row {unknown[0]!r}: there are {', '.join([*ROWS, FUNCTIONS])}")
+    failed = []
+    (ROOT / "build" / "bench").mkdir(parents=True, exist_ok=True)
+    for name in chosen.row or [*ROWS, FUNCTIONS]:
+        if name == FUNCTIONS:
+            if _functions():
+                failed.append(name)
+            continue
+        module, packages = ROWS[name]
+        before, start = load(), time.monotonic()
+        try:
+            row = import_module(module).run(rounds=chosen.rounds, seed=chosen.seed, quick=chosen.quick)
+        except Exception as error:
+            if len(chosen.row) == 1:
+                raise
+            print(f"{name}: could not run: {type(error).__name__}: {error}\n", file=sys.stderr)
+            failed.append(name)
+            continue
+        facts = machine(packages) | {"load": (before, load()), "seconds": round(time.monotonic() - start, 1)}
+        row = row._replace(facts=facts | dict(row.facts))
+        show(row)
+        if chosen.record:
+            record(row, PAGE)
+    if failed:
+        print(f"bench: could not run: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

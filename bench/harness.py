@@ -1,0 +1,366 @@
+"""A paired comparison that is hard to fool.
+
+Contenders do the same work in one process, each round in a new random order (seeded), several
+rounds. What is judged is a *ratio of two contenders of the same round*, its median over the
+rounds: a slow minute of the machine slows both. Beside it stand
+
+- an A/A control: the same contender twice under two names. Its ratio should be 1; how far it is
+  from 1 is how far any other ratio may be trusted;
+- the caller's own CPU time, the CPU of the whole process, and wall time;
+- the machine's load before and after.
+
+Every run counts what it did, and a run whose count is not exact raises: a benchmark that loses
+work measures nothing. A `Target` says reached or not reached, and nothing in here can bend it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "build" / "bench"
+CLOCKS = ("cpu", "process", "wall")   # caller's thread CPU, process CPU, wall
+
+
+class NotExact(AssertionError):
+    """A run did not do the work it was timed for."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Contender(NamedTuple):
+    """One way to do the work.
+
+    `work` is timed and does `events` units. `count` is not timed: it runs after each `work`, takes
+    away what was produced and returns how many units there were. `settle` is not timed either and
+    runs once a round, for contenders whose product can only be counted later: it returns the units
+    of the whole round.
+    """
+
+    name: str
+    work: Callable[[], object]
+    events: int
+    count: Callable[[], int] | None = None
+    settle: Callable[[int], int] | None = None   # gets the units that are expected
+    before: Callable[[], object] = _nothing      # not timed, ahead of each `work`
+
+
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        if len(values) < 2:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+
+class Target(NamedTuple):
+    """`over` / `under` must be at most (`<=`) or at least (`>=`) `bound`."""
+
+    over: str
+    under: str
+    op: str
+    bound: float
+    clock: str = "cpu"
+
+
+class Verdict(NamedTuple):
+    """A claim with its measured value: `reached` is None where nothing is claimed or nothing can be said."""
+
+    what: str
+    value: float
+    low: float
+    high: float
+    op: str
+    bound: float
+    reached: bool | None
+    unit: str = "x"
+    why: str = ""
+
+
+class Line(NamedTuple):
+    """One contender's cost per unit, in `Row.unit`, per clock."""
+
+    name: str
+    spread: Mapping[str, Spread]
+
+
+class Row(NamedTuple):
+    """All that one benchmark says; it goes into the table, the JSON, the plot and the page."""
+
+    name: str
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    verdicts: Sequence[Verdict]
+    notes: Sequence[str]
+    facts: Mapping[str, Any]
+
+
+def compare(contenders: Sequence[Contender], *, rounds: int = 11, seed: int = 1,
+            at_least: float = 0.02, scale: float = 1e6) -> dict[str, dict[str, list[float]]]:
+    """Cost per unit of each contender, round by round: name -> clock -> values (seconds x `scale`).
+
+    Each contender repeats its work until it was timed for `at_least` seconds a round, as runs of
+    two milliseconds lie; how often is found in an untimed first round, which also warms caches.
+    """
+    order = random.Random(seed)
+    repeats: dict[str, int] = {}
+    for c in contenders:
+        repeats[c.name] = 1
+        wall = _round(c, 1)["wall"] + _round(c, 1)["wall"]
+        repeats[c.name] = max(1, round(2 * at_least / max(wall, 1e-7)))
+    got: dict[str, dict[str, list[float]]] = {c.name: {k: [] for k in CLOCKS} for c in contenders}
+    if len(got) != len(contenders):
+        raise ValueError("two contenders of one name")
+    gc.collect()
+    gc.freeze()   # records and fixtures are old: no contender pays for walking them
+    try:
+        for _ in range(rounds):
+            for c in order.sample(list(contenders), len(contenders)):
+                seconds = _round(c, repeats[c.name])
+                for clock in CLOCKS:
+                    got[c.name][clock].append(seconds[clock] * scale / (repeats[c.name] * c.events))
+    finally:
+        gc.unfreeze()
+    return got
+
+
+def _round(c: Contender, repeats: int) -> dict[str, float]:
+    total = [0, 0, 0]
+    for _ in range(repeats):
+        c.before()
+        wall, process, thread = time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns()
+        c.work()
+        thread = time.thread_time_ns() - thread
+        process, wall = time.process_time_ns() - process, time.perf_counter_ns() - wall
+        total = [total[0] + thread, total[1] + process, total[2] + wall]
+        if c.count is not None and (n := c.count()) != c.events:
+            raise NotExact(f"{c.name}: {n} units counted, {c.events} were done")
+    if c.settle is not None and (n := c.settle(repeats * c.events)) != repeats * c.events:
+        raise NotExact(f"{c.name}: {n} units counted, {repeats * c.events} were done")
+    return dict(zip(CLOCKS, (t / 1e9 for t in total), strict=True))
+
+
+def lines(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Line]:
+    """Medians and quartiles of what `compare` returned."""
+    return [Line(name, {k: Spread.of(v) for k, v in clocks.items()}) for name, clocks in samples.items()]
+
+
+def ratio(samples: Mapping[str, Mapping[str, Sequence[float]]], over: str, under: str, clock: str = "cpu") -> Spread:
+    """`over` / `under`, pair by pair of the same round."""
+    pairs = zip(samples[over][clock], samples[under][clock], strict=True)
+    return Spread.of([a / b if b else float("inf") for a, b in pairs])
+
+
+def judge(samples: Mapping[str, Mapping[str, Sequence[float]]], targets: Sequence[Target],
+          control: tuple[str, str] | None = None) -> list[Verdict]:
+    """Each target against its ratio; the A/A control first, which claims nothing."""
+    verdicts = []
+    if control:
+        s = ratio(samples, *control)
+        verdicts.append(Verdict(f"A/A: {control[0]} against itself", *s, "", 1.0, None))
+    for t in targets:
+        if t.over not in samples or t.under not in samples:
+            absent = t.over if t.over not in samples else t.under
+            verdicts.append(Verdict(f"{t.over} / {t.under}", float("nan"), float("nan"), float("nan"),
+                                    t.op, t.bound, None, why=f"{absent} is not installed"))
+            continue
+        s = ratio(samples, t.over, t.under, t.clock)
+        verdicts.append(Verdict(f"{t.over} / {t.under}", *s, t.op, t.bound, holds(s.median, t.op, t.bound)))
+    return verdicts
+
+
+def holds(value: float, op: str, bound: float) -> bool:
+    """Whether `value` `op` `bound`."""
+    return {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[op]
+
+
+def load() -> float:
+    """The machine's load average over the last minute (nan where there is none)."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+
+
+def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Where these figures come from, without a word on whose machine it is."""
+    from importlib import metadata
+
+    model = platform.processor() or platform.machine()
+    try:
+        for text in Path("/proc/cpuinfo").read_text().splitlines():
+            if text.startswith("model name"):
+                model = text.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+                            capture_output=True, text=True, check=False).stdout.strip()
+    return {"cpu": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.release()}",
+            "python": f"{platform.python_implementation()} {platform.python_version()}",
+            "packages": versions, "commit": commit or None, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+# -- what comes out ------------------------------------------------------------------------------
+
+
+def _digits(x: float) -> str:
+    if x != x:
+        return "-"
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+
+
+def _said(v: Verdict) -> str:
+    if v.why and v.reached is None:
+        return v.why
+    if not v.op:
+        return "control"
+    return f"{'reached' if v.reached else 'NOT reached'}{': ' + v.why if v.why else ''}"
+
+
+def _value(v: Verdict) -> str:
+    many = "" if v.low == v.high else f" [{_digits(v.low)}-{_digits(v.high)}]"
+    return f"{_digits(v.value)}{' ' + v.unit if v.unit not in ('', 'x') else ''}{many}"
+
+
+def table(row: Row) -> str:
+    """For a terminal."""
+    out = [f"{row.name}: {row.title}"]
+    if row.lines:
+        width = max(len(line.name) for line in row.lines)
+        clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
+        names = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
+        out.append(f"  {row.unit:{width}}  " + "  ".join(f"{names[k]:>24}" for k in clocks))
+        for line in row.lines:
+            cells = [f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if (s := line.spread.get(k)) else "-"
+                     for k in clocks]
+            out.append(f"  {line.name:{width}}  " + "  ".join(f"{c:>24}" for c in cells))
+    if row.verdicts:
+        width = max(len(v.what) for v in row.verdicts)
+        for v in row.verdicts:
+            goal = f"{v.op} {_digits(v.bound)}" if v.op else "1"
+            out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_said(v)}")
+    out += [f"  {note}" for note in row.notes]
+    return "\n".join(out)
+
+
+def markdown(row: Row) -> str:
+    """For docs/performance.md: one section, machine and date under it."""
+    facts = row.facts
+    out = [f"### {row.name}: {row.title}", ""]
+    if row.lines:
+        clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
+        names = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
+        out.append(f"| {row.unit}, median [quartiles] | " + " | ".join(names[k] for k in clocks) + " |")
+        out.append("|---" * (len(clocks) + 1) + "|")
+        for line in row.lines:
+            cells = [f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if (s := line.spread.get(k)) else "-"
+                     for k in clocks]
+            out.append(f"| {line.name} | " + " | ".join(cells) + " |")
+        out.append("")
+    if row.verdicts:
+        out += ["| claim | measured | target | |", "|---|---|---|---|"]
+        for v in row.verdicts:
+            goal = f"{v.op} {_digits(v.bound)}" if v.op else "1"
+            out.append(f"| {v.what} | {_value(v)} | {goal} | {_said(v)} |")
+        out.append("")
+    out += [f"- {note}" for note in row.notes]
+    packages = ", ".join(f"{k} {v}" for k, v in facts.get("packages", {}).items() if v)
+    out.append(f"- {facts['date']}, {facts['cpu']}, {facts['cores']} cores, {facts['system']}, {facts['python']}"
+               f"{', ' + packages if packages else ''}; load {facts['load'][0]:.1f} before, {facts['load'][1]:.1f} after"
+               f"{'; commit ' + facts['commit'] if facts.get('commit') else ''}")
+    return "\n".join(out) + "\n"
+
+
+def _jsonable(x: Any) -> Any:
+    if isinstance(x, tuple) and hasattr(x, "_asdict"):
+        return {k: _jsonable(v) for k, v in x._asdict().items()}
+    if isinstance(x, Mapping):
+        return {k: _jsonable(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [_jsonable(v) for v in x]
+    return None if isinstance(x, float) and (x != x or x in (float("inf"), float("-inf"))) else x
+
+
+def plot(row: Row, path: Path) -> bool:
+    """A picture of the row's medians and quartiles; False without matplotlib."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        return False
+    shown = [line for line in row.lines if "cpu" in line.spread or "wall" in line.spread]
+    if not shown:
+        return False
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.42 * len(shown)), layout="constrained")
+    for i, line in enumerate(reversed(shown)):
+        s = line.spread.get("cpu") or line.spread["wall"]
+        ours = line.name.startswith("logclient")
+        axes.barh(i, s.median, color="#2563a8" if ours else "#a0a7b0")
+        axes.plot([s.low, s.high], [i, i], color="black", linewidth=1.5)
+        axes.annotate(_digits(s.median), (s.high, i), xytext=(5, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(shown)), [line.name for line in reversed(shown)])
+    values = [(line.spread.get("cpu") or line.spread["wall"]).median for line in shown]
+    if min(values) > 0 and max(values) / min(values) > 30:
+        axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(f"{row.unit} ({'log scale, ' if axes.get_xscale() == 'log' else ''}median, quartiles; less is better)")
+    axes.set_title(f"{row.name}: {row.title}", loc="left", fontsize=10)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True
+
+
+PAGE = "<!-- bench:{name} -->"
+
+
+def record(row: Row, page: Path) -> None:
+    """Put the row's section into `page`, in place of its older one; the rest of the page stays."""
+    text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
+    start, end = PAGE.format(name=row.name), PAGE.format(name="/" + row.name)
+    section = f"{start}\n{markdown(row)}{end}"
+    if start in text and end in text:
+        text = text[:text.index(start)] + section + text[text.index(end) + len(end):]
+    else:
+        text = text.rstrip("\n") + "\n\n" + section + "\n"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+
+
+def show(row: Row, out: Path = OUT) -> None:
+    """Print the table; write the JSON, the markdown and, where it can be drawn, the plot."""
+    out.mkdir(parents=True, exist_ok=True)
+    print(table(row), file=sys.stdout, flush=True)
+    (out / f"{row.name}.json").write_text(json.dumps(_jsonable(row), indent=1) + "\n", encoding="utf-8")
+    (out / f"{row.name}.md").write_text(markdown(row), encoding="utf-8")
+    drawn = plot(row, out / f"{row.name}.png")
+    print(f"  -> {(out / row.name).relative_to(ROOT) if out.is_relative_to(ROOT) else out / row.name}"
+          f".json .md{' .png' if drawn else ' (no plot: matplotlib is not installed)'}\n", flush=True)

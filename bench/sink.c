@@ -1,0 +1,339 @@
+/* The far end of every benchmark row that needs one: a Lumberjack reader that counts and acks.
+ *
+ * It stands in its own process so that its CPU is its own, and does as little as a reader can:
+ * walk the frames of a window, count them, acknowledge the window with its last sequence number
+ * (what Logstash acks; go-lumber's clients number windows from 1, so both are content). Payloads
+ * are skipped, not copied, unless --dump asks for them. Versions 1 and 2 of W, J and C frames are
+ * read; D frames are refused, as no row sends them. C frames need zlib (-DSINK_ZLIB -lz).
+ *
+ *   sink [--port N] [--buffer BYTES] [--dump FILE]
+ *
+ * First line on stdout: {"port": N, "zlib": 0|1}. Then one line of totals for each line read from
+ * stdin. End of stdin, SIGTERM or SIGINT: one last line of totals, exit 0 (2: a peer broke the protocol).
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef SINK_ZLIB
+#include <zlib.h>
+#endif
+
+enum { PEERS = 64, HEAD = 10, INFLATED = 256 * 1024 };
+
+/* One level of framing: the socket's own, or what comes out of a C frame. */
+typedef struct {
+    uint8_t head[HEAD];     /* a header cut by the end of the input */
+    uint32_t have;          /* bytes of it */
+    uint64_t skip;          /* payload bytes still to come */
+    int kind;               /* 'J' or 'C' while skip > 0 */
+} Walk;
+
+typedef struct {
+    int fd;
+    uint32_t window, seen, last;    /* of the window now read */
+    uint8_t version;
+    Walk outer, inner;
+#ifdef SINK_ZLIB
+    z_stream zip;
+    int unzipping;
+#endif
+} Peer;
+
+static struct {
+    uint64_t connections, windows, events, acks, reads, bytes, payload, compressed, errors;
+    uint64_t open_windows;      /* windows begun and never finished when their connection ended */
+    double first, last;         /* CLOCK_MONOTONIC of the first and the last byte */
+} total;
+
+static Peer peers[PEERS];
+static int n_peers;
+static FILE *dump;
+static uint8_t *buffer, *inflated;
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) { (void)number; stop = 1; }
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static uint32_t be32(const uint8_t *p) {
+    uint32_t value;
+    memcpy(&value, p, 4);
+    return ntohl(value);
+}
+
+static void report(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    double user = used.ru_utime.tv_sec + used.ru_utime.tv_usec / 1e6;
+    double system = used.ru_stime.tv_sec + used.ru_stime.tv_usec / 1e6;
+    printf("{\"connections\": %llu, \"windows\": %llu, \"events\": %llu, \"acks\": %llu, \"reads\": %llu, "
+           "\"bytes\": %llu, \"payload\": %llu, \"compressed\": %llu, \"errors\": %llu, \"open_windows\": %llu, "
+           "\"first\": %.6f, \"last\": %.6f, \"user\": %.6f, \"system\": %.6f}\n",
+           (unsigned long long)total.connections, (unsigned long long)total.windows,
+           (unsigned long long)total.events, (unsigned long long)total.acks, (unsigned long long)total.reads,
+           (unsigned long long)total.bytes, (unsigned long long)total.payload,
+           (unsigned long long)total.compressed, (unsigned long long)total.errors,
+           (unsigned long long)total.open_windows, total.first, total.last, user, system);
+    if (dump)
+        fflush(dump);
+    fflush(stdout);
+}
+
+static int broken(const char *why) {
+    fprintf(stderr, "sink: %s\n", why);
+    total.errors++;
+    return -1;
+}
+
+static int acknowledge(Peer *peer) {
+    uint8_t ack[6] = {peer->version, 'A'};
+    uint32_t sequence = htonl(peer->last);
+    memcpy(ack + 2, &sequence, 4);
+    total.windows++;
+    peer->window = peer->seen = 0;
+    if (send(peer->fd, ack, 6, MSG_NOSIGNAL) != 6)
+        return -1;      /* the writer is gone: its business, not a fault of the protocol */
+    total.acks++;
+    return 0;
+}
+
+static void payload(const uint8_t *data, size_t size, int whole) {
+    if (!dump)
+        return;
+    fwrite(data, 1, size, dump);
+    if (whole)
+        fputc('\n', dump);
+}
+
+#ifdef SINK_ZLIB
+static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size);
+
+/* A piece of a C frame; `ends` with its last byte. */
+static int unzip(Peer *peer, const uint8_t *data, size_t size, int ends) {
+    int done = 0;
+    if (!peer->unzipping) {
+        memset(&peer->zip, 0, sizeof peer->zip);
+        if (inflateInit(&peer->zip) != Z_OK)
+            return broken("no memory for zlib");
+        peer->unzipping = 1;
+    }
+    peer->zip.next_in = (uint8_t *)data;
+    peer->zip.avail_in = size;
+    do {
+        peer->zip.next_out = inflated;
+        peer->zip.avail_out = INFLATED;
+        int rc = inflate(&peer->zip, Z_NO_FLUSH);
+        if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
+            return broken("a C frame that does not inflate");
+        if (walk(peer, &peer->inner, inflated, INFLATED - peer->zip.avail_out) < 0)
+            return -1;
+        done = rc == Z_STREAM_END;
+    } while (!done && (peer->zip.avail_in || !peer->zip.avail_out));
+    if (ends) {
+        inflateEnd(&peer->zip);
+        peer->unzipping = 0;
+        if (!done || peer->inner.have || peer->inner.skip)
+            return broken("a C frame that ends early");
+    }
+    return 0;
+}
+#endif
+
+/* The frames of one level. A frame that ends a window has it acknowledged at once. */
+static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
+    const uint8_t *end = data + size;
+    while (data < end) {
+        if (w->skip) {
+            size_t part = (uint64_t)(end - data) < w->skip ? (size_t)(end - data) : w->skip;
+            int ends = part == w->skip;
+#ifdef SINK_ZLIB
+            if (w->kind == 'C') {
+                if (unzip(peer, data, part, ends) < 0)
+                    return -1;
+            } else
+#endif
+                payload(data, part, ends);
+            data += part;
+            w->skip -= part;
+            if (!w->skip && w->kind == 'J' && peer->seen == peer->window && acknowledge(peer) < 0)
+                return -1;
+            continue;
+        }
+        /* The usual case reads the header where it lies; a cut one is put together in w->head. */
+        const uint8_t *p = data;
+        size_t room = end - data;
+        if (w->have || room < HEAD) {
+            uint32_t need = w->have < 2 ? 2 : w->head[1] == 'J' ? 10 : 6;
+            if (w->have < need) {
+                w->head[w->have++] = *data++;
+                need = w->have < 2 ? 2 : w->head[1] == 'J' ? 10 : 6;
+                if (w->have < need)
+                    continue;
+            }
+            p = w->head;
+        }
+        if ((p[0] != '2' && p[0] != '1'))
+            return broken("not a Lumberjack version");
+        size_t used = 6;
+        switch (p[1]) {
+        case 'W':
+            if (w != &peer->outer || peer->window)
+                return broken("a W frame inside a window");
+            peer->version = p[0];
+            peer->window = be32(p + 2);
+            if (!peer->window)
+                return broken("an empty window");
+            break;
+        case 'J':
+            used = 10;
+            if (peer->seen >= peer->window)
+                return broken("an event outside a window");
+            peer->last = be32(p + 2);
+            w->skip = be32(p + 6);
+            w->kind = 'J';
+            if (!w->skip)
+                return broken("an empty event");
+            peer->seen++;
+            total.events++;
+            total.payload += w->skip;
+            break;
+        case 'C':
+#ifdef SINK_ZLIB
+            if (w != &peer->outer)
+                return broken("a C frame inside a C frame");
+            w->skip = be32(p + 2);
+            w->kind = 'C';
+            if (!w->skip)
+                return broken("an empty C frame");
+            total.compressed++;
+            break;
+#else
+            return broken("a C frame, and this sink was built without zlib");
+#endif
+        default:
+            return broken("a frame that no row sends");
+        }
+        if (p == w->head)
+            w->have = 0;
+        else
+            data += used;
+    }
+    return 0;
+}
+
+static void hang_up(int i) {
+    Peer *peer = &peers[i];
+    total.open_windows += peer->window != 0;
+#ifdef SINK_ZLIB
+    if (peer->unzipping)
+        inflateEnd(&peer->zip);
+#endif
+    close(peer->fd);
+    *peer = peers[--n_peers];
+}
+
+int main(int argc, char **argv) {
+    int port = 0, one = 1;
+    size_t capacity = 256 * 1024;   /* stays in the second-level cache */
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--port"))
+            port = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--buffer"))
+            capacity = strtoul(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--dump")) {
+            if (!(dump = fopen(argv[i + 1], "wb"))) {
+                perror("sink: --dump");
+                return 1;
+            }
+        }
+    }
+    buffer = malloc(capacity);
+    inflated = malloc(INFLATED);
+    struct sigaction act = {.sa_handler = on_signal};   /* no SA_RESTART: poll must return */
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGINT, &act, NULL);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_port = htons(port)};
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    socklen_t length = sizeof where;
+    if (!buffer || !inflated || bind(listener, (struct sockaddr *)&where, sizeof where) || listen(listener, 16) ||
+        getsockname(listener, (struct sockaddr *)&where, &length)) {
+        perror("sink");
+        return 1;
+    }
+#ifdef SINK_ZLIB
+    printf("{\"port\": %d, \"zlib\": 1}\n", ntohs(where.sin_port));
+#else
+    printf("{\"port\": %d, \"zlib\": 0}\n", ntohs(where.sin_port));
+#endif
+    fflush(stdout);
+
+    while (!stop) {
+        struct pollfd polled[PEERS + 2] = {{.fd = 0, .events = POLLIN},
+                                           {.fd = n_peers < PEERS ? listener : -1, .events = POLLIN}};
+        for (int i = 0; i < n_peers; i++)
+            polled[i + 2] = (struct pollfd){.fd = peers[i].fd, .events = POLLIN};
+        int known = n_peers;
+        if (poll(polled, known + 2, -1) < 0) {
+            if (errno == EINTR)
+                continue;
+            perror("sink: poll");
+            return 1;
+        }
+        for (int i = known - 1; i >= 0; i--) {   /* backwards: hang_up moves the last peer here */
+            if (!polled[i + 2].revents)
+                continue;
+            ssize_t n = recv(peers[i].fd, buffer, capacity, MSG_DONTWAIT);
+            if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                continue;
+            if (n <= 0) {
+                hang_up(i);
+                continue;
+            }
+            total.last = now();
+            if (!total.bytes)
+                total.first = total.last;
+            total.reads++;
+            total.bytes += n;
+            if (walk(&peers[i], &peers[i].outer, buffer, n) < 0)
+                hang_up(i);
+        }
+        if (polled[1].revents) {
+            int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+            if (fd >= 0) {
+                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+                peers[n_peers++] = (Peer){.fd = fd};
+                total.connections++;
+            }
+        }
+        if (polled[0].revents) {    /* after the sockets: what had arrived is in the totals */
+            char line[64];
+            if (read(0, line, sizeof line) <= 0)
+                break;
+            report();
+        }
+    }
+    while (n_peers)
+        hang_up(0);
+    report();
+    if (dump)
+        fclose(dump);
+    return total.errors ? 2 : 0;
+}

@@ -1,0 +1,131 @@
+"""The C sink as a context manager: built with the system's compiler, run in its own process.
+
+::
+
+    with Sink() as sink:
+        ... write Lumberjack to ("127.0.0.1", sink.port) ...
+        print(sink.counts().events)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).with_name("sink.c")
+BINARY = SOURCE.parent.parent / "build" / "bench" / "sink"
+
+
+class SinkError(RuntimeError):
+    """The sink could not be built, or a peer broke the protocol."""
+
+
+class Counts(NamedTuple):
+    """Totals since the sink started. Times in seconds; `first` and `last` are CLOCK_MONOTONIC."""
+
+    connections: int
+    windows: int
+    events: int
+    acks: int
+    reads: int
+    bytes: int
+    payload: int        # sum of the J frames' payloads, inflated
+    compressed: int     # C frames
+    errors: int
+    open_windows: int   # windows begun, their connection gone before their last event
+    first: float
+    last: float
+    user: float
+    system: float
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds, user and system."""
+        return self.user + self.system
+
+
+def build() -> Path:
+    """Compile the sink when it is older than its source; with zlib where there is one."""
+    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return BINARY
+    compiler = shutil.which("cc") or shutil.which("gcc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
+    if not compiler:
+        raise SinkError("no C compiler found (cc): the sink of this row cannot be built")
+    BINARY.parent.mkdir(parents=True, exist_ok=True)
+    fresh = BINARY.with_suffix(f".{os.getpid()}")
+    base = [compiler, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCE)]
+    tried = ""
+    for extra in (["-DSINK_ZLIB", "-lz"], []):
+        done = subprocess.run(base + extra, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            fresh.replace(BINARY)
+            return BINARY
+        tried = done.stderr
+    raise SinkError(f"the sink does not compile: {tried.strip().splitlines()[-1] if tried else 'no output'}")
+
+
+class Sink:
+    """A running sink. `dump` is a file for the payloads, one a line (slower: not in a timed run)."""
+
+    def __init__(self, dump: str | os.PathLike[str] | None = None, port: int = 0) -> None:
+        command = [str(build()), "--port", str(port)]
+        if dump is not None:
+            command += ["--dump", os.fspath(dump)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self._line()
+        self.port: int = line["port"]
+        self.zlib = bool(line["zlib"])
+        self.url = f"lumberjack://127.0.0.1:{self.port}"
+        self._final: Counts | None = None
+
+    def _line(self) -> dict:
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            raise SinkError(f"the sink ended early, exit {self._process.wait()}")
+        return json.loads(text)
+
+    def counts(self) -> Counts:
+        """Totals now; after `close`, the last ones."""
+        if self._final is not None:
+            return self._final
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Counts(**self._line())
+
+    def wait(self, events: int, timeout: float = 30.0) -> Counts:
+        """Totals once at least `events` have come in all; SinkError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            counts = self.counts()
+            if counts.errors:
+                raise SinkError("a writer broke the protocol, see stderr")
+            if counts.events >= events:
+                return counts
+            if time.monotonic() > deadline:
+                raise SinkError(f"the sink has {counts.events} events after {timeout} s, {events} were sent")
+            time.sleep(0.005)
+
+    def close(self) -> Counts:
+        """End it; the last totals."""
+        if self._final is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._final = Counts(**self._line())
+            self._process.wait(10)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+        return self._final
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
