@@ -1,0 +1,86 @@
+# XXH64, inline and nogil, for every extension that hashes a body.
+#
+# Seed 42 is the house's: Spark's xxhash64() of the same bytes is this number, so a verifier that
+# has the body in a column needs none of this code.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    /* Unaligned little-endian loads: memcpy is one instruction where the machine has it. */
+    static inline uint64_t lc_le64(const uint8_t *p) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        v = __builtin_bswap64(v);
+    #endif
+        return v;
+    }
+    static inline uint32_t lc_le32(const uint8_t *p) {
+        uint32_t v;
+        memcpy(&v, p, 4);
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        v = __builtin_bswap32(v);
+    #endif
+        return v;
+    }
+    static inline uint64_t lc_rotl64(uint64_t v, int by) { return (v << by) | (v >> (64 - by)); }
+    """
+    uint64_t lc_le64(const uint8_t *p) noexcept nogil
+    uint32_t lc_le32(const uint8_t *p) noexcept nogil
+    uint64_t lc_rotl64(uint64_t v, int by) noexcept nogil
+
+
+cdef enum:
+    SEED = 42
+
+
+cdef inline uint64_t xxh64_round(uint64_t acc, uint64_t lane) noexcept nogil:
+    return lc_rotl64(acc + lane * 0xC2B2AE3D27D4EB4FULL, 31) * 0x9E3779B185EBCA87ULL
+
+
+cdef inline uint64_t xxh64_merge(uint64_t h, uint64_t acc) noexcept nogil:
+    return (h ^ xxh64_round(0, acc)) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
+
+
+# XXH64 of p[0:size].
+cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef uint64_t h, a, b, c, d
+    if size >= 32:
+        a = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
+        b = seed + 0xC2B2AE3D27D4EB4FULL
+        c = seed
+        d = seed - 0x9E3779B185EBCA87ULL
+        while True:
+            a = xxh64_round(a, lc_le64(p))
+            b = xxh64_round(b, lc_le64(p + 8))
+            c = xxh64_round(c, lc_le64(p + 16))
+            d = xxh64_round(d, lc_le64(p + 24))
+            p += 32
+            if end - p < 32:
+                break
+        h = lc_rotl64(a, 1) + lc_rotl64(b, 7) + lc_rotl64(c, 12) + lc_rotl64(d, 18)
+        h = xxh64_merge(h, a)
+        h = xxh64_merge(h, b)
+        h = xxh64_merge(h, c)
+        h = xxh64_merge(h, d)
+    else:
+        h = seed + 0x27D4EB2F165667C5ULL
+    h += size
+    while end - p >= 8:
+        h = lc_rotl64(h ^ xxh64_round(0, lc_le64(p)), 27) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
+        p += 8
+    if end - p >= 4:
+        h ^= <uint64_t> lc_le32(p) * 0x9E3779B185EBCA87ULL
+        h = lc_rotl64(h, 23) * 0xC2B2AE3D27D4EB4FULL + 0x165667B19E3779F9ULL
+        p += 4
+    while p < end:
+        h = lc_rotl64(h ^ (<uint64_t> p[0] * 0x27D4EB2F165667C5ULL), 11) * 0x9E3779B185EBCA87ULL
+        p += 1
+    h = (h ^ (h >> 33)) * 0xC2B2AE3D27D4EB4FULL
+    h = (h ^ (h >> 29)) * 0x165667B19E3779F9ULL
+    return h ^ (h >> 32)
