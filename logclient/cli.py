@@ -1,0 +1,467 @@
+"""The ``logclient`` command, also ``python -m logclient``.
+
+Exit codes are `logclient.errors.ExitCode`. Every error is one line on stderr; ``--debug`` shows the
+traceback. A command imports what it needs when it runs: ``--help`` starts in no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+from logclient import config
+from logclient.errors import ConfigError, ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
+
+if TYPE_CHECKING:
+    from logclient.client import Client
+
+__all__ = ["main"]
+
+_PROGRESS_S = 0.25  # between two looks at the client, and two progress lines on a terminal
+_SHOWN_REFUSALS = 10  # lines named on stderr; the rest is counted
+_PROGRESS_LINE_S = 10.0  # between two progress lines where nobody watches
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. Never raises, but for ``--help`` and ``--version``."""
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _parser().parse_args(argv)
+        debug = arguments.debug
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return _failed(ExitCode.BROKEN, "interrupted", debug)
+    except BrokenPipeError:
+        # Whoever read our output went away. Python would say so again when it flushes at exit.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.BROKEN
+    except (ConfigError, _Usage) as error:
+        return _failed(ExitCode.USAGE, str(error), debug)
+    except (ConnectFailed, MissingExtra) as error:
+        return _failed(ExitCode.UNREACHABLE, str(error), debug)
+    except (LedgerError, OSError) as error:
+        # A file or a directory on the command line that cannot be used.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _failed(ExitCode.USAGE, where + (error.strerror or str(error)), debug)
+    except LogclientError as error:
+        return _failed(ExitCode.BROKEN, str(error), debug)
+    except Exception as error:
+        return _failed(
+            ExitCode.BROKEN, f"internal error, --debug shows where: {type(error).__name__}: {error}", debug
+        )
+
+
+def _failed(code: ExitCode, why: str, debug: bool) -> ExitCode:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    print("logclient: " + " ".join(why.split()), file=sys.stderr)
+    return code
+
+
+# -- the command line
+
+
+class _Usage(Exception):
+    """A command line that cannot be read."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Usage(f"{message} (see {self.prog} --help)")
+
+
+def _option(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    """A reader of config.py as an argparse type: its words reach the user."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    convert.__name__ = name
+    return convert
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0):
+        raise ValueError(f"must be a whole number from 1, got {text[:40]!r}")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    number = text.removesuffix("/s")
+    try:
+        rate = float(number)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise ValueError(f"must be events a second such as 500 or 500/s, got {text[:40]!r}")
+    return rate
+
+
+def _limit(text: str) -> str:
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.replace(".", "", 1).isdigit() and len(number) < 16):
+        raise ValueError(f"must be a count such as 100 or a share such as 0.1%, got {text[:40]!r}")
+    if number == text and "." in number:
+        raise ValueError(f"must be whole, or a share such as 0.1%, got {text[:40]!r}")
+    return text
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        from logclient import __version__
+
+        print(f"logclient {__version__}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="logclient", description="Ships logs, and can prove what arrived.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    duration = _option(config.parse_duration, "duration")
+    positive = _option(_positive, "number")
+    limit = _option(_limit, "limit")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        sub.set_defaults(run=run)
+        return sub
+
+    demo = command("demo", _demo, "ship real log lines to servers with faults and let Spark judge them")
+    demo.add_argument(
+        "--input",
+        nargs="+",
+        metavar="FILE",
+        default=[],
+        help="log files to send (default: those of /var/log)",
+    )
+    demo.add_argument("--events", type=positive, default=200_000, metavar="N", help="in the honest run")
+    demo.add_argument("--out", default="logclient-demo", metavar="DIR", help="where everything goes")
+
+    send = command("send", _send, "ship the lines of files")
+    send.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value...]")
+    send.add_argument("files", nargs="*", metavar="FILE", help="- is standard input, and the default")
+    send.add_argument("--ledger", metavar="DIR", help="keep a ledger there, for verify")
+    send.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
+    send.add_argument("--rate", type=_option(_rate, "rate"), metavar="N/s", help="at most N events a second")
+    send.add_argument(
+        "--format", choices=("text", "ndjson"), default="text", help="a line is a message, or a JSON object"
+    )
+    send.add_argument(
+        "--timeout",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="give up after so long without progress (30s)",
+    )
+    send.add_argument("--json", action="store_true", help="print the fates as JSON")
+
+    collect = command("collect", _collect, "run servers that keep what they receive")
+    collect.add_argument("urls", nargs="+", metavar="URL", help="where to listen; port 0 picks a free one")
+    collect.add_argument("--capture", required=True, metavar="DIR", help="where the wire units go")
+    collect.add_argument("--faults", metavar="SPEC", help="such as cut-before-ack=every:5,seed=3")
+    collect.add_argument("--witness", metavar="FILE", help="where the ids that a fault tampered with go")
+    collect.add_argument("--for", dest="seconds", type=duration, metavar="TIME", help="stop after so long")
+    collect.add_argument("--json", action="store_true", help="print the counts as JSON")
+
+    verify = command("verify", _verify, "let Spark compare a ledger with a capture")
+    verify.add_argument("--ledger", required=True, metavar="DIR", help="what the producers wrote")
+    verify.add_argument("--capture", required=True, metavar="DIR", help="what arrived")
+    verify.add_argument("--out", metavar="DIR", help="where verdict, report and violations go")
+    verify.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    for word in ("missing", "duplicated", "dropped"):
+        verify.add_argument(
+            f"--max-{word}", type=limit, metavar="N|N%", help=f"more {word} events than this end with exit 1"
+        )
+    verify.add_argument("--master", metavar="URL", help="Spark master (local[*])")
+    return parser
+
+
+# -- the commands
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from logclient import demo
+
+    return demo.run(inputs=arguments.input, events=arguments.events, out=arguments.out)
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from logclient.collectors import main as collectors
+
+    return collectors.run(
+        arguments.urls,
+        capture=arguments.capture,
+        faults=arguments.faults,
+        witness=arguments.witness,
+        seconds=arguments.seconds,
+        as_json=arguments.json,
+    )
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from logclient.verify import job
+
+    return job.main(arguments)
+
+
+def _send(arguments: argparse.Namespace) -> int:
+    files = arguments.files or ["-"]
+    if "-" in files and arguments.repeat > 1:
+        raise _Usage("--repeat: standard input cannot be read again")
+    given = config.parse(arguments.url, ledger=arguments.ledger)
+    for name in files:
+        if name != "-":
+            open(name, "rb").close()  # a wrong name is an error before anything is sent
+    from logclient.client import connect
+
+    options: dict[str, Any] = {"ledger": arguments.ledger}
+    if "overflow" not in given.given:
+        # Lines can wait. The limit is a safety net: the main thread gives up first.
+        options.update(overflow="block", block_timeout=arguments.timeout + 60.0)
+    client = connect(arguments.url, **options)
+    job = _Shipment(client, files, arguments, given.max_event_bytes)
+    return job.run(given.redacted)
+
+
+class _Shipment:
+    """One ``send``: a thread reads and sends, the main thread watches and gives up."""
+
+    def __init__(self, client: Client, files: list[str], arguments: argparse.Namespace, longest: int) -> None:
+        self.client = client
+        self.files = files
+        self.repeat: int = arguments.repeat
+        self.rate: float | None = arguments.rate
+        self.ndjson: bool = arguments.format == "ndjson"
+        self.timeout: float = arguments.timeout
+        self.as_json: bool = arguments.json
+        # A longer line is cut there: the client then says too_large (or truncates), and a file
+        # without line ends does not have to fit into memory.
+        self.longest = longest + 1
+        self.sent = 0
+        self.blank = 0
+        self.replaced = 0
+        self.refused = 0
+        self.error: Exception | None = None
+        self.stop = threading.Event()
+        self.begun = time.monotonic()
+
+    def run(self, redacted: str) -> int:
+        feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
+        feeder.start()
+        stalled = interrupted = False
+        try:
+            stalled = not self._watch(feeder)
+        except KeyboardInterrupt:
+            interrupted = True
+        self.stop.set()
+        self.client.close(timeout=0.0 if stalled else 5.0)
+        stats = self.client.stats()
+        if self.error is not None:
+            raise self.error
+        failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
+        code = ExitCode.OK
+        if failed or dropped or self.refused or interrupted or stats.queued or stats.inflight:
+            code = ExitCode.BROKEN
+        if stalled and not stats.connects:
+            code = ExitCode.UNREACHABLE
+        self._report(redacted, stats, code)
+        if stalled:
+            why = "no progress" if stats.connects else "nothing could be reached"
+            last = f": {stats.last_error}" if stats.last_error else ""
+            print(f"logclient: {redacted}: {why} for {self.timeout:g}s{last}", file=sys.stderr)
+        elif interrupted:
+            print("logclient: interrupted", file=sys.stderr)
+        return code
+
+    def _watch(self, feeder: threading.Thread) -> bool:
+        """Wait until everything has its fate; False when nothing moved for the timeout."""
+        progress = _Progress()
+        moved, since = -1, time.monotonic()
+        while True:
+            if feeder.is_alive():
+                feeder.join(_PROGRESS_S)
+                left = -1
+            else:
+                left = self.client.flush(timeout=_PROGRESS_S)
+            stats = self.client.stats()
+            settled = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+            now = time.monotonic()
+            waiting = stats.queued + stats.inflight
+            # Nothing to wait for (a slow input, a low rate) is no lack of progress.
+            if settled != moved or not waiting:
+                moved, since = settled, now
+            progress.show(f"sent {self.sent}, acked {stats.acked}, waiting {waiting}")
+            if left == 0 and not feeder.is_alive():
+                progress.done()
+                return True
+            if now - since >= self.timeout:
+                progress.done()
+                return False
+
+    # -- the feeder's side
+
+    def _feed(self) -> None:
+        try:
+            for _ in range(self.repeat):
+                for name in self.files:
+                    self._feed_file(name)
+        except Exception as error:
+            self.error = error
+
+    def _feed_file(self, name: str) -> None:
+        with _open(name) as file:
+            for number, raw in _lines(file, self.longest):
+                if self.stop.is_set():
+                    return
+                body = self._ndjson(name, number, raw) if self.ndjson else self._text(raw)
+                if body is None:
+                    continue
+                if self.rate is not None:
+                    early = self.begun + self.sent / self.rate - time.monotonic()
+                    if early > 0.002 and self.stop.wait(early):
+                        return
+                try:
+                    self.client.send(body)
+                except (TypeError, ValueError, BufferError):
+                    pass  # the client has counted it as failed or dropped
+                self.sent += 1
+
+    def _text(self, raw: bytes) -> str | None:
+        if not raw:
+            self.blank += 1
+            return None
+        return self._decode(raw)
+
+    def _decode(self, raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            text = raw.decode("utf-8", "replace")
+            # EF BF BD always decodes as itself, so what is left over was put there.
+            self.replaced += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+            return text
+
+    def _ndjson(self, name: str, number: int, raw: bytes) -> bytes | None:
+        if not raw.strip():
+            self.blank += 1
+            return None
+        import json
+
+        if len(raw) == self.longest:
+            why = f"longer than {self.longest - 1} bytes"
+        else:
+            text = self._decode(raw)
+            try:
+                if isinstance(json.loads(text, parse_constant=_no_constant), dict):
+                    return text.strip().encode()
+            except (ValueError, RecursionError):
+                pass
+            why = "not a JSON object"
+        self.refused += 1
+        if self.refused <= _SHOWN_REFUSALS:
+            shown = "standard input" if name == "-" else name
+            print(f"logclient: {shown}:{number}: {why}", file=sys.stderr)
+        return None
+
+    def _report(self, redacted: str, stats: Any, code: ExitCode) -> None:
+        seconds = time.monotonic() - self.begun
+        if self.as_json:
+            import json
+
+            result = {
+                "url": redacted,
+                "sent": self.sent,
+                "acked": stats.acked,
+                "handed": stats.handed,
+                "failed": dict(stats.failed),
+                "dropped": dict(stats.dropped),
+                "outstanding": stats.queued + stats.inflight,
+                "resent": stats.resent,
+                "mangled": stats.mangled,
+                "connects": stats.connects,
+                "blank": self.blank,
+                "replaced": self.replaced,
+                "refused": self.refused,
+                "seconds": round(seconds, 3),
+                "exit": int(code),
+            }
+            print(json.dumps(result))
+            return
+        print(f"sent {self.sent} in {seconds:.1f}s: acked {stats.acked}, handed {stats.handed}", end="")
+        for word, reasons in (("failed", stats.failed), ("dropped", stats.dropped)):
+            print(f", {word} {sum(reasons.values())}", end="")
+            if reasons:
+                print(f" ({', '.join(f'{reason} {n}' for reason, n in sorted(reasons.items()))})", end="")
+        for word, number in (
+            ("outstanding", stats.queued + stats.inflight),
+            ("resent", stats.resent),
+            ("blank lines", self.blank),
+            ("bytes replaced", self.replaced),
+            ("lines refused", self.refused),
+        ):
+            if number:
+                print(f", {word} {number}", end="")
+        print()
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
+
+
+def _open(name: str) -> IO[bytes]:
+    # Not sys.stdin: a reader that hangs in it at exit would abort the interpreter.
+    return open(0, "rb", closefd=False) if name == "-" else open(name, "rb")
+
+
+def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, line without its end); of a longer line only the first `longest` bytes."""
+    number = 0
+    while True:
+        raw = file.readline(longest)
+        if not raw:
+            return
+        number += 1
+        if raw.endswith(b"\n"):
+            yield number, raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+            continue
+        yield number, raw
+        while len(raw) == longest and not raw.endswith(b"\n"):
+            raw = file.readline(longest)
+
+
+class _Progress:
+    """A line on stderr: rewritten on a terminal, now and then where there is none."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.last = time.monotonic()
+        self.width = 0
+
+    def show(self, text: str) -> None:
+        if self.terminal:
+            print("\r" + text.ljust(self.width), end="", file=sys.stderr, flush=True)
+            self.width = len(text)
+        elif time.monotonic() - self.last >= _PROGRESS_LINE_S:
+            self.last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self.width:
+            print(file=sys.stderr)
+            self.width = 0

@@ -1,0 +1,204 @@
+"""The command line: what is refused, with which exit code, in one line."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import logclient
+from logclient import cli
+from logclient.errors import ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(*arguments: str, stdin: bytes = b"", timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "logclient", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], code: int = 2) -> str:
+    """Run in this process; the one line on stderr."""
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("logclient: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.fixture
+def dead_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "required: COMMAND"),
+            (["nonsense"], "invalid choice: 'nonsense'"),
+            (["--nonsense"], "required: COMMAND"),
+            (["send"], "required: URL"),
+            (["send", "lumberjack://h", "--nonsense"], "unrecognized arguments: --nonsense"),
+            (["send", "lumberjack://h", "--rate", "fast"], "--rate: must be events a second"),
+            (["send", "lumberjack://h", "--rate", "0"], "--rate: must be events a second"),
+            (["send", "lumberjack://h", "--rate", "nan/s"], "--rate: must be events a second"),
+            (["send", "lumberjack://h", "--repeat", "0"], "--repeat: must be a whole number from 1"),
+            (["send", "lumberjack://h", "--repeat", "2"], "--repeat: standard input cannot be read again"),
+            (["send", "lumberjack://h", "--timeout", "soon"], "--timeout: must be a duration"),
+            (["send", "lumberjack://h", "--format", "xml"], "--format: invalid choice: 'xml'"),
+            (["send", "lumberjack://h:0", "x"], "port: must be a whole number from 1 to 65535"),
+            (["send", "lumberjack://h?windw=5", "x"], "windw: unknown option; did you mean window?"),
+            (["send", "h:5044", "x"], "URL: must begin with a scheme"),
+            (["send", "lumberjack+tls://h", "x"], "not available in this version"),
+            (["send", "lumberjack://h", "no/such/file"], "no/such/file: No such file"),
+            (["send", "lumberjack://h", "."], ".: Is a directory"),
+            (["collect", "--capture", "x"], "required: URL"),
+            (["collect", "lumberjack://h"], "required: --capture"),
+            (["verify", "--ledger", "x"], "required: --capture"),
+            (
+                ["verify", "--ledger", "x", "--capture", "y", "--max-missing", "few"],
+                "must be a count such as 100",
+            ),
+            (
+                ["verify", "--ledger", "x", "--capture", "y", "--max-missing", "0.5"],
+                "must be whole, or a share",
+            ),
+            (["demo", "--events", "-1"], "--events"),
+        ],
+    )
+    def test_exit_2_and_one_line(
+        self, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    ) -> None:
+        assert says in refused(capsys, arguments)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "lumberjack://me:hunter2@host:5044",
+            "lumberjack://host?token=hunter2",
+            "me:hunter2@host",
+            "lumberjack://h:hunter2",
+        ],
+    )
+    def test_a_password_in_a_url_is_never_printed(self, capsys: pytest.CaptureFixture[str], url: str) -> None:
+        assert "hunter2" not in refused(capsys, ["send", url, "x"])
+        assert cli.main(["--debug", "send", url, "x"]) == 2
+        assert "hunter2" not in "".join(capsys.readouterr())
+
+    def test_debug_shows_the_traceback_wherever_it_stands(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for arguments in (
+            ["--debug", "send", "h", "x"],
+            ["send", "h", "x", "--debug"],
+            ["--debug", "nonsense"],
+        ):
+            assert cli.main(arguments) == 2
+            err = capsys.readouterr().err
+            assert "Traceback" in err
+            assert err.splitlines()[-1].startswith("logclient: ")
+
+    def test_version_and_help(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for arguments in (["--version"], ["--help"], ["send", "--help"], ["verify", "--help"]):
+            with pytest.raises(SystemExit) as exit:
+                cli.main(arguments)
+            assert exit.value.code == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"logclient {logclient.__version__}\n")
+        for word in ("demo", "send", "collect", "verify"):
+            assert word in out
+
+    def test_as_a_module_in_its_own_process(self) -> None:
+        done = command("send", "lumberjack://me:hunter2@h")
+        assert done.returncode == 2
+        assert done.stderr.count(b"\n") == 1
+        assert b"user:password@ is not accepted" in done.stderr
+        assert b"hunter2" not in done.stderr + done.stdout
+        done = command("--version")
+        assert done.returncode == 0
+        assert done.stdout.decode().split() == ["logclient", logclient.__version__]
+
+    def test_help_loads_neither_the_engine_nor_spark(self) -> None:
+        script = (
+            "import sys\n"
+            "from logclient import cli\n"
+            "try: cli.main(['--help'])\n"
+            "except SystemExit: pass\n"
+            "heavy = {'logclient.client', 'logclient.handler', 'pyspark', 'socket', 'json', 'asyncio'}\n"
+            "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+        )
+        assert done.stderr.strip() == "[]"
+
+
+class TestErrorsOfCommands:
+    """Whatever a command raises ends in one line and its exit code."""
+
+    @pytest.mark.parametrize(
+        ("error", "code", "says"),
+        [
+            (ConnectFailed("nobody\nlistens"), ExitCode.UNREACHABLE, "nobody listens"),
+            (MissingExtra("pyspark", "verify"), ExitCode.UNREACHABLE, 'pip install "logclient[verify]"'),
+            (LedgerError("ledger: x is owned by uid 5"), ExitCode.USAGE, "owned by uid 5"),
+            (
+                FileNotFoundError(2, "No such file or directory", "x"),
+                ExitCode.USAGE,
+                "x: No such file or directory",
+            ),
+            (LogclientError("broken"), ExitCode.BROKEN, "broken"),
+            (KeyboardInterrupt(), ExitCode.BROKEN, "interrupted"),
+            (
+                ZeroDivisionError("oops"),
+                ExitCode.BROKEN,
+                "internal error, --debug shows where: ZeroDivisionError: oops",
+            ),
+        ],
+    )
+    def test_one_line(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        error: BaseException,
+        code: ExitCode,
+        says: str,
+    ) -> None:
+        def fail(arguments: object) -> int:
+            raise error
+
+        monkeypatch.setattr(cli, "_demo", fail)
+        assert says in refused(capsys, ["demo"], code)
+
+    def test_output_that_nobody_reads(self) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        script = "import sys; from logclient import cli; sys.exit(cli.main(['send', '--help']))"
+        done = subprocess.run(
+            [sys.executable, "-u", "-c", script],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+            cwd=ROOT,
+        )
+        os.close(write)
+        assert b"Traceback" not in done.stderr
+        assert b"Exception ignored" not in done.stderr
