@@ -22,7 +22,7 @@ ROWS = {
     "saturated": ("bench.saturated", ()),
     "lumberjack": ("bench.lumberjack", ()),
 }
-FUNCTIONS = "functions"   # pytest-benchmark over bench/test_*.py
+FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"
 
 
@@ -31,17 +31,33 @@ def _functions() -> int:
     if not files:
         print("functions: there is no bench/test_*.py")
         return 0
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--benchmark-only",
-                           "--benchmark-group-by=group", "--benchmark-columns=median,iqr,ops,rounds",
-                           f"--benchmark-json={ROOT / 'build' / 'bench' / 'functions.json'}", *files],
-                          cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--benchmark-enable",
+            "--benchmark-only",
+            "--benchmark-group-by=group",
+            "--benchmark-columns=median,iqr,ops,rounds",
+            f"--benchmark-json={ROOT / 'build' / 'bench' / 'functions.json'}",
+            *files,
+        ],
+        cwd=ROOT,
+        check=False,
+    ).returncode
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 when every row ran, whatever its targets said; 1 when one could not."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("row", nargs="*", default=os.environ.get("ROW", "").replace(",", " ").split(),
-                        help=f"any of: {', '.join(ROWS)}, {FUNCTIONS} (all when none is named)")
+    parser.add_argument(
+        "row",
+        nargs="*",
+        default=os.environ.get("ROW", "").replace(",", " ").split(),
+        help=f"any of: {', '.join(ROWS)}, {FUNCTIONS} (all when none is named)",
+    )
     parser.add_argument("--rounds", type=int, help="how many rounds (each row has its own default)")
     parser.add_argument("--seed", type=int, default=1, help="of the random order")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")

@@ -25,16 +25,21 @@ def lines(count: int, seed: int = 7) -> tuple[list[tuple[str, str]], str]:
         pool += [(path.stem.split("_")[0].lower(), line) for line in text if line.strip()]
     if pool:
         return [draw.choice(pool) for _ in range(count)], "real lines (Apache, HDFS, Mac, OpenSSH, Spark)"
-    words = "session opened for user root by connection from host closed block served reading took size".split()
-    made = [("made", " ".join(draw.choices(words, k=draw.randint(6, 24))) + f" {draw.randint(1, 99999)}")
-            for _ in range(count)]
+    words = ["session", "opened", "for", "user", "root", "from", "host", "closed", "block", "served", "size"]
+    made = [
+        ("made", " ".join(draw.choices(words, k=draw.randint(6, 24))) + f" {draw.randint(1, 99999)}")
+        for _ in range(count)
+    ]
     return made, "generated lines (no shared data here)"
 
 
 def template(line: str, draw: random.Random) -> tuple[str, tuple[Any, ...]]:
     """The line as a programmer would log it: up to three of its parts as %-arguments."""
-    parts = [(m.start(), m.end(), "%d", int(m.group())) for m in _NUMBER.finditer(line)
-             if m.group() == str(int(m.group()))]
+    parts = [
+        (m.start(), m.end(), "%d", int(m.group()))
+        for m in _NUMBER.finditer(line)
+        if m.group() == str(int(m.group()))
+    ]
     parts += [(m.start(), m.end(), "%s", m.group()) for m in _WORD.finditer(line)]
     chosen = sorted(draw.sample(parts, min(len(parts), draw.randint(1, 3))))
     text, arguments, at = "", [], 0
@@ -60,8 +65,15 @@ def calls(count: int = 1000, seed: int = 7) -> tuple[list[tuple[str, int, str, t
         lower = line.lower()
         level = next((value for word, value in _LEVELS.items() if word in lower), logging.INFO)
         message, arguments = template(line, draw) if i % 2 else (line, ())
-        extra = {"user_id": draw.randint(1, 10**6), "request": f"{draw.getrandbits(64):016x}",
-                 "took_ms": round(draw.random() * 100, 3)} if i % 10 == 5 else None
+        extra = (
+            {
+                "user_id": draw.randint(1, 10**6),
+                "request": f"{draw.getrandbits(64):016x}",
+                "took_ms": round(draw.random() * 100, 3),
+            }
+            if i % 10 == 5
+            else None
+        )
         made.append((f"app.{name}.worker", level, message, arguments, extra))
     return made, source
 
@@ -69,9 +81,12 @@ def calls(count: int = 1000, seed: int = 7) -> tuple[list[tuple[str, int, str, t
 def records(count: int = 1000, seed: int = 7) -> tuple[list[logging.LogRecord], str]:
     """The same calls as prepared records."""
     made, source = calls(count, seed)
-    return [logging.getLogger(name).makeRecord(name, level, __file__, 40 + i % 50, message, arguments, None,
-                                               func="serve", extra=extra)
-            for i, (name, level, message, arguments, extra) in enumerate(made)], source
+    return [
+        logging.getLogger(name).makeRecord(
+            name, level, __file__, 40 + i % 50, message, arguments, None, func="serve", extra=extra
+        )
+        for i, (name, level, message, arguments, extra) in enumerate(made)
+    ], source
 
 
 def _deeper(depth: int) -> None:
@@ -88,12 +103,28 @@ def failing_records(count: int = 100) -> list[logging.LogRecord]:
         try:
             _deeper(4)
         except ValueError:
-            made.append(logging.getLogger("app.worker").makeRecord(
-                "app.worker", logging.ERROR, __file__, 60, "request %d failed", (i,), sys.exc_info(), func="serve"))
+            made.append(
+                logging.getLogger("app.worker").makeRecord(
+                    "app.worker",
+                    logging.ERROR,
+                    __file__,
+                    60,
+                    "request %d failed",
+                    (i,),
+                    sys.exc_info(),
+                    func="serve",
+                )
+            )
     return made
 
 
 def mapping(i: int = 0) -> dict[str, Any]:
     """Six fields, about 300 bytes as JSON."""
-    return {"@timestamp": "2026-01-01T12:34:56.789Z", "log.level": "INFO", "service": "checkout", "attempt": i,
-            "took_ms": 12.75, "message": "GET /api/v2/orders/1234567/items?expand=prices,stock 200 " + "x" * 121}
+    return {
+        "@timestamp": "2026-01-01T12:34:56.789Z",
+        "log.level": "INFO",
+        "service": "checkout",
+        "attempt": i,
+        "took_ms": 12.75,
+        "message": "GET /api/v2/orders/1234567/items?expand=prices,stock 200 " + "x" * 121,
+    }

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
-CLOCKS = ("cpu", "process", "wall")   # caller's thread CPU, process CPU, wall
+CLOCKS = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
 
 
 class NotExact(AssertionError):
@@ -55,8 +55,8 @@ class Contender(NamedTuple):
     work: Callable[[], object]
     events: int
     count: Callable[[], int] | None = None
-    settle: Callable[[int], int] | None = None   # gets the units that are expected
-    before: Callable[[], object] = _nothing      # not timed, ahead of each `work`
+    settle: Callable[[int], int] | None = None  # gets the units that are expected
+    before: Callable[[], object] = _nothing  # not timed, ahead of each `work`
 
 
 class Spread(NamedTuple):
@@ -117,8 +117,14 @@ class Row(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def compare(contenders: Sequence[Contender], *, rounds: int = 11, seed: int = 1,
-            at_least: float = 0.02, scale: float = 1e6) -> dict[str, dict[str, list[float]]]:
+def compare(
+    contenders: Sequence[Contender],
+    *,
+    rounds: int = 11,
+    seed: int = 1,
+    at_least: float = 0.02,
+    scale: float = 1e6,
+) -> dict[str, dict[str, list[float]]]:
     """Cost per unit of each contender, round by round: name -> clock -> values (seconds x `scale`).
 
     Each contender repeats its work until it was timed for `at_least` seconds a round, as runs of
@@ -134,7 +140,7 @@ def compare(contenders: Sequence[Contender], *, rounds: int = 11, seed: int = 1,
     if len(got) != len(contenders):
         raise ValueError("two contenders of one name")
     gc.collect()
-    gc.freeze()   # records and fixtures are old: no contender pays for walking them
+    gc.freeze()  # records and fixtures are old: no contender pays for walking them
     try:
         for _ in range(rounds):
             for c in order.sample(list(contenders), len(contenders)):
@@ -167,14 +173,19 @@ def lines(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Line]:
     return [Line(name, {k: Spread.of(v) for k, v in clocks.items()}) for name, clocks in samples.items()]
 
 
-def ratio(samples: Mapping[str, Mapping[str, Sequence[float]]], over: str, under: str, clock: str = "cpu") -> Spread:
+def ratio(
+    samples: Mapping[str, Mapping[str, Sequence[float]]], over: str, under: str, clock: str = "cpu"
+) -> Spread:
     """`over` / `under`, pair by pair of the same round."""
     pairs = zip(samples[over][clock], samples[under][clock], strict=True)
     return Spread.of([a / b if b else float("inf") for a, b in pairs])
 
 
-def judge(samples: Mapping[str, Mapping[str, Sequence[float]]], targets: Sequence[Target],
-          control: tuple[str, str] | None = None) -> list[Verdict]:
+def judge(
+    samples: Mapping[str, Mapping[str, Sequence[float]]],
+    targets: Sequence[Target],
+    control: tuple[str, str] | None = None,
+) -> list[Verdict]:
     """Each target against its ratio; the A/A control first, which claims nothing."""
     verdicts = []
     if control:
@@ -183,8 +194,20 @@ def judge(samples: Mapping[str, Mapping[str, Sequence[float]]], targets: Sequenc
     for t in targets:
         if t.over not in samples or t.under not in samples:
             absent = t.over if t.over not in samples else t.under
-            verdicts.append(Verdict(f"{t.over} / {t.under}", float("nan"), float("nan"), float("nan"),
-                                    t.op, t.bound, None, why=f"{absent} is not installed"))
+            nan = float("nan")
+            verdicts.append(
+                Verdict(
+                    f"{t.over} / {t.under}",
+                    nan,
+                    nan,
+                    nan,
+                    t.op,
+                    t.bound,
+                    None,
+                    "x",
+                    f"{absent} is not installed",
+                )
+            )
             continue
         s = ratio(samples, t.over, t.under, t.clock)
         verdicts.append(Verdict(f"{t.over} / {t.under}", *s, t.op, t.bound, holds(s.median, t.op, t.bound)))
@@ -194,6 +217,12 @@ def judge(samples: Mapping[str, Mapping[str, Sequence[float]]], targets: Sequenc
 def holds(value: float, op: str, bound: float) -> bool:
     """Whether `value` `op` `bound`."""
     return {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[op]
+
+
+def claim(what: str, value: float | Spread, op: str = "", bound: float = 0.0, why: str = "") -> Verdict:
+    """A figure that is no ratio of two contenders, against its bound; without `op`, only printed."""
+    s = value if isinstance(value, Spread) else Spread(value, value, value)
+    return Verdict(what, *s, op, bound, holds(s.median, op, bound) if op else None, "", why)
 
 
 def load() -> float:
@@ -219,11 +248,21 @@ def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-                            capture_output=True, text=True, check=False).stdout.strip()
-    return {"cpu": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.release()}",
-            "python": f"{platform.python_implementation()} {platform.python_version()}",
-            "packages": versions, "commit": commit or None, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": versions,
+        "commit": commit or None,
+    }
 
 
 # -- what comes out ------------------------------------------------------------------------------
@@ -233,6 +272,10 @@ def _digits(x: float) -> str:
     if x != x:
         return "-"
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+
+
+def _cell(s: Spread | None) -> str:
+    return f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if s else "-"
 
 
 def _said(v: Verdict) -> str:
@@ -248,39 +291,45 @@ def _value(v: Verdict) -> str:
     return f"{_digits(v.value)}{' ' + v.unit if v.unit not in ('', 'x') else ''}{many}"
 
 
+def where(row: Row) -> str:
+    """Date, machine, versions and load, in a line."""
+    f = row.facts
+    packages = "".join(f", {k} {v}" for k, v in f["packages"].items() if v)
+    commit = f"; commit {f['commit']}" if f["commit"] else ""
+    return (
+        f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, {f['python']}{packages}; "
+        f"load {f['load'][0]:.1f} before, {f['load'][1]:.1f} after, {f['seconds']:.0f} s{commit}"
+    )
+
+
 def table(row: Row) -> str:
     """For a terminal."""
     out = [f"{row.name}: {row.title}"]
     if row.lines:
         width = max(len(line.name) for line in row.lines)
         clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
-        names = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
-        out.append(f"  {row.unit:{width}}  " + "  ".join(f"{names[k]:>24}" for k in clocks))
+        out.append(f"  {row.unit:{width}}  " + "  ".join(f"{CLOCKS[k]:>24}" for k in clocks))
         for line in row.lines:
-            cells = [f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if (s := line.spread.get(k)) else "-"
-                     for k in clocks]
+            cells = [_cell(line.spread.get(k)) for k in clocks]
             out.append(f"  {line.name:{width}}  " + "  ".join(f"{c:>24}" for c in cells))
     if row.verdicts:
         width = max(len(v.what) for v in row.verdicts)
         for v in row.verdicts:
             goal = f"{v.op} {_digits(v.bound)}" if v.op else "1"
             out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_said(v)}")
-    out += [f"  {note}" for note in row.notes]
+    out += [f"  {note}" for note in (*row.notes, where(row))]
     return "\n".join(out)
 
 
 def markdown(row: Row) -> str:
     """For docs/performance.md: one section, machine and date under it."""
-    facts = row.facts
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
         clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
-        names = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
-        out.append(f"| {row.unit}, median [quartiles] | " + " | ".join(names[k] for k in clocks) + " |")
+        out.append(f"| {row.unit}, median [quartiles] | " + " | ".join(CLOCKS[k] for k in clocks) + " |")
         out.append("|---" * (len(clocks) + 1) + "|")
         for line in row.lines:
-            cells = [f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if (s := line.spread.get(k)) else "-"
-                     for k in clocks]
+            cells = [_cell(line.spread.get(k)) for k in clocks]
             out.append(f"| {line.name} | " + " | ".join(cells) + " |")
         out.append("")
     if row.verdicts:
@@ -290,10 +339,7 @@ def markdown(row: Row) -> str:
             out.append(f"| {v.what} | {_value(v)} | {goal} | {_said(v)} |")
         out.append("")
     out += [f"- {note}" for note in row.notes]
-    packages = ", ".join(f"{k} {v}" for k, v in facts.get("packages", {}).items() if v)
-    out.append(f"- {facts['date']}, {facts['cpu']}, {facts['cores']} cores, {facts['system']}, {facts['python']}"
-               f"{', ' + packages if packages else ''}; load {facts['load'][0]:.1f} before, {facts['load'][1]:.1f} after"
-               f"{'; commit ' + facts['commit'] if facts.get('commit') else ''}")
+    out.append("- " + where(row))
     return "\n".join(out) + "\n"
 
 
@@ -332,7 +378,8 @@ def plot(row: Row, path: Path) -> bool:
         axes.set_xscale("log")
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"{row.unit} ({'log scale, ' if axes.get_xscale() == 'log' else ''}median, quartiles; less is better)")
+    scale = "log scale, " if axes.get_xscale() == "log" else ""
+    axes.set_xlabel(f"{row.unit} ({scale}median and quartiles; less is better)")
     axes.set_title(f"{row.name}: {row.title}", loc="left", fontsize=10)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -348,7 +395,7 @@ def record(row: Row, page: Path) -> None:
     start, end = PAGE.format(name=row.name), PAGE.format(name="/" + row.name)
     section = f"{start}\n{markdown(row)}{end}"
     if start in text and end in text:
-        text = text[:text.index(start)] + section + text[text.index(end) + len(end):]
+        text = text[: text.index(start)] + section + text[text.index(end) + len(end) :]
     else:
         text = text.rstrip("\n") + "\n\n" + section + "\n"
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -362,5 +409,8 @@ def show(row: Row, out: Path = OUT) -> None:
     (out / f"{row.name}.json").write_text(json.dumps(_jsonable(row), indent=1) + "\n", encoding="utf-8")
     (out / f"{row.name}.md").write_text(markdown(row), encoding="utf-8")
     drawn = plot(row, out / f"{row.name}.png")
-    print(f"  -> {(out / row.name).relative_to(ROOT) if out.is_relative_to(ROOT) else out / row.name}"
-          f".json .md{' .png' if drawn else ' (no plot: matplotlib is not installed)'}\n", flush=True)
+    print(
+        f"  -> {(out / row.name).relative_to(ROOT) if out.is_relative_to(ROOT) else out / row.name}"
+        f".json .md{' .png' if drawn else ' (no plot: matplotlib is not installed)'}\n",
+        flush=True,
+    )

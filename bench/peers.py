@@ -19,7 +19,7 @@ class EmptyHandler(logging.Handler):
 class EmptyHandle(logging.Handler):
     """What a logging call costs before any handler: no filter, no lock."""
 
-    def handle(self, record: logging.LogRecord) -> bool:   # type: ignore[override]
+    def handle(self, record: logging.LogRecord) -> bool:  # type: ignore[override]
         return True
 
 
@@ -37,7 +37,7 @@ def drain(queue: SimpleQueue[Any]) -> int:
 def queue_handler() -> tuple[QueueHandler, SimpleQueue[Any]]:
     """The standard library's hand-off to another thread."""
     queue: SimpleQueue[Any] = SimpleQueue()
-    return QueueHandler(queue), queue   # type: ignore[arg-type]
+    return QueueHandler(queue), queue  # type: ignore[arg-type]
 
 
 class _NullTransport:
@@ -60,7 +60,9 @@ class LogstashAsync:
         from logstash_async.handler import AsynchronousLogstashHandler
 
         self.transport = _NullTransport()
-        self.handler = AsynchronousLogstashHandler("127.0.0.1", 1, database_path=None, transport=self.transport)
+        self.handler = AsynchronousLogstashHandler(
+            "127.0.0.1", 1, database_path=None, transport=self.transport
+        )
         self._seen = 0
 
     def settle(self, expected: int) -> int:

@@ -35,10 +35,10 @@ class Counts(NamedTuple):
     acks: int
     reads: int
     bytes: int
-    payload: int        # sum of the J frames' payloads, inflated
-    compressed: int     # C frames
+    payload: int  # sum of the J frames' payloads, inflated
+    compressed: int  # C frames
     errors: int
-    open_windows: int   # windows begun, their connection gone before their last event
+    open_windows: int  # windows begun, their connection gone before their last event
     first: float
     last: float
     user: float
@@ -54,7 +54,9 @@ def build() -> Path:
     """Compile the sink when it is older than its source; with zlib where there is one."""
     if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
         return BINARY
-    compiler = shutil.which("cc") or shutil.which("gcc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
+    compiler = (
+        shutil.which("cc") or shutil.which("gcc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
+    )
     if not compiler:
         raise SinkError("no C compiler found (cc): the sink of this row cannot be built")
     BINARY.parent.mkdir(parents=True, exist_ok=True)
