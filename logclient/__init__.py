@@ -16,7 +16,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logclient.client import Client as Client
-    from logclient.client import Delivery as Delivery
+    from logclient.delivery.outcomes import Delivery as Delivery
     from logclient.client import connect as connect
     from logclient.errors import ConfigError as ConfigError
     from logclient.errors import ConnectFailed as ConnectFailed
@@ -47,7 +47,7 @@ __all__ = [
 
 _WHERE = {
     "Client": "client",
-    "Delivery": "client",
+    "Delivery": "delivery.outcomes",
     "Handler": "handler",
     "connect": "client",
 }
