@@ -258,7 +258,7 @@ def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": model,
         "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": versions,
         "commit": commit or None,

@@ -1,0 +1,173 @@
+"""Row `handler`: what `handler.handle(record)` costs the thread that logs.
+
+1,000 prepared records (real lines; every second with %-arguments, every tenth with `extra`) become
+complete ECS documents in the queue. Before anything is timed, each document is decoded and compared
+with its record; after each timed run the queue is emptied and counted. The last contender has a live
+sender and the C sink behind it: the price of being drained at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from bench.data import failing_records, records
+from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
+from bench.ours import NOWHERE, Parked
+from bench.peers import EmptyHandler, drain, logstash_async, queue_handler
+from bench.sink import Sink
+
+OURS = "logclient.Handler"
+EMPTY = "empty emit"
+QUEUE = "QueueHandler"
+LOGSTASH = "python-logstash-async"
+EXC = "logclient.Handler, exc_info"
+FORMAT_EXC = "formatException"
+TARGETS = [
+    Target(OURS, EMPTY, "<=", 2.0),
+    Target(QUEUE, OURS, ">=", 10.0),
+    Target(LOGSTASH, OURS, ">=", 40.0),
+    Target(EXC, FORMAT_EXC, "<=", 1.2),
+]
+
+
+def loop(call: Callable[[Any], object], items: Sequence[Any]) -> Callable[[], None]:
+    """The same `for` loop around every contender."""
+
+    def work() -> None:
+        for item in items:
+            call(item)
+
+    return work
+
+
+def alone(items: Sequence[Any]) -> Callable[[], None]:
+    """The loop without a call."""
+
+    def work() -> None:
+        for _ in items:
+            pass
+
+    return work
+
+
+def forget(made: Iterable[logging.LogRecord]) -> Callable[[], None]:
+    """Clear what a formatter keeps in a record: the text of its traceback."""
+    made = list(made)
+
+    def before() -> None:
+        for record in made:
+            record.exc_text = None
+
+    return before
+
+
+def field(document: dict[str, Any], name: str) -> Any:
+    """`log.level`, whether it is one key or nested objects."""
+    if name in document:
+        return document[name]
+    found: Any = document
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def check(made: Sequence[logging.LogRecord], documents: Sequence[bytes]) -> None:
+    """Every document against its record."""
+    if len(documents) != len(made):
+        raise NotExact(f"{len(documents)} documents of {len(made)} records")
+    for record, body in zip(made, documents, strict=True):
+        document = json.loads(body)
+        expected = {
+            "message": record.getMessage(),
+            "log.level": record.levelname,
+            "log.logger": record.name,
+            "log.origin.file.line": record.lineno,
+            "log.origin.function": record.funcName,
+        }
+        expected |= {k: vars(record)[k] for k in ("user_id", "request", "took_ms") if k in vars(record)}
+        for name, value in expected.items():
+            if (found := field(document, name)) != value:
+                raise NotExact(f"{name} is {found!r} where the record has {value!r}")
+        missing = [n for n in ("@timestamp", "ecs.version", "process.pid") if field(document, n) is None]
+        if record.exc_info and "ValueError" not in str(field(document, "error.stack_trace")):
+            missing.append("error.stack_trace")
+        if missing:
+            raise NotExact(f"no {missing[0]} in {body[:200]!r}")
+
+
+def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
+    """All contenders handle the same records."""
+    import logclient
+
+    made, source = records()
+    failing = failing_records()
+    with ExitStack() as stack:
+        handlers = [logclient.Handler(NOWHERE) for _ in range(3)]
+        queues = []
+        for handler in handlers:
+            stack.callback(handler.close)
+            queues.append(Parked(handler.client))
+        for handler, queue in zip(handlers, queues, strict=True):
+            for some in (made, failing):
+                loop(handler.handle, some)()
+                check(some, documents := queue.take())
+        size = sum(map(len, documents)) / len(documents)
+        loop(handlers[0].handle, made)()
+        plain = sum(map(len, queues[0].take())) / len(made)
+        sink = stack.enter_context(Sink())
+        live = logclient.Handler(sink.url, compression=0)
+        stack.callback(live.close)
+        acked = 0
+
+        def delivered(expected: int) -> int:
+            nonlocal acked
+            if left := live.client.flush(10.0):
+                raise NotExact(f"{left} events were not acknowledged")
+            before, acked = acked, sink.counts().events
+            return acked - before
+
+        theirs, queue_peer = queue_handler()
+        forget_failing = forget(failing)
+        n = len(made)
+        contenders = [
+            Contender(OURS, loop(handlers[0].handle, made), n, queues[0].count),
+            Contender(OURS + " (again)", loop(handlers[1].handle, made), n, queues[1].count),
+            Contender(EMPTY, loop(EmptyHandler().handle, made), n),
+            Contender(QUEUE, loop(theirs.handle, made), n, lambda: drain(queue_peer)),
+            Contender(
+                EXC, loop(handlers[2].handle, failing), len(failing), queues[2].count, None, forget_failing
+            ),
+            Contender(FORMAT_EXC, loop(_format_exception, failing), len(failing), None, None, forget_failing),
+            Contender(OURS + ", live sender", loop(live.handle, made), n, None, delivered),
+            Contender("loop alone", alone(made), n),
+        ]
+        if (peer := logstash_async()) is not None:
+            stack.callback(peer.close)
+            contenders.append(Contender(LOGSTASH, loop(peer.handler.handle, made), n, None, peer.settle))
+        samples = compare(contenders, rounds=rounds or (3 if quick else 15), seed=seed)
+    verdicts = judge(samples, TARGETS, (OURS + " (again)", OURS))
+    notes = [
+        f"1,000 records from {source}; documents of {plain:.0f} bytes ({size:.0f} with exc_info)",
+        "all decoded and compared with their records before; the queue emptied and counted after each run",
+        "judged is the caller's CPU; `empty emit` is logging.Handler with an emit that does nothing",
+    ]
+    return Row(
+        "handler",
+        "handler.handle(record) to a complete ECS document in the queue",
+        "us/record",
+        lines(samples),
+        verdicts,
+        notes,
+        {},
+    )
+
+
+_formatter = logging.Formatter()
+
+
+def _format_exception(record: logging.LogRecord) -> str:
+    return _formatter.formatException(record.exc_info)  # type: ignore[arg-type]

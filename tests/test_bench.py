@@ -1,0 +1,174 @@
+"""The benchmark harness: it refuses what is not exact, and the sink counts what was sent."""
+
+import json
+import shutil
+import socket
+import zlib
+
+import pytest
+
+from tests import shared
+
+pytestmark = pytest.mark.tree
+if not (shared.ROOT / "bench" / "harness.py").exists():
+    pytest.skip("no benchmarks beside these tests", allow_module_level=True)
+
+from bench import data, harness, sink  # noqa: E402
+from bench.lumberjack import window  # noqa: E402
+
+
+def busy():
+    return sum(range(300))
+
+
+def test_a_count_that_is_not_exact_stops_the_row():
+    with pytest.raises(harness.NotExact, match="liar: 4 units counted, 5 were done"):
+        harness.compare([harness.Contender("liar", busy, 5, lambda: 4)], rounds=1, at_least=0.0001)
+    with pytest.raises(harness.NotExact, match="late"):
+        harness.compare(
+            [harness.Contender("late", busy, 5, None, lambda expected: expected - 1)],
+            rounds=1,
+            at_least=0.0001,
+        )
+
+
+def test_each_contender_runs_as_often_in_each_round():
+    ran = []
+    contenders = [harness.Contender(name, lambda name=name: ran.append(name), 1) for name in "abc"]
+    samples = harness.compare(contenders, rounds=4, seed=3, at_least=0.0)
+    timed = ran[6:]  # after two untimed rounds each
+    assert {name: len(clocks["cpu"]) for name, clocks in samples.items()} == {"a": 4, "b": 4, "c": 4}
+    assert [sorted(timed[i : i + 3]) for i in range(0, 12, 3)] == [["a", "b", "c"]] * 4
+    assert len({tuple(timed[i : i + 3]) for i in range(0, 12, 3)}) > 1
+
+
+def test_two_contenders_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two contenders of one name"):
+        harness.compare([harness.Contender("a", busy, 1)] * 2, rounds=1, at_least=0.0)
+
+
+def test_ratios_are_of_pairs_of_the_same_round():
+    samples = {"a": {"cpu": [10.0, 100.0, 30.0]}, "b": {"cpu": [5.0, 50.0, 10.0]}}
+    assert harness.ratio(samples, "a", "b").median == 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "bound", "reached"),
+    [(2.0, "<=", 2.0, True), (2.01, "<=", 2.0, False), (9.99, ">=", 10, False), (10, ">=", 10, True)],
+)
+def test_a_target_is_reached_or_it_is_not(value, op, bound, reached):
+    samples = {"over": {"cpu": [value] * 3}, "under": {"cpu": [1.0] * 3}}
+    (verdict,) = harness.judge(samples, [harness.Target("over", "under", op, bound)])
+    assert verdict.reached is reached
+
+
+def test_a_peer_that_is_missing_is_said_to_be():
+    (verdict,) = harness.judge({"a": {"cpu": [1.0]}}, [harness.Target("a", "b", ">=", 2)])
+    assert verdict.reached is None
+    assert verdict.why == "b is not installed"
+
+
+def row(name="some", value=1.0):
+    facts = harness.machine() | {"load": (0.5, 0.75), "seconds": 3.0}
+    samples = {"a": {"cpu": [value] * 3, "wall": [value] * 3}}
+    return harness.Row(
+        name, "a title", "us", harness.lines(samples), [harness.claim("x", value, "<=", 2.0)], ["n"], facts
+    )
+
+
+def test_a_section_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
+    page = tmp_path / "performance.md"
+    page.write_text("# Performance\n\nwords\n")
+    harness.record(row("one"), page)
+    harness.record(row("two"), page)
+    harness.record(row("one", 3.0), page)
+    text = page.read_text()
+    assert text.startswith("# Performance\n\nwords\n")
+    assert text.count("### one:") == text.count("### two:") == 1
+    assert "NOT reached" in text
+    assert text.index("### one:") < text.index("### two:")
+    assert "load 0.5 before, 0.8 after" in text
+
+
+def test_what_a_row_writes(tmp_path, capsys):
+    harness.show(row(), tmp_path)
+    assert "a title" in capsys.readouterr().out
+    said = json.loads((tmp_path / "some.json").read_text())
+    assert said["verdicts"][0]["reached"] is True
+    assert "reached" in (tmp_path / "some.md").read_text()
+
+
+def test_log_calls_are_half_with_arguments_and_a_tenth_with_extra():
+    made, _ = data.records(1000)
+    assert sum(bool(r.args) for r in made) == 500
+    assert sum(hasattr(r, "took_ms") for r in made) == 100
+    assert [r.getMessage() for r in made] == [line for _, line in data.lines(1000)[0]]
+
+
+@pytest.fixture
+def running(tmp_path, monkeypatch):
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
+    with sink.Sink(dump=tmp_path / "dump") as s, socket.create_connection(("127.0.0.1", s.port)) as c:
+        c.settimeout(20)
+        yield s, c, tmp_path / "dump"
+
+
+def acked(connection):
+    data = b""
+    while len(data) < 6:
+        data += connection.recv(6 - len(data))
+    assert data[:2] == b"2A"
+    return int.from_bytes(data[2:], "big")
+
+
+def test_the_sink_counts_and_acks_cut_at_every_byte(running):
+    s, c, dump = running
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain = window(b'{"a":1}', 3)
+    for byte in plain:
+        c.sendall(bytes([byte]))
+    assert acked(c) == 3
+    counts = s.counts()
+    assert (counts.events, counts.windows, counts.payload, counts.errors) == (3, 1, 21, 0)
+    c.sendall(plain * 2)
+    assert [acked(c), acked(c)] == [3, 3]
+    assert s.counts().events == 9
+    assert dump.read_bytes() == b'{"a":1}\n' * 9
+
+
+def test_the_sink_inflates(running):
+    s, c, _ = running
+    if not s.zlib:
+        pytest.skip("the sink was built without zlib")
+    plain = window(b'{"a":1}' + b" " * 1000, 500)
+    packed = zlib.compress(plain[6:])
+    frame = plain[:6] + b"2C" + len(packed).to_bytes(4, "big") + packed
+    c.sendall(frame)
+    assert acked(c) == 500
+    for byte in frame:
+        c.sendall(bytes([byte]))
+    assert acked(c) == 500
+    assert (s.counts().events, s.counts().compressed) == (1000, 2)
+
+
+@pytest.mark.parametrize(
+    "bad", [b"\x01W\0\0\0\1", b"2J\0\0\0\1\0\0\0\1x", b"2W\0\0\0\0", b"2W\0\0\0\1" * 2, b"2Z\0\0\0\1"]
+)
+def test_the_sink_refuses_what_is_no_lumberjack(running, bad):
+    s, c, _ = running
+    c.sendall(bad)
+    assert c.recv(1) == b""
+    assert s.counts().errors == 1
+    with pytest.raises(sink.SinkError, match="broke the protocol"):
+        s.wait(1, timeout=1)
+
+
+def test_a_window_that_never_ended_is_counted(running):
+    s, c, _ = running
+    c.sendall(b"2W\0\0\0\2" + window(b"{}", 1)[6:])
+    c.shutdown(socket.SHUT_WR)
+    assert c.recv(1) == b""
+    counts = s.close()
+    assert (counts.events, counts.windows, counts.open_windows) == (1, 0, 1)
