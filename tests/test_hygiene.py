@@ -1,0 +1,107 @@
+"""What must not be in a file of the tree."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.shared import ROOT
+
+pytestmark = pytest.mark.tree
+
+LIMIT = 1 << 20
+
+# Put together here, else this file would find itself.
+SLASH = "/"
+MACHINE_PATHS = re.compile(
+    "|".join(
+        [
+            f"{SLASH}root{SLASH}",
+            rf"{SLASH}home{SLASH}\w",
+            rf"{SLASH}Users{SLASH}\w",
+            f"{SLASH}work{SLASH}",
+            r"[A-Z]:\\\\?Users",
+            rf"{SLASH}\.pyenv{SLASH}versions{SLASH}",
+        ]
+    )
+)
+DOT = "."
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape(DOT.join(parts))
+        for parts in [
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("maven", "org"),
+            ("npmjs", "org"),
+            ("proxy", "golang", "org"),
+        ]
+    )
+    + "|--(extra-)?index" + "-url|--find" + "-links|PIP_" + "INDEX|trusted" + "-host"
+)  # fmt: skip
+SECRETS = re.compile("-----BEGIN " + r"[A-Z ]*PRIVATE KEY|\b(ghp|gho|AKIA|xox[bp])[-_A-Za-z0-9]{16,}")
+
+
+def tracked() -> list[Path]:
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=60)
+    except OSError:
+        pytest.skip("no git")
+    if done.returncode:
+        pytest.skip("not a checkout")
+    paths = [ROOT / name for name in done.stdout.decode().split("\0") if name]
+    return [p for p in paths if p.is_file() and not p.is_symlink()]
+
+
+def found(pattern: re.Pattern[str]) -> list[str]:
+    lines = []
+    for path in tracked():
+        text = path.read_bytes().decode("utf-8", "replace")
+        lines += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+            for match in pattern.finditer(text)
+        ]
+    return lines
+
+
+def test_no_machine_paths() -> None:
+    assert found(MACHINE_PATHS) == []
+
+
+def test_no_package_sources() -> None:
+    assert found(REGISTRIES) == []
+
+
+def test_no_secrets() -> None:
+    assert found(SECRETS) == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-bench.lock"])
+def test_locks_are_names_and_versions(name: str) -> None:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    locked = re.compile(r"#.*|[\w.-]+==[\w.+!]+")
+    assert [line for line in lines if not locked.fullmatch(line)] == []
+    names = [line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line]
+    assert len(names) == len(set(names)) > 10
+
+
+def test_nothing_large() -> None:
+    assert [f"{p.relative_to(ROOT)}: {p.stat().st_size}" for p in tracked() if p.stat().st_size > LIMIT] == []
+
+
+def test_nothing_built() -> None:
+    built = {".so", ".pyd", ".o", ".pyc", ".whl", ".egg", ".jar"}
+    generated = {".c", ".html"}
+    wrong = [p for p in tracked() if p.suffix in built or (p.suffix in generated and p.parent.name == "_ext")]
+    assert [str(p.relative_to(ROOT)) for p in wrong] == []
+
+
+def test_text_files_end_with_a_newline() -> None:
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".h", ".md", ".toml", ".sh", ".lock", ".in", ".yml"}
+    wrong = []
+    for path in tracked():
+        data = path.read_bytes()
+        if path.suffix in kinds and data and (not data.endswith(b"\n") or b"\r\n" in data):
+            wrong.append(str(path.relative_to(ROOT)))
+    assert wrong == []

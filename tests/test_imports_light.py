@@ -1,0 +1,76 @@
+"""What `import logclient` costs a program that only might use it: nothing that is not needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logclient
+from tests.shared import clean_environment
+
+HOME = Path(logclient.__file__).parent.parent
+
+FORBIDDEN = {
+    "dataclasses", "json", "urllib.parse", "concurrent.futures", "ssl", "sqlite3", "socket", "selectors",
+    "zlib", "asyncio", "threading", "inspect", "pathlib", "tempfile", "argparse", "random", "queue",
+    # optional
+    "zmq", "snappy", "lz4", "websockets", "isal", "msgspec", "pyspark", "pyarrow", "numpy", "mmh3",
+}  # fmt: skip
+
+# `logging` itself needs threading and what comes with it; a Handler needs logging.
+LOGGING = "import logging"
+
+
+def loaded(program: str, *before: str) -> set[str]:
+    """The modules that a program adds to a fresh interpreter without `site`."""
+    lines = [
+        "import sys",
+        f"sys.path.insert(0, {str(HOME)!r})",
+        *before,
+        "start = set(sys.modules)",
+        program,
+        "print(*sorted(set(sys.modules) - start))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_import_logclient() -> None:
+    assert loaded("import logclient") & FORBIDDEN == set()
+
+
+def test_import_loads_no_room() -> None:
+    """Public names are lazy: the package alone is loaded."""
+    assert {m for m in loaded("import logclient") if m.startswith("logclient")} == {"logclient"}
+
+
+@pytest.mark.parametrize("name", ["Handler", "Client", "connect"])
+def test_public_names(name: str) -> None:
+    """Naming the class, as dictConfig does, is not using it."""
+    assert loaded(f"import logclient; logclient.{name}", LOGGING) & FORBIDDEN == set()
+
+
+def test_public_names_all_resolve() -> None:
+    for name in logclient.__all__:
+        assert getattr(logclient, name) is not None
+    assert set(logclient.__all__) <= set(dir(logclient))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = logclient.no_such_name  # type: ignore[attr-defined]
+
+
+def test_pytest_plugin_waits() -> None:
+    """It is loaded by every pytest of every user."""
+    path = [p for p in sys.path if p]
+    before = [f"sys.path[1:1] = {path!r}", "import pytest"]
+    new = loaded("import logclient.collectors.pytest_plugin", *before)
+    ours = {m for m in new if m.startswith("logclient")}
+    assert ours == {"logclient", "logclient.collectors", "logclient.collectors.pytest_plugin"}
+    assert new & FORBIDDEN == set()

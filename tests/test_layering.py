@@ -1,0 +1,330 @@
+"""The arrows of the house: who may import whom, read from the sources and tried in fresh interpreters."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logclient
+from tests.shared import ROOT, clean_environment
+
+PACKAGE = ROOT / "logclient"
+EXT = ROOT / "_ext"
+
+# Anybody may import these.
+LEAVES = {"errors", "config", "registry"}
+LEAVES_OWN = {"errors": set(), "registry": {"errors"}, "config": {"errors", "registry"}}
+
+# Room -> the rooms right below it. What lies below those is allowed too.
+ARROWS: dict[str, set[str]] = {
+    "root": {"aio", "client", "handler"},
+    "__main__": {"cli"},
+    "cli": {"client", "handler", "collectors", "verify", "root"},  # and demo.py
+    "handler": {"client", "aio", "formatters"},
+    "formatters": {"_ext records"},
+    "integrations": {"client", "aio", "handler"},
+    "faces": {"client", "aio"},
+    "aio": {"client", "delivery"},
+    "client": {"delivery"},
+    "delivery": {"protocols", "transports"},
+    "collectors": {"transports", "protocols", "_ext files"},
+    "verify": {"protocols", "_ext files"},
+    "protocols": {"_ext codecs"},
+    "transports": {"_ext senders"},
+    "_ext codecs": {"_ext base"},
+    "_ext records": {"_ext queue"},
+    "_ext senders": {"_ext queue"},
+    "_ext files": {"_ext base"},
+    "_ext queue": {"_ext base"},
+    "_ext base": set(),
+}
+# client.send encodes mappings in the caller's thread.
+ARROWS["client"] = ARROWS["client"] | {"_ext records"}
+
+PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
+EXT_ROOMS = {
+    "_ext base": {"hot", "buffer", "hash", "jsonscan"},
+    "_ext queue": {"handoff", "flight"},
+    "_ext records": {"record"},
+    "_ext codecs": PROTOCOLS,
+    "_ext senders": {"tcpsend", "zmqsend", "udpsend"},
+    "_ext files": {"capture"},
+}
+# Concrete protocols are for those who speak one; the others see protocols.core and get a core by name.
+SPEAKERS = {"faces", "protocols", "collectors", "verify", "cli"}
+
+CORE_FORBIDDEN = {"socket", "ssl", "threading", "time", "random", "asyncio", "zmq", "selectors", "select"}
+# `time` is built in and always there; its import statement is looked for in the source instead.
+CORE_FORBIDDEN_LOADED = (CORE_FORBIDDEN - {"time"}) | {"_socket", "_ssl"}
+
+pytestmark = pytest.mark.tree
+
+
+def below(room: str) -> set[str]:
+    """The rooms that a room may import, itself left out."""
+    found: set[str] = set()
+    todo = set(ARROWS[room])
+    while todo:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo |= ARROWS[one]
+    return found
+
+
+def ext_room(name: str) -> str:
+    for room, names in EXT_ROOMS.items():
+        if name in names:
+            return room
+    raise AssertionError(f"_ext/{name} has no room: add it to EXT_ROOMS")
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    """The room of a module, given by the parts of its name after `logclient`."""
+    if not parts:
+        return "root"
+    first = parts[0]
+    if first == "_ext":
+        return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
+    if first in PROTOCOLS:
+        return "faces"
+    if first == "demo":
+        return "cli"
+    if first in LEAVES or first in ARROWS:
+        return first
+    raise AssertionError(f"logclient.{'.'.join(parts)} has no room: add it to ARROWS")
+
+
+def parts_of(path: Path) -> tuple[str, ...]:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def is_module(parts: tuple[str, ...]) -> bool:
+    if parts[:1] == ("_ext",):
+        if len(parts) != 2:
+            return len(parts) == 1
+        return any((EXT / f"{parts[1]}.{kind}").exists() for kind in ("pyx", "pxd"))
+    where = PACKAGE.joinpath(*parts)
+    return where.with_suffix(".py").exists() or (where / "__init__.py").exists()
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Every import at any depth: line, top-level name, and for our own the parts after `logclient`."""
+    me = parts_of(path)
+    here = me if path.name == "__init__.py" else me[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top, *rest = alias.name.split(".")
+                yield node.lineno, top, tuple(rest)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = ("logclient", *here[: len(here) - (node.level - 1)])
+            else:
+                base = ()
+            top, *rest = (*base, *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                deeper = (*rest, alias.name)
+                yield node.lineno, top, deeper if top == "logclient" and is_module(deeper) else tuple(rest)
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if "_ext" not in p.relative_to(PACKAGE).parts)
+
+
+def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
+    """Why module `me` may not import module `it` (both without `logclient`); empty when it may."""
+    mine, its = room_of(me), room_of(it)
+    if mine in LEAVES:
+        return "" if its in LEAVES_OWN[mine] else f"{mine} is a leaf"
+    if its in LEAVES:
+        return ""
+    if its == "_ext senders" and mine != "transports":
+        return "senders are for transports only"
+    if its == mine == "protocols":
+        return "" if it[1:] in ((), ("core",)) or me == it else "one protocol never imports another"
+    if mine == "faces" and its in ("faces", "protocols") and it[-1] in PROTOCOLS and it[-1] != me[-1]:
+        return "a face knows its own protocol only"
+    if its == "_ext codecs" and mine == "protocols" and it[1] != me[-1]:
+        return "a core knows its own codec only"
+    if its == mine:
+        return ""
+    if its == "protocols" and it[1:2] not in ((), ("core",)) and mine not in SPEAKERS:
+        return "a concrete protocol is found through the registry"
+    if its == "_ext codecs" and mine not in SPEAKERS:
+        return "a codec is for its core"
+    return "" if its in below(mine) else f"{its} is not below {mine}"
+
+
+def test_rule_itself() -> None:
+    """The judge, judged: what must be refused is refused."""
+    wrong = [
+        ("transports.tcp", "protocols.core"),
+        ("protocols.lumberjack", "transports.tcp"),
+        ("protocols.lumberjack", "protocols.plog"),
+        ("protocols.lumberjack", "_ext.plog"),
+        ("protocols.lumberjack", "_ext.tcpsend"),
+        ("delivery.engine", "client"),
+        ("delivery.engine", "protocols.lumberjack"),
+        ("delivery.engine", "_ext.lumberjack"),
+        ("delivery.engine", "_ext.tcpsend"),
+        ("client", "handler"),
+        ("collectors.lumberjack", "delivery.ledger"),
+        ("verify.job", "collectors.capture"),
+        ("verify.job", "transports.tcp"),
+        ("errors", "config"),
+        ("config", "client"),
+        ("handler", ""),
+        ("lumberjack", "protocols.plog"),
+    ]
+    right = [
+        ("cli", "client"),
+        ("handler", "client"),
+        ("handler", "_ext.record"),
+        ("client", "_ext.handoff"),
+        ("delivery.engine", "protocols.core"),
+        ("delivery.engine", "_ext.flight"),
+        ("protocols.lumberjack", "protocols.core"),
+        ("protocols.lumberjack", "_ext.lumberjack"),
+        ("transports.tcp", "_ext.tcpsend"),
+        ("collectors.lumberjack", "protocols.lumberjack"),
+        ("verify.decode", "_ext.lumberjack"),
+        ("lumberjack", "protocols.lumberjack"),
+        ("delivery.batch", "delivery.retry"),
+        ("transports.tcp", "errors"),
+    ]
+
+    def judge(pair: tuple[str, str]) -> str:
+        me, it = (tuple(name.split(".")) if name else () for name in pair)
+        return wrong_import(me, it)
+
+    assert [pair for pair in wrong if not judge(pair)] == []
+    assert [(pair, judge(pair)) for pair in right if judge(pair)] == []
+
+
+def test_imports_go_down() -> None:
+    broken = []
+    for path in modules():
+        me = parts_of(path)
+        for line, top, it in imports(path):
+            if top == "logclient" and (why := wrong_import(me, it)):
+                broken.append(f"{path.relative_to(ROOT)}:{line}: imports logclient.{'.'.join(it)}: {why}")
+    assert not broken, "\n".join(broken)
+
+
+def test_nothing_imports_tests_or_tools() -> None:
+    strange = {"tests", "tools", "bench", "setup", "_ext"}
+    broken = [
+        f"{path.relative_to(ROOT)}:{line}: {top}"
+        for path in modules()
+        for line, top, _ in imports(path)
+        if top in strange
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_only_the_registry_names_modules_in_strings() -> None:
+    """`module:attribute` is an import too; it would be a way around every rule above."""
+    name = re.compile(r"""["']logclient(\.\w+)+:\w+["']""")
+    others = [path for path in modules() if path.name != "registry.py"]
+    assert [str(p.relative_to(ROOT)) for p in others if name.search(p.read_text(encoding="utf-8"))] == []
+
+
+def test_cores_name_no_clock_and_no_wire() -> None:
+    broken = []
+    for path in sorted((PACKAGE / "protocols").rglob("*.py")):
+        for line, top, _ in imports(path):
+            if top in CORE_FORBIDDEN:
+                broken.append(f"{path.relative_to(ROOT)}:{line}: {top}")
+    assert not broken, "\n".join(broken)
+
+
+IMPORT = re.compile(
+    r"^[ \t]*from[ \t]+logclient([\w.]*)[ \t]+c?import[ \t]*(?:\(([^)]*)\)|([^\n]*))"
+    r"|^[ \t]*c?import[ \t]+logclient([\w.]*)",
+    re.MULTILINE,
+)
+
+
+def cimports(text: str) -> Iterator[tuple[str, ...]]:
+    """What a Cython file imports of ours, by either kind of import: parts after `logclient`."""
+    for match in IMPORT.finditer(re.sub(r"#.*", "", text)):
+        base = tuple(part for part in (match[1] or match[4] or "").split(".") if part)
+        names = [name.split()[0] for name in (match[2] or match[3] or "").split(",") if name.strip()]
+        deeper = [(*base, name) for name in names if is_module((*base, name))]
+        yield from deeper or [base]
+
+
+def test_cimports_are_found() -> None:
+    text = """
+from libc.stdlib cimport free
+from logclient._ext cimport (
+    hot,  # why
+    hash as h,
+)
+    from logclient._ext.hot cimport lc_hot, \\
+        lc_wire
+import logclient.errors
+"""
+    assert list(cimports(text)) == [("_ext", "hot"), ("_ext", "hash"), ("_ext", "hot"), ("errors",)]
+
+
+def ext_sources() -> list[Path]:
+    return sorted([*EXT.glob("*.pyx"), *EXT.glob("*.pxd")])
+
+
+def test_extensions_go_down() -> None:
+    broken = []
+    for path in ext_sources():
+        mine = ext_room(path.stem)
+        for it in cimports(path.read_text(encoding="utf-8")):
+            its = room_of(it)
+            same = its == mine and (mine not in ("_ext codecs", "_ext senders") or it[1] == path.stem)
+            if not (same or its in below(mine) or its == "errors"):
+                broken.append(
+                    f"_ext/{path.name}: imports logclient.{'.'.join(it)}: {its} is not below {mine}"
+                )
+    assert not broken, "\n".join(broken)
+
+
+def test_codecs_make_no_system_call() -> None:
+    headers = r"sys/|netinet/|arpa/|unistd|fcntl|poll|netdb|pthread|time\.h|signal|winsock|windows"
+    system = re.compile(rf"""["<]({headers})|(cimport|from)\s+posix""")
+    quiet = {"_ext base", "_ext codecs", "_ext records", "_ext files"}
+    broken = [
+        f"_ext/{path.name}: {match[0]}"
+        for path in ext_sources()
+        if ext_room(path.stem) in quiet and (match := system.search(path.read_text(encoding="utf-8")))
+    ]
+    assert not broken
+
+
+def test_no_folder_of_that_name() -> None:
+    """logclient/_ext may be the link that `make build` sets, never a folder."""
+    where = PACKAGE / "_ext"
+    assert where.is_symlink() or not where.exists()
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (PACKAGE / "protocols").glob("*.py")))
+def test_core_alone(name: str) -> None:
+    """In an interpreter that has loaded nothing else, not even `site`."""
+    module = "logclient.protocols" + ("" if name == "__init__" else f".{name}")
+    home = Path(logclient.__file__).parent.parent
+    program = (
+        f"import sys; sys.path.insert(0, {str(home)!r}); import {module}; "
+        f"print(*sorted({CORE_FORBIDDEN_LOADED!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""

@@ -1,0 +1,102 @@
+"""Every other Python of the machine: a wheel from the source distribution, in its own environment."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.shared import ROOT, clean_environment
+from tools import pythons
+
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(900)]  # the first time, extensions are compiled
+
+EXTENSIONS = sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
+HERE = [n for n in EXTENSIONS if n != "tcpsend" or sys.platform != "win32"]
+
+
+def test_source_distribution() -> None:
+    with tarfile.open(pythons.sdist()) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    wanted = {p.relative_to(ROOT).as_posix() for p in pythons.sources()} | {"logclient/py.typed"}
+    assert wanted - names == set()
+    assert [n for n in names if n.startswith(("build/", "logclient/_ext"))] == []
+    assert [n for n in names if n.endswith((".so", ".c", ".pyc"))] == []
+
+
+def interpreters() -> list[pythons.Interpreter]:
+    """The others; this one runs from the tree."""
+    found = pythons.interpreters()[1:]
+    if not found:
+        pytest.skip("no other Python 3.11 or newer on this machine")
+    return found
+
+
+def test_extensions_import() -> None:
+    """Each from its wheel, with nothing of the tree on the path."""
+    imports = "; ".join(f"import logclient._ext.{name} as m; print(m.__file__)" for name in HERE)
+    for interpreter in interpreters():
+        done = subprocess.run(
+            [interpreter.path, "-I", "-W", "error", "-c", imports],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            timeout=120,
+        )
+        assert done.returncode == 0, f"Python {interpreter.version}\n{done.stderr}"
+        files = [Path(line) for line in done.stdout.split()]
+        assert [f.name.split(".")[0] for f in files] == HERE
+        assert all("site-packages" in f.parts for f in files)
+
+
+def test_entry_points() -> None:
+    program = """
+from importlib.metadata import distribution
+found = distribution("logclient")
+print(sorted((e.group, e.name, e.value) for e in found.entry_points))
+print(sorted(found.metadata.get_all("Provides-Extra")))
+print(found.metadata["License-Expression"], [r for r in found.requires if "extra" not in r])
+"""
+    for interpreter in interpreters():
+        command = [interpreter.path, "-I", "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        points, extras, rest = done.stdout.splitlines()
+        assert points == str(
+            [
+                ("console_scripts", "logclient", "logclient.cli:main"),
+                ("pytest11", "logclient", "logclient.collectors.pytest_plugin"),
+            ]
+        )
+        assert extras == str(["all", "fast", "logjam", "logux", "verify"])
+        assert rest == "Apache-2.0 []"
+
+
+def test_wheels() -> None:
+    interpreters()
+    modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "logclient").rglob("*.py")}
+    modules = {m for m in modules if not m.startswith("logclient/_ext/")}
+    for wheel in pythons.wheels():
+        with zipfile.ZipFile(wheel) as file:
+            names = set(file.namelist())
+        ours = {n for n in names if n.startswith("logclient/")}
+        assert modules == {n for n in ours if n.endswith(".py") and not n.startswith("logclient/_ext/")}
+        compiled = {n.split("/")[2].split(".")[0] for n in ours if n.endswith((".so", ".pyd"))}
+        assert compiled == set(HERE)
+        stubs = {n.split("/")[2].split(".")[0] for n in ours if n.endswith(".pyi")}
+        assert stubs == {p.stem for p in (ROOT / "_ext").glob("*.pyi")}
+        assert "logclient/py.typed" in ours
+        assert [n for n in names if n.endswith((".pyx", ".pxd", ".c", ".h"))] == []
+        assert {n.split("/")[0] for n in names - ours} == {"-".join(wheel.name.split("-")[:2]) + ".dist-info"}
+        assert wheel.stat().st_size < 4 << 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_tests() -> None:
+    """All that need neither Spark nor the tree, in each of them."""
+    interpreters()
+    command = [sys.executable, str(ROOT / "tools" / "pythons.py"), "test", "-q"]
+    done = subprocess.run(command, env=clean_environment())
+    assert done.returncode == 0

@@ -1,0 +1,110 @@
+"""The stubs of the extensions say what the extensions have: types are checked against nothing else."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import logclient._ext
+from tests.shared import ROOT
+
+FOLDER = Path(logclient._ext.__path__[0])
+MODULES = sorted(m.name for m in pkgutil.iter_modules(logclient._ext.__path__))
+
+
+def public(names: set[str]) -> set[str]:
+    return {n for n in names if not n.startswith("_")}
+
+
+def stub(name: str) -> ast.Module:
+    return ast.parse((FOLDER / f"{name}.pyi").read_text(encoding="utf-8"))
+
+
+def names_of(body: list[ast.stmt]) -> set[str]:
+    """What a module or class body of a stub defines."""
+    found: set[str] = set()
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+            case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
+                found |= {a.asname for a in aliases if a.asname and a.asname == a.name}  # re-exported
+            case _:
+                pass
+    return public(found)
+
+
+def module_names(module: ModuleType) -> set[str]:
+    """Its own public names: not the modules and standard-library names that it uses."""
+    found = set()
+    for name in public(set(vars(module))):
+        value = getattr(module, name)
+        home = getattr(value, "__module__", None)
+        foreign = isinstance(home, str) and home != module.__name__ and not home.startswith("logclient._ext")
+        if not inspect.ismodule(value) and not (foreign and callable(value)):
+            found.add(name)
+    return found
+
+
+def test_there_are_extensions() -> None:
+    assert {p.stem for p in (ROOT / "_ext").glob("*.pyx")} - {"tcpsend"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_names(name: str) -> None:
+    module = importlib.import_module(f"logclient._ext.{name}")
+    assert names_of(stub(name).body) == module_names(module)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_members(name: str) -> None:
+    """Classes too, method by method."""
+    module = importlib.import_module(f"logclient._ext.{name}")
+    for node in stub(name).body:
+        cls = getattr(module, node.name) if isinstance(node, ast.ClassDef) else None
+        if not inspect.isclass(cls) or issubclass(cls, tuple):
+            continue
+        assert isinstance(node, ast.ClassDef)
+        real = public({n for c in cls.__mro__[:-1] if c.__module__ == cls.__module__ for n in vars(c)})
+        said = names_of(node.body)
+        for base in node.bases:
+            if isinstance(base, ast.Name) and inspect.isclass(getattr(module, base.id, None)):
+                said |= public(set(vars(getattr(module, base.id))))
+        assert said == real, node.name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_parameters(name: str) -> None:
+    """Functions and methods take what their stub says, in that order, with defaults in the same places."""
+    module = importlib.import_module(f"logclient._ext.{name}")
+    pairs: list[tuple[str, ast.FunctionDef, object]] = []
+    for node in stub(name).body:
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            pairs.append((node.name, node, getattr(module, node.name, None)))
+        elif isinstance(node, ast.ClassDef):
+            cls = getattr(module, node.name, None)
+            pairs += [
+                (f"{node.name}.{f.name}", f, getattr(cls, f.name, None))
+                for f in node.body
+                if isinstance(f, ast.FunctionDef) and not f.decorator_list and not f.name.startswith("__")
+            ]
+    for where, node, function in pairs:
+        try:
+            real = inspect.signature(function)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue  # a C function without a signature
+        args = node.args
+        said = [a.arg for a in (*args.posonlyargs, *args.args)]
+        parameters = real.parameters.values()
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        assert said == [p.name for p in positional], where
+        assert {a.arg for a in args.kwonlyargs} == {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        assert len(args.defaults) == sum(p.default is not p.empty for p in positional), where
