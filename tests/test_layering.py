@@ -47,7 +47,7 @@ ARROWS["client"] = ARROWS["client"] | {"_ext records"}
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan"},
+    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,
