@@ -1,0 +1,543 @@
+"""Captures: what arrived at a collector, whole wire units in the order they came.
+
+The format is in ``docs/formats.md``: segments of length + CRC records, append-only. Standard
+library only, because the pytest fixture must need nothing else. The verifier has its own, compiled
+reader; this one is plain and is what the tests believe.
+
+Two rules make a capture evidence. A unit is handed to the operating system before any ack for it
+is sent, so an acknowledged unit survives ``kill -9`` of the collector (not a power cut: nothing is
+fsynced). And ``arrival`` has no gaps over segments and restarts, so a hole is seen to be one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Generator, Iterator
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
+
+from logclient.errors import ConfigError, LedgerError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two collectors on one capture are told apart by O_EXCL alone
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["CaptureReader", "CaptureWriter", "Problem", "Unit"]
+
+VERSION = 1
+SEGMENT, STREAM, UNIT, END = 1, 2, 3, 4
+FROM_PEER, TO_PEER = 0, 1
+
+#: A longer record is damage, not a record whose tail is missing.
+MAX_RECORD = 1 << 30
+SEGMENT_BYTES = 256 << 20
+
+_RECORD = struct.Struct("<II")  # length of payload, CRC-32 of payload
+_UNIT = struct.Struct("<BBBQQq")  # type, direction, flags, stream, arrival, received_us
+_STREAM = struct.Struct("<BQ")  # type, stream
+_END = struct.Struct("<BQ")  # type, next_arrival
+_HEAD = struct.Struct("<BI")  # type, version
+_NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
+_IOV_MAX = 1024
+
+
+class Unit(NamedTuple):
+    """One wire unit as it came (``direction`` 0) or as it was answered (1)."""
+
+    listener: str
+    protocol: str
+    run: str
+    segment: str  # file name
+    offset: int  # of its record in the segment
+    direction: int
+    stream: int
+    peer: str
+    arrival: int
+    received_us: int
+    raw: bytes
+
+
+class Problem(NamedTuple):
+    """Why a capture cannot speak for all that arrived.
+
+    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (arrivals ``first`` .. ``last`` are in
+    no segment) or ``unclosed`` (no end record: the collector was killed, or is still at it).
+    """
+
+    kind: str
+    segment: str
+    offset: int
+    reason: str
+    first: int = 0
+    last: int = 0
+
+
+class _Record(NamedTuple):
+    offset: int
+    end: int  # where the next one starts; the end of the file when none can be found
+    payload: bytes  # empty: not readable, see problem
+    problem: str  # "", "torn" (the tail of the file is missing) or words for damage
+
+
+def _records(file: BinaryIO) -> Iterator[_Record]:
+    """Walk the records of one segment; stops at what cannot be walked over."""
+    size = os.fstat(file.fileno()).st_size
+    offset = 0
+    while offset < size:
+        head = file.read(_RECORD.size)
+        if len(head) < _RECORD.size:
+            yield _Record(offset, size, b"", "torn")
+            return
+        length, crc = _RECORD.unpack(head)
+        if length == 0 or length > MAX_RECORD:
+            # A crash of the machine may leave a tail of zeros: those were never written by us.
+            zeros = length == 0 and crc == 0 and not any(iter(lambda: file.read(1 << 20).strip(b"\0"), b""))
+            yield _Record(offset, size, b"", "torn" if zeros else f"a record of {length} bytes")
+            return
+        payload = file.read(length)
+        if len(payload) < length:
+            yield _Record(offset, size, b"", "torn")
+            return
+        end = offset + _RECORD.size + length
+        if crc32(payload) != crc:
+            yield _Record(offset, end, b"", f"CRC of a record of {length} bytes is wrong")
+        else:
+            yield _Record(offset, end, payload, "")
+        offset = end
+
+
+def _segments(directory: str) -> dict[str, list[tuple[int, str]]]:
+    """Listener -> its segments as (number, file name), rising."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name in os.listdir(directory):
+        match = _NAME.fullmatch(name)
+        if match:
+            found.setdefault(match["listener"], []).append((int(match["number"]), name))
+    for segments in found.values():
+        segments.sort()
+    return found
+
+
+def _record(payload: bytes) -> bytes:
+    return _RECORD.pack(len(payload), crc32(payload)) + payload
+
+
+def _open_directory(directory: str) -> None:
+    """Make `directory` (0700), or take one that is ours.
+
+    Raises:
+        LedgerError: it is no directory, or another user owns it.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        owner = os.stat(directory).st_uid
+    except OSError as error:
+        raise LedgerError(f"capture: {directory}: {error.strerror}") from error
+    if hasattr(os, "geteuid") and owner != os.geteuid():
+        raise LedgerError(f"capture: {directory} is owned by uid {owner}: it must be our own")
+
+
+class CaptureWriter:
+    """Append units to the capture of one listener. Not thread-safe: one thread writes.
+
+    A capture that a killed collector left behind is taken over: its torn record is cut off, its
+    segment gets ``end(recovered)``, and ``arrival`` goes on.
+
+    Args:
+        directory: made with mode 0700 when missing.
+        listener: stable over restarts; the first part of each segment's name.
+        protocol: what its units are (``lumberjack``).
+        url: where it listens, redacted.
+        run: any name for this run, kept in each segment.
+        segment_bytes: a longer segment is closed and the next one begun.
+
+    Raises:
+        ConfigError: the listener's name cannot be a file name.
+        LedgerError: the directory or a segment cannot be used: owner, mode, another collector in it.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        listener: str,
+        protocol: str,
+        *,
+        url: str = "",
+        run: str | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", listener):
+            raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
+        self.directory = os.fspath(directory)
+        self.listener = listener
+        self.recovered = False  # what was found had not been closed
+        self._protocol = protocol
+        self._url = url
+        self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
+        self._segment_bytes = segment_bytes
+        self._fd = -1
+        self._number = 0
+        self._next = 1  # arrival of the next unit
+        self._written_next = 1  # ... as far as the file goes
+        self._size = 0  # of the segment, what is in the file
+        self._pending: list[bytes | memoryview] = []
+        self._streams = 0
+        self._peers: dict[int, str] = {}
+        self._announced: set[int] = set()  # streams with a record in this segment
+        _open_directory(self.directory)
+        previous = self._take_over()
+        self._written_next = self._next
+        try:
+            self._begin()
+        finally:
+            if previous >= 0:
+                os.close(previous)
+
+    @property
+    def next_arrival(self) -> int:
+        return self._next
+
+    @property
+    def pending(self) -> bool:
+        """Something waits for ``flush``."""
+        return bool(self._pending)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def _open(self, name: str, flags: int) -> int:
+        """Open a segment and lock it, so that no second collector writes the same capture."""
+        path = self._path(name)
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            fd = os.open(path, flags, 0o600)
+        except FileExistsError as error:
+            raise LedgerError(f"capture: {path} is in use by another collector") from error
+        except OSError as error:
+            raise LedgerError(f"capture: {path}: {error.strerror}") from error
+        try:
+            owner = os.fstat(fd).st_uid
+            if hasattr(os, "geteuid") and owner != os.geteuid():
+                raise LedgerError(f"capture: {path} is owned by uid {owner}: it must be our own")
+            if fcntl is not None:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise LedgerError(f"capture: {path} is in use by another collector") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _take_over(self) -> int:
+        """Close what an earlier collector left; the descriptor that holds its lock, or -1."""
+        segments = _segments(self.directory).get(self.listener, [])
+        while segments:
+            number, name = segments.pop()
+            fd = self._open(name, os.O_RDWR)
+            try:
+                if self._recover(fd, name):
+                    self._number = number
+                    return fd
+                # Killed before the header was whole: it holds nothing, its number is used again.
+                os.unlink(self._path(name))
+                os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        return -1
+
+    def _recover(self, fd: int, name: str) -> bool:
+        """Learn the next arrival of a segment and close it when it is not; False: it holds nothing."""
+        end = 0
+        closed = False
+        seen = False
+        with open(os.dup(fd), "rb") as file:
+            file.seek(0)
+            for record in _records(file):
+                if record.problem == "torn":
+                    break
+                end = record.end
+                if record.problem:  # damage is not ours to cut: it stays, and the reader reports it
+                    seen = True
+                    continue
+                kind = record.payload[0]
+                closed = kind == END
+                if kind == SEGMENT:
+                    seen = True
+                    self._next = _header(record.payload, self._path(name)).first_arrival
+                elif kind == UNIT:
+                    self._next = _UNIT.unpack_from(record.payload)[4] + 1
+                elif kind == END:
+                    self._next = _END.unpack_from(record.payload)[1]
+        if not seen:
+            return False
+        if not closed:
+            self.recovered = True
+            os.ftruncate(fd, end)
+            os.lseek(fd, 0, os.SEEK_END)
+            os.write(fd, self._end("recovered"))
+        return True
+
+    def _end(self, reason: str) -> bytes:
+        return _record(_END.pack(END, self._next) + reason.encode())
+
+    def _begin(self) -> None:
+        """Open the next segment, with its header in it."""
+        number = self._number + 1
+        name = f"{self.listener}-{number:06d}.cap"
+        header = {
+            "run": self._run,
+            "protocol": self._protocol,
+            "listener": self.listener,
+            "url": self._url,
+            "segment": number,
+            "first_arrival": self._written_next,
+        }
+        fd = self._open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+        try:
+            size = _write(fd, [_record(_HEAD.pack(SEGMENT, VERSION) + json.dumps(header).encode())])
+        except OSError as error:
+            os.close(fd)
+            os.unlink(self._path(name))
+            raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
+        self._fd, self._number, self._size = fd, number, size
+        self._announced.clear()
+        # Stream numbers are unique in the whole capture without a look at older segments.
+        if not self._streams:
+            self._streams = number << 32
+
+    def stream(self, peer: str) -> int:
+        """A number for a new stream from `peer`, never used before in this capture."""
+        self._streams += 1
+        self._peers[self._streams] = peer
+        return self._streams
+
+    def end_stream(self, stream: int) -> None:
+        """No more units will come on this stream."""
+        self._peers.pop(stream, None)
+        self._announced.discard(stream)
+
+    def unit(
+        self, stream: int, raw: bytes | memoryview, direction: int = FROM_PEER, received_us: int = 0
+    ) -> int:
+        """Append one whole wire unit; in the file only after ``flush``, until when `raw` must not change.
+
+        Args:
+            received_us: microseconds since 1970, 0 = now.
+
+        Returns:
+            Its arrival, from 1 and without gaps.
+        """
+        if stream not in self._announced:
+            self._announced.add(stream)
+            peer = self._peers.get(stream, "").encode("utf-8", "replace")
+            self._pending.append(_record(_STREAM.pack(STREAM, stream) + peer))
+        arrival = self._next
+        self._next += 1
+        head = _UNIT.pack(UNIT, direction, 0, stream, arrival, received_us or time.time_ns() // 1000)
+        crc = crc32(raw, crc32(head))
+        self._pending.append(_RECORD.pack(len(head) + len(raw), crc) + head)
+        self._pending.append(raw)
+        return arrival
+
+    def flush(self) -> None:
+        """Hand everything to the operating system; only after this may an ack be sent.
+
+        Raises:
+            LedgerError: the disk is full or gone. Nothing of what waited is in the file, its
+                arrivals are given to the next units, and the file ends with a whole record.
+        """
+        pending = self._pending
+        if not pending:
+            return
+        self._pending = []
+        try:
+            if self._fd < 0:  # a rotation that failed is tried again
+                self._begin()
+            self._size += self._append(pending)
+        except OSError:
+            self._next = self._written_next
+            self._announced.clear()
+            raise
+        self._written_next = self._next
+        if self._size >= self._segment_bytes:
+            self._finish("rotated")
+            self._begin()
+
+    def _append(self, parts: list[bytes | memoryview]) -> int:
+        """Write all of it, or leave the file as it was."""
+        try:
+            return _write(self._fd, parts)
+        except OSError as error:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:
+                pass  # a torn record stays behind: the reader says so, the next start cuts it
+            raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
+
+    def _finish(self, reason: str) -> None:
+        try:
+            self._append([self._end(reason)])
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def close(self, reason: str = "closed") -> None:
+        """Write what waits and the end record. Idempotent."""
+        if self._fd < 0:
+            return
+        try:
+            self.flush()
+        finally:
+            if self._fd >= 0:
+                self._finish(reason)
+
+    def __enter__(self) -> CaptureWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _write(fd: int, parts: list[bytes | memoryview]) -> int:
+    """write(2) all of it, whatever the kernel takes at a time; the number of bytes."""
+    if not hasattr(os, "writev"):
+        parts = [b"".join(parts)]
+    total = 0
+    first = 0
+    skip = 0  # bytes of parts[first] already written
+    while first < len(parts):
+        batch = parts[first : first + _IOV_MAX]
+        if skip:
+            batch[0] = memoryview(batch[0])[skip:]
+        written = os.writev(fd, batch) if len(batch) > 1 else os.write(fd, batch[0])
+        total += written
+        skip += written
+        while first < len(parts) and skip >= len(parts[first]):
+            skip -= len(parts[first])
+            first += 1
+    return total
+
+
+class _Header(NamedTuple):
+    run: str
+    protocol: str
+    first_arrival: int
+
+
+def _header(payload: bytes, path: str) -> _Header:
+    """The first record of a segment.
+
+    Raises:
+        LedgerError: its version is another, or it is not what such a record says.
+    """
+    version = _HEAD.unpack_from(payload)[1]
+    if version != VERSION:
+        raise LedgerError(f"capture: {path} has version {version}: only {VERSION} is known")
+    try:
+        header = json.loads(payload[_HEAD.size :])
+        return _Header(str(header["run"]), str(header["protocol"]), int(header["first_arrival"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerError(f"capture: {path} has a header that cannot be read") from error
+
+
+class CaptureReader:
+    """Iterate over the units of a capture, per listener in the order of arrival.
+
+    What cannot be read is passed over and listed in ``problems``, which is complete when the
+    iteration is. A capture that is still being written may be read: its last segment is unclosed.
+
+    Args:
+        path: a capture's directory, or one segment.
+
+    Raises:
+        LedgerError: there is nothing of that name, or a segment of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        path = os.fspath(path)
+        self.problems: list[Problem] = []
+        try:
+            if os.path.isdir(path):
+                self._directory = path
+                self._listeners = _segments(path)
+            else:
+                os.stat(path)
+                self._directory, name = os.path.split(path)
+                match = _NAME.fullmatch(name)
+                if match is None:
+                    raise LedgerError(f"capture: {path} is no segment: its name is <listener>-<nnnnnn>.cap")
+                self._listeners = {match["listener"]: [(int(match["number"]), name)]}
+        except OSError as error:
+            if isinstance(error, LedgerError):
+                raise
+            raise LedgerError(f"capture: {path}: {error.strerror}") from error
+        self._whole = os.path.isdir(path)
+
+    @property
+    def listeners(self) -> list[str]:
+        return sorted(self._listeners)
+
+    @property
+    def segments(self) -> list[str]:
+        """File names, in the order in which they are read."""
+        return [name for listener in self.listeners for _, name in self._listeners[listener]]
+
+    def __iter__(self) -> Iterator[Unit]:
+        self.problems.clear()
+        for listener in self.listeners:
+            expected = 1 if self._whole else 0  # 0: whatever comes first
+            for _, name in self._listeners[listener]:
+                expected = yield from self._segment(listener, name, expected)
+
+    def _expect(self, name: str, offset: int, expected: int, arrival: int) -> None:
+        if expected and arrival != expected:
+            reason = f"arrival {arrival} where {expected} was due"
+            self.problems.append(Problem("gap", name, offset, reason, expected, arrival - 1))
+
+    def _segment(self, listener: str, name: str, expected: int) -> Generator[Unit, None, int]:
+        """Its units; returns the arrival that is due next."""
+        run = protocol = ""
+        peers: dict[int, str] = {}
+        closed = False
+        offset = 0
+        with open(os.path.join(self._directory, name), "rb") as file:
+            for offset, _, payload, problem in _records(file):
+                if problem:
+                    if problem != "torn":
+                        self.problems.append(Problem("damage", name, offset, problem))
+                    continue
+                kind = payload[0]
+                if closed:
+                    self.problems.append(Problem("damage", name, offset, "a record after the end record"))
+                if kind == SEGMENT:
+                    run, protocol, first = _header(payload, name)
+                    self._expect(name, offset, expected, first)
+                    expected = first
+                elif kind == STREAM:
+                    stream = _STREAM.unpack_from(payload)[1]
+                    peers[stream] = payload[_STREAM.size :].decode("utf-8", "replace")
+                elif kind == UNIT:
+                    _, direction, _, stream, arrival, at = _UNIT.unpack_from(payload)
+                    self._expect(name, offset, expected, arrival)
+                    expected = arrival + 1
+                    peer, raw = peers.get(stream, ""), payload[_UNIT.size :]
+                    yield Unit(
+                        listener, protocol, run, name, offset, direction, stream, peer, arrival, at, raw
+                    )
+                elif kind == END:
+                    closed = True
+                    arrival = _END.unpack_from(payload)[1]
+                    self._expect(name, offset, expected, arrival)
+                    expected = arrival
+                else:
+                    self.problems.append(Problem("damage", name, offset, f"a record of unknown type {kind}"))
+        if not closed:
+            self.problems.append(Problem("unclosed", name, offset, "no end record"))
+        return expected

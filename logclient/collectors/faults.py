@@ -1,0 +1,273 @@
+"""Faults a collector commits on request: the grammar, and when each one strikes.
+
+::
+
+    cut-before-ack=every:5,delay-ack=p:0.1:200ms,discard=every:7:max:20,seed=3
+
+Every item but ``seed`` is a fault and its terms, parted by colons:
+
+=================  =============================================================================
+``every:N``        at each N-th wire unit (1 when neither ``every`` nor ``p`` is given)
+``p:X``            at each unit with probability X
+``from:N``         not before the N-th unit, which is then the first that counts
+``max:N``          at most N times
+``per-connection``  units, ``from`` and ``max`` are counted for each connection by itself
+=================  =============================================================================
+
+=====================  =========================================================================
+``cut-before-write``   the unit is not captured, the connection is cut
+``cut-before-ack``     captured, then cut before the ack
+``cut-after-ack``      captured and acknowledged, then cut
+``stall``              captured, and this connection never gets an ack again; ``:alive`` goes on
+                       sending keep-alives
+``partial-cut[:k]``    ack k events of the window (default half of them), then cut
+``partial-ack[:k]``    ack k events, then all
+``delay-ack:TIME``     the ack waits (``200ms``, ``1.5s``)
+``keepalive[:n]``      n keep-alives (default 1) before the ack
+``discard``            acknowledged and thrown away
+``swap[:TIME]``        captured after the next unit of its connection; given up when there is none
+                       within TIME (default 1 s)
+``duplicate``          captured twice
+``corrupt``            a byte of one event's body is flipped; what is captured is still JSON with
+                       the same id
+``add``                an event that was never sent is added to what is captured
+=====================  =========================================================================
+
+The same seed and input give the same faults: each fault has a random stream of its own, drawn from
+once per unit. A unit suffers at most one of the last five (the first of them in this order:
+discard, swap, duplicate, corrupt, add) and is then answered as an honest one would be, without a
+cut or a stall, so that the ids in the witness file are exactly the ids in the verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from random import Random
+from typing import NamedTuple
+
+from logclient.errors import ConfigError, LedgerError
+
+__all__ = ["Act", "Fault", "Faults", "Plan", "Witness"]
+
+#: Faults on data, whose events are named in the witness file. At most one strikes a unit.
+LIES = ("discard", "swap", "duplicate", "corrupt", "add")
+#: Faults that end what can be said on a connection. At most one strikes a unit.
+ENDS = ("cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall")
+#: Faults on how the ack is given; they go together.
+MANNERS = ("partial-ack", "delay-ack", "keepalive")
+NAMES = LIES + ENDS + MANNERS
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+
+
+class Fault(NamedTuple):
+    """One item of a specification."""
+
+    name: str
+    every: int = 0  # 0: by probability
+    p: float = 0.0
+    first: int = 1
+    limit: int = 0  # 0: none
+    per_connection: bool = False
+    value: float = 0.0  # seconds, events or number of keep-alives; stall: 1 = alive
+
+
+class Act(NamedTuple):
+    """A fault that strikes this unit."""
+
+    fault: Fault
+    scope: int  # number of the connection, 0 when counted over all
+    seed: str  # for what must be chosen at random inside the unit
+
+    @property
+    def random(self) -> Random:
+        return Random(self.seed)
+
+
+class Plan(NamedTuple):
+    """What happens to one unit. ``lie`` is one of LIES, ``end`` one of ENDS."""
+
+    lie: Act | None = None
+    end: Act | None = None
+    partial: Act | None = None
+    delay: Act | None = None
+    keepalive: Act | None = None
+
+
+HONEST = Plan()
+
+
+class Faults:
+    """The faults of one collector; one unit after the other is asked about with ``plan``.
+
+    Raises:
+        ConfigError: unknown fault or term, or a number that breaks its rule.
+    """
+
+    def __init__(self, spec: str = "") -> None:
+        self.seed = 0
+        self.faults: list[Fault] = []
+        for item in filter(None, (item.strip() for item in spec.split(","))):
+            name, equals, terms = item.partition("=")
+            if name == "seed":
+                self.seed = _whole("seed", terms, 0)
+            elif name not in NAMES:
+                raise ConfigError(f"faults: {name!r} is no fault: {', '.join(NAMES)}, or seed")
+            elif any(fault.name == name for fault in self.faults):
+                raise ConfigError(f"faults: {name} is given twice")
+            elif not equals or not terms:
+                raise ConfigError(f"faults: {name} must say when, as in {name}=every:5")
+            else:
+                self.faults.append(_fault(name, terms.split(":")))
+        self._units: dict[int, int] = {}  # scope -> units seen
+        self._done: dict[tuple[str, int], int] = {}
+        self._streams: dict[tuple[str, int], Random] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.faults)
+
+    @property
+    def lies(self) -> bool:
+        """Some fault acts on data."""
+        return any(fault.name in LIES for fault in self.faults)
+
+    @property
+    def done(self) -> dict[str, int]:
+        """How often each fault has struck."""
+        totals = {fault.name: 0 for fault in self.faults}
+        for (name, _), times in self._done.items():
+            totals[name] += times
+        return totals
+
+    def plan(self, connection: int, *, paired: bool = False) -> Plan:
+        """What happens to the next unit of this connection (numbered from 1 as accepted).
+
+        Args:
+            paired: the unit is the second of a swap, which no other lie and no end may strike.
+        """
+        if not self.faults:
+            return HONEST
+        for scope in (0, connection):
+            self._units[scope] = self._units.get(scope, 0) + 1
+        struck: dict[str, Act] = {}
+        for fault in self.faults:
+            act = self._strikes(fault, connection if fault.per_connection else 0)
+            if act is not None:
+                struck[fault.name] = act
+        lie = end = None
+        if not paired:
+            lie = next((struck[name] for name in LIES if name in struck), None)
+            if lie is None:
+                end = next((struck[name] for name in ENDS if name in struck), None)
+        plan = Plan(lie, end, struck.get("partial-ack"), struck.get("delay-ack"), struck.get("keepalive"))
+        for act in plan:
+            if act is not None:
+                key = act.fault.name, act.scope
+                self._done[key] = self._done.get(key, 0) + 1
+        return plan
+
+    def give_back(self, act: Act) -> None:
+        """It could not be done to this unit: it does not count in ``max``."""
+        self._done[act.fault.name, act.scope] -= 1
+
+    def _strikes(self, fault: Fault, scope: int) -> Act | None:
+        count = self._units[scope] - fault.first + 1
+        if count < 1:
+            return None
+        if fault.every:
+            strikes = count % fault.every == 0
+        else:
+            stream = self._streams.get((fault.name, scope))
+            if stream is None:
+                stream = self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
+            strikes = stream.random() < fault.p
+        if not strikes or (fault.limit and self._done.get((fault.name, scope), 0) >= fault.limit):
+            return None
+        return Act(fault, scope, f"{self.seed} {fault.name} {scope} {count}")
+
+
+def _whole(field: str, text: str, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise ConfigError(f"faults: {field}: {text!r} must be a whole number of at least {least}")
+    return int(text)
+
+
+def _time(field: str, text: str) -> float:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"faults: {field}: {text!r} must be a time such as 200ms or 1.5s")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+def _fault(name: str, terms: list[str]) -> Fault:
+    fault = Fault(name, value=1.0 if name in ("swap", "keepalive") else 0.0)
+    given: set[str] = set()
+    rest = iter(terms)
+    for term in rest:
+        field = f"{name}: {term}" if term else name
+        kind = term if term in ("every", "p", "from", "max", "per-connection") else "value"
+        if kind in given:
+            raise ConfigError(f"faults: {field} is given twice")
+        given.add(kind)
+        if kind == "per-connection":
+            fault = fault._replace(per_connection=True)
+        elif kind == "every":
+            fault = fault._replace(every=_whole(field, next(rest, ""), 1))
+        elif kind == "from":
+            fault = fault._replace(first=_whole(field, next(rest, ""), 1))
+        elif kind == "max":
+            fault = fault._replace(limit=_whole(field, next(rest, ""), 1))
+        elif kind == "p":
+            text = next(rest, "")
+            if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
+                raise ConfigError(f"faults: {field}: {text!r} must be a number over 0 and at most 1")
+            fault = fault._replace(p=float(text))
+        elif name in ("delay-ack", "swap"):
+            fault = fault._replace(value=_time(name, term))
+        elif name in ("keepalive", "partial-ack", "partial-cut"):
+            fault = fault._replace(value=_whole(name, term, 1))
+        elif name == "stall" and term == "alive":
+            fault = fault._replace(value=1.0)
+        else:
+            terms_are = "every:N, p:X, from:N, max:N, per-connection"
+            raise ConfigError(f"faults: {name}: {term!r} is none of its terms: {terms_are}")
+    if "p" in given and "every" in given:
+        raise ConfigError(f"faults: {name}: every and p exclude each other")
+    if "p" not in given and "every" not in given:
+        fault = fault._replace(every=1)
+    if name == "delay-ack" and "value" not in given:
+        raise ConfigError("faults: delay-ack must say how long, as in delay-ack=p:0.1:200ms")
+    return fault
+
+
+class Witness:
+    """What a lying collector did, on file: a JSON line ``{"fault", "ids"}`` for each lie.
+
+    It is kept apart from ledger and capture, so that a verdict made without it can be compared.
+
+    Raises:
+        ConfigError: the path lies in the capture.
+        LedgerError: the file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], capture: str | os.PathLike[str] | None = None) -> None:
+        self.path = os.fspath(path)
+        if capture is not None:
+            inside = os.path.realpath(capture)
+            if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
+                raise ConfigError(f"witness: {self.path} must lie outside the capture")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._fd = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise LedgerError(f"witness: {self.path}: {error.strerror}") from error
+
+    def write(self, fault: str, ids: list[str]) -> None:
+        os.write(self._fd, json.dumps({"fault": fault, "ids": ids}, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
