@@ -38,7 +38,8 @@ class TestGrammar:
         assert (fault.every, fault.limit, fault.first, fault.per_connection) == (5, 2, 3, True)
 
     def test_values(self):
-        spec = "delay-ack=1.5s:every:2, keepalive=every:2:3,partial-ack=every:3:7,swap=every:9:50ms,stall=p:1:alive"
+        spec = "delay-ack=1.5s:every:2, keepalive=every:2:3,partial-ack=every:3:7,"
+        spec += "swap=every:9:50ms,stall=p:1:alive"
         assert [f.value for f in Faults(spec).faults] == [1.5, 3, 7, 0.05, 1]
 
     @pytest.mark.parametrize("spec", ["", " ", ",", "seed=5"])
@@ -200,5 +201,5 @@ class TestWitness:
         Witness(tmp_path / "capture.w", tmp_path / "capture").close()
 
     def test_a_path_that_cannot_be(self, tmp_path):
-        with pytest.raises(LedgerError, match="witness: .*No such file"):
+        with pytest.raises(LedgerError, match=r"witness: .*No such file"):
             Witness(tmp_path / "none" / "w")
