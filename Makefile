@@ -24,6 +24,7 @@ $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "logclient needs Python 3.11 or newer: $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { echo "$(PYTHON) has no headers to compile against: install its development package (Debian: python3-dev)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -82,7 +83,8 @@ bench: build deps-bench
 mutants: build
 	@$(PY) tests/mutants.py $(ARGS)
 
-lint: build
+lint: deps $(VENV)/.installed
+	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PATH="$(BIN):$$PATH" cython-lint _ext
