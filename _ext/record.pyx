@@ -1,0 +1,1541 @@
+"""Documents: a LogRecord or a mapping becomes the bytes that travel, in the caller's thread.
+
+One pass in C writes the document into a buffer on the stack (longer ones move to the heap) and puts it
+into the hand-off. No lock is taken and nothing is shared between two calls, so a log call in a
+destructor or a signal handler, in the middle of another one, finds nothing half done.
+
+Two forms of the same document: a JSON object (Lumberjack version 2), and the pair block of Lumberjack
+version 1: a 32-bit count, then that many keys and values, each behind its 32-bit length.
+
+What has no encoding of its own is changed and counted as mangled: NaN and infinities become null,
+lone surrogates U+FFFD, bytes text with U+FFFD for what is no UTF-8, keys strings, unknown objects
+``str()``. A cycle, or nesting deeper than 128, has none at all: the event fails as unencodable.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+
+from logclient._ext.handoff cimport PUT_FORKED, PUT_FULL, Handoff
+from logclient._ext.hot cimport (
+    K_DOCUMENT,
+    K_ID1_TAKEN,
+    K_ID2_TAKEN,
+    K_RAW,
+    K_TOMB,
+    R_NONE,
+    R_TOO_LARGE,
+    R_UNENCODABLE,
+)
+
+import logging
+import sys
+from collections.abc import Mapping
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        const char *tp_name
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+    void Py_INCREF(PyObject *o)
+    void Py_DECREF(PyObject *o)
+    PyObject *Py_None
+    PyObject *Py_True
+    PyObject *Py_False
+    int PyUnicode_CheckExact(PyObject *o) nogil
+    int PyUnicode_Check(PyObject *o) nogil
+    int PyLong_CheckExact(PyObject *o) nogil
+    int PyLong_Check(PyObject *o) nogil
+    int PyFloat_CheckExact(PyObject *o) nogil
+    int PyFloat_Check(PyObject *o) nogil
+    double PyFloat_AS_DOUBLE(PyObject *o) nogil
+    int PyDict_CheckExact(PyObject *o) nogil
+    int PyDict_Check(PyObject *o) nogil
+    int PyList_CheckExact(PyObject *o) nogil
+    int PyList_Check(PyObject *o) nogil
+    int PyTuple_CheckExact(PyObject *o) nogil
+    int PyTuple_Check(PyObject *o) nogil
+    Py_ssize_t PyList_GET_SIZE(PyObject *o) nogil
+    PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o) nogil
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
+    int PyDict_Next(PyObject *d, Py_ssize_t *pos, PyObject **key, PyObject **value)
+    long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow) except? -1
+    double PyFloat_AsDouble(object o) except? -1
+    char *PyOS_double_to_string(double v, char code, int precision, int flags, int *kind) except NULL
+    void PyMem_Free(void *p)
+    unsigned long PyThread_get_thread_ident() nogil
+    object PyObject_GenericGetDict(object o, void *context)
+    object PyUnicode_FromObject(object o)
+    object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030C0000
+    #define lc_ready(s) PyUnicode_READY(s)      /* a string of the old C API may not be in its final form */
+    #else
+    #define lc_ready(s) 0
+    #endif
+    #ifdef Py_GIL_DISABLED
+    #define LC_SHARED 1
+    #else
+    #define LC_SHARED 0
+    #endif
+    """
+    int lc_ready(PyObject *s)
+    bint LC_SHARED           # another thread may change a container while it is read
+    bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
+    int PyUnicode_KIND(PyObject *s) nogil
+    void *PyUnicode_DATA(PyObject *s) nogil
+    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *s) nogil
+    enum: Py_DTSF_ADD_DOT_0
+    enum: PyUnicode_1BYTE_KIND
+    enum: PyUnicode_2BYTE_KIND
+
+cdef extern from "text.h" nogil:
+    enum: LC_SLACK
+    enum: LC_WORST
+    int lc_own_thread
+    uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
+    uint8_t *lc_quote2(uint8_t *to, const uint16_t *source, size_t n, int *bad)
+    uint8_t *lc_quote4(uint8_t *to, const uint32_t *source, size_t n, int *bad)
+    uint8_t *lc_plain(uint8_t *to, const void *source, int kind, size_t n, int *bad)
+    uint8_t *lc_int(uint8_t *to, int64_t v)
+    uint8_t *lc_float(uint8_t *to, double v)
+    uint8_t *lc_time(uint8_t *to, int64_t us)
+    long long llrint(double v)
+    int isfinite(double v)
+
+ECS_VERSION = "8.11.0"       # also inside the literal in _fill
+
+cdef enum:
+    STACK = 8192
+    SEGMENT = 1024           # characters for which room is made at once
+    MAX_DEPTH = 128
+    NUMBER_BITS = 1023       # integers no double can hold make a real server refuse the whole window
+    FIRST_US = -62135596800000000     # the years 1 ...
+    LAST_US = 253402300799999999      # ... to 9999
+
+# The attributes of a record that a document needs.
+cdef enum:
+    S_NAME, S_MSG, S_ARGS, S_LEVELNAME, S_LEVELNO, S_FILENAME, S_EXC_INFO, S_EXC_TEXT, S_STACK_INFO, S_LINENO
+    S_FUNCNAME, S_CREATED, S_THREAD, S_THREADNAME, S_PROCESSNAME, S_PROCESS
+    S_UNUSED
+    SLOTS
+    ORDER = 32
+
+cdef tuple SLOT_NAMES = (
+    "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
+    "funcName", "created", "thread", "threadName", "processName", "process",
+)
+
+# Keys of our own: the user's own value for one of them replaces ours.
+cdef enum:
+    T_TIMESTAMP = 1 << 0
+    T_LEVEL = 1 << 1
+    T_MESSAGE = 1 << 2
+    T_ECS = 1 << 3
+    T_LOGGER = 1 << 4
+    T_FILE = 1 << 5
+    T_LINE = 1 << 6
+    T_FUNCTION = 1 << 7
+    T_PID = 1 << 8
+    T_PROCESS = 1 << 9
+    T_THREAD_ID = 1 << 10
+    T_THREAD = 1 << 11
+    T_ERROR_TYPE = 1 << 12
+    T_ERROR_MESSAGE = 1 << 13
+    T_STACK_TRACE = 1 << 14
+    T_FLAGS = 1 << 15
+    T_METADATA = 1 << 16
+    T_EVENT_ID = 1 << 17
+    T_EVENT = 1 << 18
+
+cdef enum:
+    WHOLE = 0
+    BLANK = 1                # to find out what the rest of the document takes
+    CUT = 2
+
+
+# A document being written. Functions that write return 0, -1 when the event fails (`reason` says why, no
+# Python error is set) or -2 with a Python error set that is not ours to keep (KeyboardInterrupt).
+ctypedef struct Out:
+    uint8_t *p
+    uint8_t *end
+    uint8_t *base
+    uint8_t *heap            # NULL while `base` is on the stack
+    size_t limit
+    size_t room              # for the message, in state CUT
+    size_t value             # offset of the value of the pair being written
+    uint32_t mangled
+    uint32_t taken
+    uint32_t pairs           # written so far
+    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN
+    uint8_t reason
+    uint8_t cut
+    bint block               # a pair block, not a JSON object
+    bint plain               # strings are written as they are: directly in a pair block
+
+
+cdef inline void _begin(Out *o, uint8_t *stack, size_t size, size_t limit, bint block, uint8_t cut,
+                        size_t room) noexcept nogil:
+    o.p = o.base = stack
+    o.end = stack + size
+    o.heap = NULL
+    o.limit = limit
+    o.room = room
+    o.value = 0
+    o.mangled = 0
+    o.taken = 0
+    o.pairs = 0
+    o.flags = 0
+    o.reason = <uint8_t> R_NONE
+    o.cut = cut
+    o.block = block
+    o.plain = block
+    if block:
+        o.p += 4
+
+
+cdef int _grow(Out *o, size_t more) noexcept nogil:
+    cdef size_t used = <size_t> (o.p - o.base)
+    cdef size_t want = 2 * <size_t> (o.end - o.base)
+    cdef uint8_t *heap
+    if used > o.limit:
+        o.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    if want < used + more:
+        want = used + more
+    heap = <uint8_t *> realloc(o.heap, want)
+    if heap == NULL:
+        o.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if o.heap == NULL:
+        memcpy(heap, o.base, used)
+    o.heap = o.base = heap
+    o.p = heap + used
+    o.end = heap + want
+    return 0
+
+
+cdef inline int _reserve(Out *o, size_t more) noexcept nogil:
+    if <size_t> (o.end - o.p) < more:
+        return _grow(o, more)
+    return 0
+
+
+cdef inline int _raw(Out *o, const char *text, size_t n) noexcept nogil:
+    if _reserve(o, n + LC_SLACK) < 0:
+        return -1
+    memcpy(o.p, text, n)
+    o.p += n
+    return 0
+
+
+# -- strings and numbers
+
+cdef int _chars_wide(Out *o, PyObject *s) noexcept:
+    # Any string, a segment at a time: room for the worst case of a megabyte would be six.
+    cdef size_t n, step, at = 0
+    cdef int kind, bad = 0
+    cdef uint8_t *data
+    if lc_ready(s) < 0:
+        o.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    n = <size_t> PyUnicode_GET_LENGTH(s)
+    kind = PyUnicode_KIND(s)
+    data = <uint8_t *> PyUnicode_DATA(s)
+    if n > o.limit:
+        o.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    while at < n:
+        step = n - at
+        if step > SEGMENT:
+            step = SEGMENT
+        if _reserve(o, LC_WORST * step + 2 * LC_SLACK) < 0:
+            return -1
+        if o.plain:
+            o.p = lc_plain(o.p, data + at * kind, kind, step, &bad)
+        elif kind == PyUnicode_1BYTE_KIND:
+            o.p = lc_quote1(o.p, data + at, step)
+        elif kind == PyUnicode_2BYTE_KIND:
+            o.p = lc_quote2(o.p, <uint16_t *> data + at, step, &bad)
+        else:
+            o.p = lc_quote4(o.p, <uint32_t *> data + at, step, &bad)
+        at += step
+    if bad:
+        o.mangled += 1
+    return 0
+
+
+# The characters of a str, without quotes. Leaves room for the closing quote.
+cdef inline int _chars(Out *o, PyObject *s) noexcept:
+    cdef size_t n
+    if PyUnicode_IS_COMPACT_ASCII(s) and not o.plain:
+        n = <size_t> PyUnicode_GET_LENGTH(s)
+        if n <= SEGMENT:
+            if _reserve(o, LC_WORST * n + 2 * LC_SLACK) < 0:
+                return -1
+            o.p = lc_quote1(o.p, <uint8_t *> PyUnicode_DATA(s), n)
+            return 0
+    if _reserve(o, 2 * LC_SLACK) < 0:
+        return -1
+    return _chars_wide(o, s)
+
+
+cdef inline int _string(Out *o, PyObject *s) noexcept:
+    if o.plain:
+        return _chars(o, s)
+    if _reserve(o, LC_SLACK) < 0:
+        return -1
+    o.p[0] = c'"'
+    o.p += 1
+    if _chars(o, s) < 0 or _reserve(o, LC_SLACK) < 0:
+        return -1
+    o.p[0] = c'"'
+    o.p += 1
+    return 0
+
+
+cdef int _integer(Out *o, PyObject *v) except -2:
+    cdef int overflow = 0
+    cdef long long value = PyLong_AsLongLongAndOverflow(v, &overflow)
+    if overflow == 0:
+        if _reserve(o, 24) < 0:
+            return -1
+        o.p = lc_int(o.p, value)
+        return 0
+    return _huge(o, <object> v)
+
+
+cdef int _huge(Out *o, object v) except -2:
+    cdef str text
+    try:
+        text = int.__repr__(v)
+    except ValueError:       # longer than sys.get_int_max_str_digits()
+        text = hex(v)
+    if int.bit_length(v) > NUMBER_BITS:
+        o.mangled += 1
+        return _string(o, <PyObject *> text)
+    if _reserve(o, <size_t> len(text) + LC_SLACK) < 0:
+        return -1
+    o.p = lc_quote1(o.p, <uint8_t *> PyUnicode_DATA(<PyObject *> text), <size_t> len(text))
+    return 0
+
+
+cdef int _float(Out *o, double v) except -2:
+    cdef uint8_t *p
+    cdef char *text
+    cdef int status = 0
+    if _reserve(o, 40) < 0:
+        return -1
+    p = lc_float(o.p, v)
+    if p != NULL:
+        o.p = p
+        return 0
+    if not isfinite(v):
+        o.mangled += 1
+        return _raw(o, b"null", 4)
+    text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
+    p = <uint8_t *> text
+    while p[0]:
+        p += 1
+    status = _raw(o, text, <size_t> (p - <uint8_t *> text))
+    PyMem_Free(text)
+    return status
+
+
+# -- values
+
+cdef inline bint _simple(PyObject *v) noexcept:
+    # Encoded without running any Python code: nobody can take the object away meanwhile.
+    return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
+
+
+cdef int _value(Out *o, PyObject *v, int depth) except -2:
+    if PyUnicode_CheckExact(v):
+        return _string(o, v)
+    if PyLong_CheckExact(v):
+        return _integer(o, v)
+    if v == Py_None:
+        return _raw(o, b"null", 4)
+    if v == Py_True:
+        return _raw(o, b"true", 4)
+    if v == Py_False:
+        return _raw(o, b"false", 5)
+    if PyFloat_CheckExact(v):
+        return _float(o, PyFloat_AS_DOUBLE(v))
+    if PyDict_CheckExact(v):
+        return _dict(o, v, depth)
+    if PyList_CheckExact(v) or PyTuple_CheckExact(v):
+        return _list(o, v, depth)
+    return _other(o, <object> v, depth)
+
+
+cdef int _nested(Out *o, PyObject *v, int depth) except -2:
+    # A value of a container that could lose it while Python code runs.
+    cdef int status
+    if _simple(v):
+        return _value(o, v, depth)
+    Py_INCREF(v)
+    try:
+        return _value(o, v, depth)
+    finally:
+        Py_DECREF(v)
+
+
+cdef int _dict(Out *o, PyObject *d, int depth) except -2:
+    cdef bint plain = o.plain
+    cdef size_t start
+    cdef uint32_t mangled = o.mangled
+    cdef int status
+    cdef dict copy
+    if depth >= MAX_DEPTH:
+        o.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if _reserve(o, LC_SLACK) < 0:
+        return -1
+    o.plain = False
+    start = <size_t> (o.p - o.base)
+    if LC_SHARED:
+        copy = dict(<object> d)
+        status = _items(o, <PyObject *> copy, depth)
+    else:
+        status = _items(o, d, depth)
+    if status == 1:
+        # A key that is no string, or no proper one: it becomes one, and might then be there twice.
+        o.p = o.base + start
+        o.mangled = mangled
+        copy = _normal(o, <object> d, None)
+        if copy is None:
+            return -1
+        status = _items(o, <PyObject *> copy, depth)
+        if status == 1:
+            o.reason = <uint8_t> R_UNENCODABLE
+            status = -1
+    o.plain = plain
+    return status
+
+
+# 0, or 1 for a key that needs _normal.
+cdef int _items(Out *o, PyObject *d, int depth) except -2:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    cdef size_t start = <size_t> (o.p - o.base)
+    cdef uint32_t mangled
+    cdef int status
+    o.p[0] = c'{'
+    o.p += 1
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k):
+            return 1
+        mangled = o.mangled
+        if _string(o, k) < 0 or _reserve(o, LC_SLACK) < 0:
+            return -1
+        if o.mangled != mangled:
+            return 1
+        o.p[0] = c':'
+        o.p += 1
+        status = _nested(o, v, depth + 1)
+        if status < 0:
+            return status
+        if _reserve(o, LC_SLACK) < 0:
+            return -1
+        o.p[0] = c','
+        o.p += 1
+    if <size_t> (o.p - o.base) > start + 1:
+        o.p -= 1
+    o.p[0] = c'}'
+    o.p += 1
+    return 0
+
+
+cdef int _list(Out *o, PyObject *items, int depth) except -2:
+    cdef bint plain = o.plain
+    cdef bint is_list = PyList_Check(items)
+    cdef PyObject *v
+    cdef object copy
+    cdef Py_ssize_t i = 0
+    cdef int status
+    if depth >= MAX_DEPTH:
+        o.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if LC_SHARED and is_list:
+        copy = tuple(<object> items)
+        items = <PyObject *> copy
+        is_list = False
+    if _raw(o, b"[", 1) < 0:
+        return -1
+    o.plain = False
+    while i < (PyList_GET_SIZE(items) if is_list else PyTuple_GET_SIZE(items)):
+        v = PyList_GET_ITEM(items, i) if is_list else PyTuple_GET_ITEM(items, i)
+        status = _nested(o, v, depth + 1)
+        if status < 0:
+            return status
+        if _raw(o, b",", 1) < 0:
+            return -1
+        i += 1
+    o.plain = plain
+    if i:
+        o.p -= 1
+    return _raw(o, b"]", 1)
+
+
+cdef int _other(Out *o, object v, int depth) except -2:
+    # Subclasses of the plain types by their value; what has another form by that; the rest by str().
+    cdef object other
+    if isinstance(v, str):
+        return _string(o, <PyObject *> v)
+    if isinstance(v, int):
+        return _integer(o, <PyObject *> v)
+    if isinstance(v, float):
+        return _float(o, PyFloat_AS_DOUBLE(<PyObject *> v))
+    try:
+        if isinstance(v, (list, tuple)):
+            other = tuple(v)
+        elif isinstance(v, (set, frozenset)):
+            other = list(v)
+        elif isinstance(v, Mapping):
+            other = dict(v)
+        else:
+            other = _text(o, v)
+    except Exception:
+        other = _unprintable(o, v)
+    return _value(o, <PyObject *> other, depth)
+
+
+cdef bint _known(object v) except -1:
+    # Types whose str() is their proper text. Modules that were never imported have no instances.
+    cdef tuple row
+    for row in (("uuid", "UUID"), ("decimal", "Decimal"), ("enum", "Enum"), ("pathlib", "PurePath")):
+        module = sys.modules.get(row[0])
+        if module is not None:
+            kind = getattr(module, row[1], None)
+            if isinstance(kind, type) and isinstance(v, kind):
+                return True
+    return False
+
+
+cdef str _text(Out *o, object v):
+    if isinstance(v, (bytes, bytearray, memoryview)):
+        o.mangled += 1
+        return str(bytes(v), "utf-8", "replace")
+    module = sys.modules.get("datetime")
+    if module is not None and isinstance(v, (module.date, module.time)):
+        # ISO 8601 with its T, which is what makes Elasticsearch see a date.
+        return _exact(v.isoformat())
+    if not _known(v):
+        o.mangled += 1
+    return _exact(str(v))
+
+
+cdef inline str _exact(object text):
+    return text if type(text) is str else PyUnicode_FromObject(text)
+
+
+cdef str _unprintable(Out *o, object v):
+    o.mangled += 1
+    return f"<unprintable {type(v).__name__}>"
+
+
+# -- keys
+
+cdef bint _has_surrogate(str text) noexcept:
+    cdef Py_ssize_t i
+    cdef Py_UCS4 c
+    if PyUnicode_KIND(<PyObject *> text) == PyUnicode_1BYTE_KIND:
+        return False
+    for i in range(len(text)):
+        c = text[i]
+        if 0xD800 <= c <= 0xDFFF:
+            return True
+    return False
+
+
+cdef str _key(Out *o, object key):
+    cdef str text
+    if type(key) is str:
+        text = key
+    elif isinstance(key, str):
+        text = PyUnicode_FromObject(key)
+    else:
+        o.mangled += 1
+        try:
+            if isinstance(key, (bytes, bytearray)):
+                text = str(bytes(key), "utf-8", "replace")
+            else:
+                text = _exact(str(key))
+        except Exception:
+            text = f"<unprintable {type(key).__name__}>"
+    if _has_surrogate(text):
+        o.mangled += 1
+        text = "".join(["\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text])
+    return text
+
+
+cdef dict _normal(Out *o, object d, dict without):
+    """The mapping with keys that are proper strings, the last of equal ones; None: it cannot be read."""
+    cdef dict copy = {}
+    try:
+        for key, value in list(d.items()):
+            if without is None or key not in without:
+                copy[_key(o, key)] = value
+    except Exception:
+        o.reason = <uint8_t> R_UNENCODABLE
+        return None
+    return copy
+
+
+cdef uint32_t _reserved(PyObject *key) noexcept nogil:
+    # The bit of a key that means something to us, or 0. `key` is an exact str.
+    cdef const char *s
+    cdef Py_ssize_t n
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        return 0
+    s = <const char *> PyUnicode_DATA(key)
+    n = PyUnicode_GET_LENGTH(key)
+    if s[0] == c'@':
+        if n == 9 and memcmp(s, b"@metadata", 9) == 0:
+            return T_METADATA
+        if n == 10 and memcmp(s, b"@timestamp", 10) == 0:
+            return T_TIMESTAMP
+    elif s[0] == c'e':
+        if n == 5 and memcmp(s, b"event", 5) == 0:
+            return T_EVENT
+        if n == 8 and memcmp(s, b"event.id", 8) == 0:
+            return T_EVENT_ID
+        if n == 10 and memcmp(s, b"error.type", 10) == 0:
+            return T_ERROR_TYPE
+        if n == 11 and memcmp(s, b"ecs.version", 11) == 0:
+            return T_ECS
+        if n == 13 and memcmp(s, b"error.message", 13) == 0:
+            return T_ERROR_MESSAGE
+        if n == 17 and memcmp(s, b"error.stack_trace", 17) == 0:
+            return T_STACK_TRACE
+    elif s[0] == c'l':
+        if n == 9 and memcmp(s, b"log.level", 9) == 0:
+            return T_LEVEL
+        if n == 9 and memcmp(s, b"log.flags", 9) == 0:
+            return T_FLAGS
+        if n == 10 and memcmp(s, b"log.logger", 10) == 0:
+            return T_LOGGER
+        if n == 19 and memcmp(s, b"log.origin.function", 19) == 0:
+            return T_FUNCTION
+        if n == 20 and memcmp(s, b"log.origin.file.name", 20) == 0:
+            return T_FILE
+        if n == 20 and memcmp(s, b"log.origin.file.line", 20) == 0:
+            return T_LINE
+    elif s[0] == c'm':
+        if n == 7 and memcmp(s, b"message", 7) == 0:
+            return T_MESSAGE
+    elif s[0] == c'p':
+        if n == 11 and memcmp(s, b"process.pid", 11) == 0:
+            return T_PID
+        if n == 12 and memcmp(s, b"process.name", 12) == 0:
+            return T_PROCESS
+        if n == 17 and memcmp(s, b"process.thread.id", 17) == 0:
+            return T_THREAD_ID
+        if n == 19 and memcmp(s, b"process.thread.name", 19) == 0:
+            return T_THREAD
+    return 0
+
+
+# -- fields at the top of a document
+#
+# A field's literal is given as JSON has it, `,"key":` and for a string the opening quote too; a pair
+# block takes the key out of it. The first comma is overwritten by the opening brace in the end.
+
+cdef int _open_pair(Out *o, const char *key, size_t n) noexcept nogil:
+    if _reserve(o, n + 8 + LC_SLACK) < 0:
+        return -1
+    _big(o.p, <uint32_t> n)
+    memcpy(o.p + 4, key, n)
+    o.p += n + 8
+    o.value = <size_t> (o.p - o.base)
+    o.pairs += 1
+    return 0
+
+
+cdef inline void _big(uint8_t *p, uint32_t v) noexcept nogil:
+    p[0] = <uint8_t> (v >> 24)
+    p[1] = <uint8_t> (v >> 16)
+    p[2] = <uint8_t> (v >> 8)
+    p[3] = <uint8_t> v
+
+
+cdef inline void _close_pair(Out *o) noexcept nogil:
+    _big(o.base + o.value - 4, <uint32_t> (<size_t> (o.p - o.base) - o.value))
+
+
+cdef inline int _open(Out *o, const char *literal, size_t n, bint text) noexcept nogil:
+    if o.block:
+        return _open_pair(o, literal + 2, n - 4 - text)
+    return _raw(o, literal, n)
+
+
+cdef inline int _close(Out *o, bint text) noexcept nogil:
+    if o.block:
+        _close_pair(o)
+    elif text:
+        # _chars has left room.
+        o.p[0] = c'"'
+        o.p += 1
+    return 0
+
+
+cdef inline int _text_field(Out *o, const char *literal, size_t n, PyObject *v) except -2:
+    cdef int status
+    if v == NULL or v == Py_None:
+        return 0
+    if not PyUnicode_CheckExact(v):
+        return _odd_field(o, literal, n, True, v)
+    if _open(o, literal, n, True) < 0 or _chars(o, v) < 0:
+        return -1
+    return _close(o, True)
+
+
+cdef inline int _number_field(Out *o, const char *literal, size_t n, PyObject *v) except -2:
+    cdef int status
+    if v == NULL or v == Py_None:
+        return 0
+    if not PyLong_CheckExact(v):
+        return _odd_field(o, literal, n, False, v)
+    if _open(o, literal, n, False) < 0:
+        return -1
+    status = _integer(o, v)
+    if status < 0:
+        return status
+    return _close(o, False)
+
+
+cdef int _odd_field(Out *o, const char *literal, size_t n, bint text, PyObject *v) except -2:
+    # Somebody put something of their own into an attribute of the record.
+    cdef int status
+    if _open(o, literal, n - text, False) < 0:
+        return -1
+    status = _nested(o, v, 1)
+    if status < 0:
+        return status
+    return _close(o, False)
+
+
+cdef int _message_chars(Out *o, PyObject *s) noexcept:
+    # The message, of which only so much is written as the document has room for.
+    cdef Py_ssize_t i, n
+    cdef size_t room = o.room
+    cdef uint8_t *p
+    cdef uint16_t low
+    cdef uint32_t c
+    cdef int bad = 0, kind
+    cdef void *data
+    if o.cut == WHOLE:
+        return _chars(o, s)
+    if _reserve(o, 2 * LC_SLACK) < 0 or lc_ready(s) < 0:
+        return -1
+    if o.cut == BLANK:
+        return 0
+    n = PyUnicode_GET_LENGTH(s)
+    kind = PyUnicode_KIND(s)
+    data = PyUnicode_DATA(s)
+    for i in range(n):
+        if _reserve(o, 3 * LC_SLACK) < 0:
+            return -1
+        if kind == PyUnicode_1BYTE_KIND:
+            c = (<uint8_t *> data)[i]
+        elif kind == PyUnicode_2BYTE_KIND:
+            c = (<uint16_t *> data)[i]
+        else:
+            c = (<uint32_t *> data)[i]
+        p = lc_plain(o.p, &c, 4, 1, &bad) if o.plain else lc_quote4(o.p, &c, 1, &bad)
+        if <size_t> (p - o.p) > room:
+            break
+        room -= <size_t> (p - o.p)
+        o.p = p
+    if bad:
+        o.mangled += 1
+    return 0
+
+
+cdef int _mark(Out *o) noexcept nogil:
+    # What Filebeat says of a line that it cut.
+    if o.cut == WHOLE:
+        return 0
+    if _open(o, b',"log.flags":', 13, False) < 0 or _raw(o, b'["truncated"]', 13) < 0:
+        return -1
+    return _close(o, False)
+
+
+cdef int _note_carrier(Out *o, uint32_t bit, PyObject *v) except -2:
+    # Has the user filled a carrier of the id?
+    if bit == T_METADATA:
+        o.flags |= <uint8_t> K_ID1_TAKEN
+    elif bit == T_EVENT_ID:
+        o.flags |= <uint8_t> K_ID2_TAKEN
+    elif PyDict_CheckExact(v) and "id" in <dict> v:
+        o.flags |= <uint8_t> K_ID2_TAKEN
+    elif not _simple(v) and isinstance(<object> v, Mapping):
+        try:
+            if "id" in <object> v:
+                o.flags |= <uint8_t> K_ID2_TAKEN
+        except Exception:
+            pass
+    return 0
+
+
+# The user's fields: of a mapping, or of a record's dictionary from `at` on without what `standard` has.
+# 0, or 1 for a key that needs _normal.
+cdef int _fields(Out *o, PyObject *d, Py_ssize_t at, dict standard) except -2:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef uint32_t bit, mangled
+    cdef int status
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k):
+            return 1
+        if standard is not None and <str> k in standard:
+            continue
+        bit = _reserved(k)
+        if bit:
+            if bit >= T_METADATA:
+                _note_carrier(o, bit, v)
+            elif bit == T_FLAGS and o.cut != WHOLE:
+                continue
+        mangled = o.mangled
+        if o.block:
+            if _reserve(o, 4 + 2 * LC_SLACK) < 0:
+                return -1
+            o.p += 4
+            o.value = <size_t> (o.p - o.base)
+            if _chars(o, k) < 0:
+                return -1
+            _close_pair(o)
+            o.p += 4
+            o.value = <size_t> (o.p - o.base)
+            o.pairs += 1
+        else:
+            if _raw(o, b',"', 2) < 0 or _chars(o, k) < 0 or _raw(o, b'":', 2) < 0:
+                return -1
+        if o.mangled != mangled:
+            return 1
+        if bit == T_MESSAGE and o.cut != WHOLE and PyUnicode_Check(v):
+            if not o.block:
+                o.p[0] = c'"'
+                o.p += 1
+            if _message_chars(o, v) < 0:
+                return -1
+            _close(o, True)
+            continue
+        status = _nested(o, v, 1)
+        if status < 0:
+            return status
+        if o.block:
+            _close_pair(o)
+    return 0
+
+
+cdef int _end(Out *o) noexcept nogil:
+    # Brace or count; the last check of the size.
+    if o.block:
+        _big(o.base, o.pairs)
+    else:
+        if _reserve(o, LC_SLACK) < 0:
+            return -1
+        if o.p == o.base:
+            o.p += 1
+        o.base[0] = c'{'
+        o.p[0] = c'}'
+        o.p += 1
+    if <size_t> (o.p - o.base) > o.limit:
+        o.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    return 0
+
+
+# -- the message
+
+cdef int _format(Out *o, PyObject *msg, PyObject *args) noexcept:
+    """`msg % args` for %s and %d of plain values: 1; 0 for anything else (what was written is void)."""
+    cdef const uint8_t *p
+    cdef const uint8_t *q
+    cdef const uint8_t *end
+    cdef PyObject *v
+    cdef Py_ssize_t used = 0
+    cdef Py_ssize_t given = PyTuple_GET_SIZE(args)
+    cdef size_t n
+    cdef int overflow = 0
+    cdef long long number
+    cdef uint8_t c
+    cdef uint8_t *to
+    if not PyUnicode_IS_COMPACT_ASCII(msg) or o.plain or o.cut != WHOLE:
+        return 0
+    n = <size_t> PyUnicode_GET_LENGTH(msg)
+    if n > SEGMENT:
+        return 0
+    p = <uint8_t *> PyUnicode_DATA(msg)
+    end = p + n
+    while True:
+        if _reserve(o, LC_WORST * <size_t> (end - p) + 2 * LC_SLACK + 40) < 0:
+            return -1
+        q = <const uint8_t *> memchr(p, c'%', <size_t> (end - p))
+        if q == NULL:
+            o.p = lc_quote1(o.p, p, <size_t> (end - p))
+            return used == given
+        if q + 1 >= end:
+            return 0
+        o.p = lc_quote1(o.p, p, <size_t> (q - p))
+        p = q + 2
+        c = q[1]
+        if c == c'%':
+            o.p[0] = c'%'
+            o.p += 1
+            continue
+        if used == given:
+            return 0
+        v = PyTuple_GET_ITEM(args, used)
+        used += 1
+        if PyLong_CheckExact(v) and (c == c's' or c == c'd'):
+            number = PyLong_AsLongLongAndOverflow(v, &overflow)
+            if overflow:
+                return 0
+            o.p = lc_int(o.p, number)
+        elif c != c's':
+            return 0
+        elif PyUnicode_CheckExact(v):
+            if _chars(o, v) < 0:
+                return -1
+        elif PyFloat_CheckExact(v):
+            to = lc_float(o.p, PyFloat_AS_DOUBLE(v))
+            if to == NULL:
+                return 0
+            o.p = to
+        elif v == Py_None:
+            memcpy(o.p, b"None", 4)
+            o.p += 4
+        else:
+            return 0
+
+
+cdef str _message(Out *o, object msg, object args):
+    """What ``LogRecord.getMessage`` gives; arguments that do not fit are shown beside the message."""
+    cdef str text
+    try:
+        text = _exact(msg if type(msg) is str else str(msg))
+    except Exception:
+        text = _unprintable(o, msg)
+    try:
+        if args:
+            text = _exact(text % args)
+    except Exception:
+        o.mangled += 1
+        try:
+            text = f"{text} % {args!r}"
+        except Exception:
+            text = f"{text} % <unprintable arguments>"
+    return text
+
+
+cdef str _get_message(Out *o, object record):
+    """The message of a record whose class has its own ``getMessage``."""
+    try:
+        return _exact(record.getMessage())
+    except Exception:
+        return _message(o, getattr(record, "msg", ""), getattr(record, "args", None))
+
+
+# -- the encoder
+
+def own_thread(bint own=True):
+    """Mark (or unmark) the calling thread as one of a sender's: what it logs is ignored."""
+    global lc_own_thread
+    lc_own_thread = own
+
+
+@cython.final
+cdef class Encoder:
+    """Makes documents, and puts them into a hand-off.
+
+    Parameters
+    ----------
+    handoff
+        Where ``send`` and ``log`` put the documents; None when only bytes are wanted.
+    max_event_bytes
+        A longer document fails as too_large.
+    truncate
+        Cut the message of such a document instead, and mark it with ``"log.flags": ["truncated"]``.
+    pairs
+        Make pair blocks (Lumberjack version 1) instead of JSON objects.
+    """
+
+    cdef readonly Handoff handoff
+    cdef readonly size_t max_event_bytes
+    cdef readonly bint truncate
+    cdef readonly bint pairs
+    cdef dict standard               # every attribute that is not the user's -> its slot
+    cdef object order                # keeps the names alive
+    cdef PyObject *names[ORDER]      # as LogRecord.__init__ makes them, so that one pass finds them all
+    cdef uint8_t slots[ORDER]
+    cdef int count
+    cdef object record_type
+    cdef object get_message
+    cdef object format_exception
+
+    def __cinit__(self, Handoff handoff=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
+                  bint pairs=False):
+        self.handoff = handoff
+        self.max_event_bytes = max_event_bytes
+        self.truncate = truncate
+        self.pairs = pairs
+        self.record_type = logging.LogRecord
+        self.get_message = logging.LogRecord.getMessage
+        self.format_exception = logging.Formatter().formatException
+        slots = {name: i for i, name in enumerate(SLOT_NAMES)}
+        self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
+        self.standard = {name: slots.get(name, S_UNUSED) for name in (*self.order, "message", "asctime")}
+        for i, name in enumerate(self.order):
+            self.names[i] = <PyObject *> self.order[i]
+            self.slots[i] = self.standard[name]
+        self.count = len(self.order)
+
+    def encode(self, obj):
+        """(body, kind, mangled values) of a mapping or a string.
+
+        Raises EncodeError (a ValueError) for a cycle or a document that is too large, EncodeTypeError
+        for what is neither.
+        """
+        return self._encode(obj, None, False, None)
+
+    def encode_record(self, record):
+        """(body, kind, mangled values) of a LogRecord. Raises EncodeError."""
+        return self._encode(None, record, True, None)
+
+    def send(self, obj, uint8_t level=2):
+        """Put a mapping or a string: the sequence, or what ``Handoff.push`` gives.
+
+        Raises EncodeError or EncodeTypeError, after the event was counted as failed.
+        """
+        cdef uint8_t stack[STACK]
+        cdef Out o
+        cdef int64_t seq
+        o.heap = NULL
+        try:
+            if self._mapping(&o, stack, obj) < 0:
+                seq = self._tomb(o.reason, level)
+                raise _error(o.reason, obj, self.max_event_bytes)
+            seq = self.handoff.put(o.base, <uint32_t> (o.p - o.base), level, <uint8_t> K_DOCUMENT | o.flags, 0)
+            if o.mangled:
+                self.handoff.count_mangled(o.mangled)
+        finally:
+            free(o.heap)
+        return seq
+
+    cdef int64_t _tomb(self, uint8_t reason, uint8_t level) noexcept nogil:
+        return self.handoff.put(&reason, 1, level, <uint8_t> K_TOMB, 0)
+
+    cdef object _encode(self, object obj, object record, bint is_record, object override):
+        cdef uint8_t stack[STACK]
+        cdef Out o
+        cdef int64_t created_us
+        cdef uint8_t level
+        cdef int status
+        o.heap = NULL
+        try:
+            if is_record:
+                status = self._record(&o, stack, record, override, &created_us, &level)
+            else:
+                status = self._mapping(&o, stack, obj)
+            if status < 0:
+                raise _error(o.reason, record if is_record else obj, self.max_event_bytes)
+            return (PyBytes_FromStringAndSize(<char *> o.base, o.p - o.base), <int> K_DOCUMENT | o.flags,
+                    o.mangled)
+        finally:
+            free(o.heap)
+
+    # -- mappings
+
+    cdef int _mapping(self, Out *o, uint8_t *stack, object obj) except -2:
+        cdef int status
+        cdef dict d
+        _begin(o, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
+        if type(obj) is dict:
+            d = obj
+        elif isinstance(obj, str):
+            d = {"message": obj}
+        elif isinstance(obj, Mapping):
+            try:
+                d = dict(obj)
+            except Exception:
+                o.reason = <uint8_t> R_UNENCODABLE
+                return -1
+        else:
+            o.reason = <uint8_t> R_NONE
+            return -1
+        status = self._mapping_once(o, d)
+        if status == -1 and o.reason == R_TOO_LARGE and self.truncate:
+            for cut in (BLANK, CUT):
+                if cut == CUT and status < 0:
+                    break
+                _again(o, stack, cut, self.pairs)
+                status = self._mapping_once(o, d)
+        return status
+
+    cdef int _mapping_once(self, Out *o, dict d) except -2:
+        cdef int status
+        cdef size_t start = <size_t> (o.p - o.base)
+        cdef dict source = d.copy() if LC_SHARED else d
+        status = _fields(o, <PyObject *> source, 0, None)
+        if status == 1:
+            o.p = o.base + start
+            o.mangled = 0
+            o.pairs = 0
+            o.flags = 0
+            source = _normal(o, d, None)
+            if source is None:
+                return -1
+            status = _fields(o, <PyObject *> source, 0, None)
+            if status == 1:
+                o.reason = <uint8_t> R_UNENCODABLE
+                return -1
+        if status < 0:
+            return status
+        if _mark(o) < 0:
+            return -1
+        return _end(o)
+
+    # -- records
+
+    cdef int _record(self, Out *o, uint8_t *stack, object record, object override, int64_t *created_us,
+                     uint8_t *level) except -2:
+        cdef int status
+        _begin(o, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
+        status = self._fill(o, record, override, created_us, level)
+        if status == -1 and o.reason == R_TOO_LARGE and self.truncate:
+            for cut in (BLANK, CUT):
+                if cut == CUT and status < 0:
+                    break
+                _again(o, stack, cut, self.pairs)
+                status = self._fill(o, record, override, created_us, level)
+        return status
+
+    cdef inline void _walk(self, PyObject *d, PyObject **slot, Py_ssize_t *extra):
+        # One pass over the record's dictionary; *extra is where the first attribute is that logging did not
+        # make, or -1.
+        cdef PyObject *k
+        cdef PyObject *v
+        cdef Py_ssize_t at = 0, before = 0
+        cdef int i = 0
+        extra[0] = -1
+        memset(slot, 0, SLOTS * sizeof(PyObject *))
+        while PyDict_Next(d, &at, &k, &v):
+            if i < self.count and k == self.names[i]:
+                slot[self.slots[i]] = v
+                i += 1
+            elif not PyUnicode_CheckExact(k) or <str> k not in self.standard:
+                if extra[0] < 0:
+                    extra[0] = before
+            else:
+                slot[<int> self.standard[<str> k]] = v
+            before = at
+
+    cdef int _fill(self, Out *o, object record, object override, int64_t *created_us, uint8_t *level) except -2:
+        cdef PyObject *slot[SLOTS]
+        cdef object attributes = PyObject_GenericGetDict(record, NULL)
+        cdef PyObject *d
+        cdef PyObject *v
+        cdef Py_ssize_t extra
+        cdef dict fields = None          # the user's, when they cannot be taken from the record as they are
+        cdef object msg, text = None, exc_info = None, exc_text = None, stack_info = None
+        cdef size_t start
+        cdef int status
+        cdef int64_t us
+        cdef uint32_t taken = 0
+        if LC_SHARED:
+            attributes = attributes.copy()
+        d = <PyObject *> attributes
+        self._walk(d, slot, &extra)
+
+        # What of ours the user replaces has to be known before the first of it is written.
+        if override is None:
+            v = slot[S_MSG]
+            if v != NULL and not PyUnicode_CheckExact(v):
+                msg = <object> v
+                if isinstance(msg, dict) and not (slot[S_ARGS] != NULL and <object> slot[S_ARGS]):
+                    fields = self._merged(o, attributes, extra, msg)
+                    if fields is None:
+                        return -1
+                    self._walk(d, slot, &extra)
+        elif isinstance(override, dict):
+            fields = self._merged(o, attributes, extra, override)
+            if fields is None:
+                return -1
+            self._walk(d, slot, &extra)
+        else:
+            text = override
+        if fields is not None:
+            o.taken = _taken(<PyObject *> fields, 0, None, &status) | T_MESSAGE
+        elif extra >= 0:
+            o.taken = _taken(d, extra, self.standard, &status)
+            if status:
+                fields = _normal(o, attributes, self.standard)
+                if fields is None:
+                    return -1
+                o.taken = _taken(<PyObject *> fields, 0, None, &status)
+                self._walk(d, slot, &extra)
+
+        taken = o.taken
+        us = _created(slot[S_CREATED])
+        created_us[0] = us
+        level[0] = _level(slot[S_LEVELNO])
+        if not taken & T_TIMESTAMP:
+            if _open(o, b',"@timestamp":"', 15, True) < 0 or _reserve(o, 27 + LC_SLACK) < 0:
+                return -1
+            o.p = lc_time(o.p, us)
+            _close(o, True)
+        if not taken & T_LEVEL:
+            status = _level_field(o, slot[S_LEVELNAME])
+            if status < 0:
+                return status
+        if not taken & T_MESSAGE:
+            if _open(o, b',"message":"', 12, True) < 0:
+                return -1
+            status = 0
+            v = slot[S_MSG]
+            if text is None and type(record) is self.record_type and v != NULL and PyUnicode_CheckExact(v):
+                # Without any Python code: the slots stay good.
+                if slot[S_ARGS] == NULL or slot[S_ARGS] == Py_None:
+                    status = 1
+                elif PyTuple_CheckExact(slot[S_ARGS]):
+                    status = PyTuple_GET_SIZE(slot[S_ARGS]) == 0
+                if status:
+                    if _message_chars(o, v) < 0:
+                        return -1
+                elif PyTuple_CheckExact(slot[S_ARGS]):
+                    start = <size_t> (o.p - o.base)
+                    status = _format(o, v, slot[S_ARGS])
+                    if status < 0:
+                        return -1
+                    if status == 0:
+                        o.p = o.base + start
+            if status == 0:
+                if text is None:
+                    if type(record) is not self.record_type and \
+                            getattr(type(record), "getMessage", None) is not self.get_message:
+                        text = _get_message(o, record)
+                    else:
+                        text = _message(o, <object> v if v != NULL else "",
+                                        <object> slot[S_ARGS] if slot[S_ARGS] != NULL else None)
+                    self._walk(d, slot, &extra)
+                if _message_chars(o, <PyObject *> text) < 0:
+                    return -1
+            _close(o, True)
+
+        if not taken & T_ECS:
+            if _open(o, b',"ecs.version":"', 16, True) < 0 or _raw(o, b"8.11.0", 6) < 0:
+                return -1
+            _close(o, True)
+        if not taken & T_LOGGER:
+            status = _text_field(o, b',"log.logger":"', 15, slot[S_NAME])
+            if status < 0:
+                return status
+        if not taken & T_FILE:
+            status = _text_field(o, b',"log.origin.file.name":"', 25, slot[S_FILENAME])
+            if status < 0:
+                return status
+        if not taken & T_LINE:
+            status = _number_field(o, b',"log.origin.file.line":', 24, slot[S_LINENO])
+            if status < 0:
+                return status
+        if not taken & T_FUNCTION:
+            status = _text_field(o, b',"log.origin.function":"', 24, slot[S_FUNCNAME])
+            if status < 0:
+                return status
+        if not taken & T_PID:
+            status = _number_field(o, b',"process.pid":', 15, slot[S_PROCESS])
+            if status < 0:
+                return status
+        if not taken & T_PROCESS:
+            status = _text_field(o, b',"process.name":"', 17, slot[S_PROCESSNAME])
+            if status < 0:
+                return status
+        if not taken & T_THREAD_ID:
+            status = _number_field(o, b',"process.thread.id":', 21, slot[S_THREAD])
+            if status < 0:
+                return status
+        if not taken & T_THREAD:
+            status = _text_field(o, b',"process.thread.name":"', 24, slot[S_THREADNAME])
+            if status < 0:
+                return status
+
+        if _given(slot[S_EXC_INFO]) or _given(slot[S_EXC_TEXT]) or _given(slot[S_STACK_INFO]):
+            exc_info = <object> slot[S_EXC_INFO] if slot[S_EXC_INFO] != NULL else None
+            exc_text = <object> slot[S_EXC_TEXT] if slot[S_EXC_TEXT] != NULL else None
+            stack_info = <object> slot[S_STACK_INFO] if slot[S_STACK_INFO] != NULL else None
+            status = self._error_fields(o, record, exc_info, exc_text, stack_info)
+            if status < 0:
+                return status
+        if _mark(o) < 0:
+            return -1
+        if fields is not None:
+            status = _fields(o, <PyObject *> fields, 0, None)
+        elif extra >= 0:
+            status = _fields(o, d, extra, self.standard)
+        else:
+            status = 0
+        if status == 1:
+            o.reason = <uint8_t> R_UNENCODABLE
+            return -1
+        if status < 0:
+            return status
+        return _end(o)
+
+    cdef dict _merged(self, Out *o, dict attributes, Py_ssize_t extra, dict msg):
+        """The fields of a message that is a mapping (structlog's way), over those of `extra`."""
+        cdef dict fields = {}
+        cdef dict own = _normal(o, msg, None)
+        if own is None:
+            return None
+        if extra >= 0:
+            fields = _normal(o, attributes, self.standard)
+            if fields is None:
+                return None
+            # What structlog passes to its own formatter.
+            fields.pop("_logger", None)
+            fields.pop("_name", None)
+        if "message" not in own and isinstance(own.get("event"), str):
+            # structlog's name for it; `event` is an object in ECS.
+            own = {"message" if key == "event" else key: value for key, value in own.items()}
+        fields.update(own)
+        return fields
+
+    cdef int _error_fields(self, Out *o, object record, object exc_info, object exc_text,
+                           object stack_info) except -2:
+        cdef int status
+        cdef str name, message = None, trace = None
+        cdef object kind = None
+        try:
+            if isinstance(exc_info, BaseException):
+                exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
+            if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
+                kind = exc_info[0]
+                if not exc_text:
+                    exc_text = self.format_exception(exc_info)
+                    record.exc_text = exc_text       # as logging.Formatter does: the next handler needs it too
+        except Exception:
+            exc_text = f"<no stack trace: {sys.exc_info()[0].__name__}>"
+            o.mangled += 1
+        if kind is not None:
+            name = _exact(getattr(kind, "__name__", "")) or "?"
+            try:
+                message = _exact(str(exc_info[1]))
+            except Exception:
+                message = _unprintable(o, exc_info[1])
+            if not o.taken & T_ERROR_TYPE:
+                status = _text_field(o, b',"error.type":"', 15, <PyObject *> name)
+                if status < 0:
+                    return status
+            if not o.taken & T_ERROR_MESSAGE:
+                status = _text_field(o, b',"error.message":"', 18, <PyObject *> message)
+                if status < 0:
+                    return status
+        if o.taken & T_STACK_TRACE:
+            return 0
+        if isinstance(exc_text, str) and exc_text:
+            trace = _exact(exc_text)
+        if isinstance(stack_info, str) and stack_info:
+            trace = _exact(stack_info) if trace is None else f"{trace}\n{stack_info}"
+        return _text_field(o, b',"error.stack_trace":"', 22, <PyObject *> trace)
+
+
+cdef inline bint _given(PyObject *v) noexcept:
+    return v != NULL and v != Py_None
+
+
+cdef void _again(Out *o, uint8_t *stack, uint8_t cut, bint block) noexcept nogil:
+    # The document has turned out too large: once more, to see how much is left for the message, and then with
+    # so much of it.
+    cdef size_t used = <size_t> (o.p - o.base)
+    cdef size_t limit = o.limit
+    free(o.heap)
+    _begin(o, stack, STACK, limit, block, cut, limit - used if cut == CUT else 0)
+
+
+cdef uint32_t _taken(PyObject *d, Py_ssize_t at, dict standard, int *odd) except? 0xFFFFFFFF:
+    # The bits of our keys that are among the user's; *odd: there is a key that needs _normal.
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef uint32_t bits = 0
+    odd[0] = 0
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or _has_surrogate(<str> k):
+            odd[0] = 1
+            return bits
+        if standard is None or <str> k not in standard:
+            bits |= _reserved(k)
+    return bits
+
+
+cdef int64_t _created(PyObject *v) noexcept:
+    cdef double seconds = 0
+    cdef int64_t us
+    if v != NULL and PyFloat_CheckExact(v):
+        seconds = PyFloat_AS_DOUBLE(v)
+    elif v != NULL:
+        try:
+            seconds = PyFloat_AsDouble(<object> v)
+        except Exception:
+            seconds = 0
+    if seconds * 1e6 > FIRST_US and seconds * 1e6 < LAST_US:
+        us = llrint(seconds * 1e6)
+        if us:
+            return us
+    import time
+    return <int64_t> (time.time_ns() // 1000)
+
+
+cdef uint8_t _level(PyObject *v) noexcept:
+    # What the hand-off keeps of it: levelno // 10, at most 5.
+    cdef int overflow = 0
+    cdef long long number
+    if v == NULL or not PyLong_Check(v):
+        return 0
+    number = PyLong_AsLongLongAndOverflow(v, &overflow)
+    if overflow > 0 or number >= 50:
+        return 5
+    if overflow < 0 or number < 0:
+        return 0
+    return <uint8_t> (number // 10)
+
+
+cdef int _level_field(Out *o, PyObject *v) except -2:
+    cdef size_t start
+    cdef uint8_t *p
+    cdef object lower
+    if v == NULL or v == Py_None:
+        return 0
+    if not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v):
+        lower = str(<object> v).lower() if isinstance(<object> v, str) else <object> v
+        return _text_field(o, b',"log.level":"', 14, <PyObject *> lower)
+    if _open(o, b',"log.level":"', 14, True) < 0:
+        return -1
+    start = <size_t> (o.p - o.base)
+    if _chars(o, v) < 0:
+        return -1
+    p = o.base + start
+    while p < o.p:
+        if c'A' <= p[0] <= c'Z':
+            p[0] |= 0x20
+        p += 1
+    return _close(o, True)
+
+
+cdef class Emitter:
+    """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock.
+
+    It comes first among the handler's bases; ``logging.Handler`` brings the rest.
+    """
+
+    cdef public object filters       # logging.Filterer's list
+    cdef readonly Encoder encoder
+    cdef Handoff handoff
+    cdef object client
+    cdef object own_formatter
+    cdef object user_formatter       # None: our document
+    cdef bint overridden             # a subclass has its own emit() or format()
+
+    def _bind(self, client, Encoder encoder not None, formatter, bint overridden):
+        """Before ``logging.Handler.__init__``: where events go, and what ``formatter`` is by default."""
+        if encoder.handoff is None:
+            raise TypeError("encoder: needs a hand-off")
+        self.client = client
+        self.encoder = encoder
+        self.handoff = encoder.handoff
+        self.own_formatter = formatter
+        self.overridden = overridden
+        self.filters = []
+
+    @property
+    def formatter(self):
+        """The formatter; without one of the user's, the one that makes ECS documents."""
+        return self.own_formatter if self.user_formatter is None else self.user_formatter
+
+    @formatter.setter
+    def formatter(self, value):
+        self.user_formatter = None if isinstance(value, type(self.own_formatter)) else value
+
+    def handle(self, record):
+        """Ship a record unless a filter refuses it: the record, or False. Never raises."""
+        cdef PyObject *filters = <PyObject *> self.filters
+        if not PyList_CheckExact(filters) or PyList_GET_SIZE(filters) or self.overridden:
+            return self._handle_slowly(record)
+        self._ship(record, None)
+        return record
+
+    def emit(self, record):
+        """Ship a record, whatever the filters say."""
+        self._ship(record, None)
+
+    cdef object _handle_slowly(self, object record):
+        try:
+            verdict = self.filter(record)
+            if not verdict:
+                return False
+            if isinstance(verdict, logging.LogRecord):       # since 3.12 a filter may replace the record
+                record = verdict
+            if self.overridden:
+                self.emit(record)
+            else:
+                self._ship(record, None)
+        except Exception:
+            self.handleError(record)
+        return record
+
+    cdef int _ship(self, object record, object override) except -1:
+        cdef uint8_t stack[STACK]
+        cdef Out o
+        cdef int64_t created_us = 0, seq
+        cdef uint8_t level = 0
+        cdef uint8_t kind = <uint8_t> K_DOCUMENT
+        cdef int status
+        o.heap = NULL
+        o.mangled = 0
+        if lc_own_thread:
+            self.handoff.count_ignored()
+            return 0
+        try:
+            status = self.encoder._record(&o, stack, record, override, &created_us, &level)
+            if status < 0:
+                o.p = o.base = stack
+                o.p[0] = o.reason
+                o.p += 1
+                kind = <uint8_t> K_TOMB
+            else:
+                kind |= o.flags
+            seq = self.handoff.put(o.base, <uint32_t> (o.p - o.base), level, kind, created_us)
+            if o.mangled:
+                self.handoff.count_mangled(o.mangled)
+        finally:
+            if o.heap != NULL:
+                free(o.heap)
+        return 0
+
+
+cdef object _error(uint8_t reason, object obj, size_t limit):
+    from logclient.errors import EncodeError, EncodeTypeError
+
+    if reason == R_TOO_LARGE:
+        return EncodeError(f"event: longer than max_event_bytes ({limit})")
+    if reason == R_UNENCODABLE:
+        return EncodeError(f"event: a cycle, nesting deeper than {MAX_DEPTH} levels, or a mapping that cannot be read")
+    return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
+
+
+def encode_mapping(obj, size_t max_bytes=1 << 20):
+    """(body, kind, mangled values): a mapping or a string as a JSON object; see ``Encoder.encode``."""
+    return Encoder(None, max_event_bytes=max_bytes).encode(obj)
+
+
+def encode_pairs(obj, size_t max_bytes=1 << 20):
+    """(body, kind, mangled values): a mapping or a string as a pair block; see ``Encoder.encode``."""
+    return Encoder(None, max_event_bytes=max_bytes, pairs=True).encode(obj)

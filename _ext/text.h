@@ -1,0 +1,294 @@
+/* Text of a document: strings quoted for JSON, numbers, a time stamp. Pure functions over bytes; the
+ * formatter (record.pyx) makes room and keeps count.
+ *
+ * Each function writes at `to` and returns where it stopped. It may scribble over LC_SLACK bytes
+ * behind that: whole registers are stored. */
+#ifndef LOGCLIENT_TEXT_H
+#define LOGCLIENT_TEXT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__SSE2__) || defined(_M_X64)
+#include <emmintrin.h>
+#define LC_SSE2 1
+#endif
+#ifdef _MSC_VER
+#include <intrin.h>
+static __inline unsigned lc_lowest(unsigned mask) { unsigned long i; _BitScanForward(&i, mask); return i; }
+#define LC_THREAD __declspec(thread)
+#else
+#define lc_lowest(mask) ((unsigned)__builtin_ctz(mask))
+#define LC_THREAD __thread
+#endif
+
+enum { LC_SLACK = 16, LC_WORST = 6 };   /* a control character becomes six bytes */
+
+/* Set in the threads of a sender: what they log is never shipped. */
+static LC_THREAD int lc_own_thread = 0;
+
+/* 0: stands for itself; 'u': \u00XX; 1: not ASCII; else the letter behind the backslash. */
+static const uint8_t lc_escape[256] = {
+    'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
+    'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u',
+    0, 0, '"', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '\\', 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+};
+
+static const char lc_pairs[201] =
+    "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
+    "49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
+    "9899";
+
+static inline uint8_t *lc_put_escape(uint8_t *to, uint8_t c) {
+    static const char hex[] = "0123456789abcdef";
+    uint8_t letter = lc_escape[c];
+    *to++ = '\\';
+    *to++ = letter;
+    if (letter == 'u') {
+        to[0] = '0';
+        to[1] = '0';
+        to[2] = (uint8_t)hex[c >> 4];
+        to[3] = (uint8_t)hex[c & 15];
+        to += 4;
+    }
+    return to;
+}
+
+/* One code point as UTF-8; a surrogate has none, it becomes U+FFFD and *bad is set. */
+static inline uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad) {
+    if (c < 0x800) {
+        to[0] = (uint8_t)(0xC0 | (c >> 6));
+        to[1] = (uint8_t)(0x80 | (c & 0x3F));
+        return to + 2;
+    }
+    if ((c & 0xFFFFF800u) == 0xD800) {
+        c = 0xFFFD;
+        *bad = 1;
+    }
+    if (c < 0x10000) {
+        to[0] = (uint8_t)(0xE0 | (c >> 12));
+        to[1] = (uint8_t)(0x80 | ((c >> 6) & 0x3F));
+        to[2] = (uint8_t)(0x80 | (c & 0x3F));
+        return to + 3;
+    }
+    to[0] = (uint8_t)(0xF0 | (c >> 18));
+    to[1] = (uint8_t)(0x80 | ((c >> 12) & 0x3F));
+    to[2] = (uint8_t)(0x80 | ((c >> 6) & 0x3F));
+    to[3] = (uint8_t)(0x80 | (c & 0x3F));
+    return to + 4;
+}
+
+/* One-byte strings (ASCII or Latin-1), quoted. Clean runs are copied a register at a time: loaded,
+ * stored, and only then looked at. */
+static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
+    const uint8_t *end = from + n;
+    uint8_t c;
+    int bad = 0;
+    for (;;) {
+#ifdef LC_SSE2
+        while (end - from >= 16) {
+            __m128i v = _mm_loadu_si128((const __m128i *)from);
+            /* The comparison is signed: control characters and everything beyond ASCII are < ' '. */
+            __m128i odd = _mm_or_si128(
+                _mm_cmplt_epi8(v, _mm_set1_epi8(' ')),
+                _mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8('"')), _mm_cmpeq_epi8(v, _mm_set1_epi8('\\'))));
+            unsigned mask = (unsigned)_mm_movemask_epi8(odd);
+            _mm_storeu_si128((__m128i *)to, v);
+            if (mask) {
+                unsigned i = lc_lowest(mask);
+                from += i;
+                to += i;
+                goto odd_one;
+            }
+            from += 16;
+            to += 16;
+        }
+#endif
+        while (end - from >= 8) {
+            uint64_t v, odd;
+            const uint64_t ones = 0x0101010101010101u;
+            memcpy(&v, from, 8);
+            memcpy(to, &v, 8);
+            /* High bit of a byte set where it is >= 0x80, < ' ', '"' or a backslash. */
+            odd = v | (v - ones * 0x20) | ((v ^ (ones * '"')) - ones) | ((v ^ (ones * '\\')) - ones);
+            if (odd & (ones * 0x80))
+                break;
+            from += 8;
+            to += 8;
+        }
+        for (;;) {
+            if (from == end)
+                return to;
+            c = *from;
+            if (lc_escape[c])
+                break;
+            *to++ = c;
+            from++;
+        }
+#ifdef LC_SSE2
+    odd_one:
+#endif
+        c = *from++;
+        to = c < 0x80 ? lc_put_escape(to, c) : lc_put_wide(to, c, &bad);
+    }
+}
+
+static inline uint8_t *lc_quote2(uint8_t *to, const uint16_t *from, size_t n, int *bad) {
+    const uint16_t *end = from + n;
+    while (from < end) {
+        uint32_t c = *from++;
+        if (c >= 0x80)
+            to = lc_put_wide(to, c, bad);
+        else if (lc_escape[c])
+            to = lc_put_escape(to, (uint8_t)c);
+        else
+            *to++ = (uint8_t)c;
+    }
+    return to;
+}
+
+static inline uint8_t *lc_quote4(uint8_t *to, const uint32_t *from, size_t n, int *bad) {
+    const uint32_t *end = from + n;
+    while (from < end) {
+        uint32_t c = *from++;
+        if (c >= 0x80)
+            to = lc_put_wide(to, c, bad);
+        else if (lc_escape[c])
+            to = lc_put_escape(to, (uint8_t)c);
+        else
+            *to++ = (uint8_t)c;
+    }
+    return to;
+}
+
+/* The same as plain UTF-8, for the values of a pair block. `kind` is the width of a character. */
+static inline uint8_t *lc_plain(uint8_t *to, const void *from, int kind, size_t n, int *bad) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        uint32_t c = kind == 1   ? ((const uint8_t *)from)[i]
+                     : kind == 2 ? ((const uint16_t *)from)[i]
+                                 : ((const uint32_t *)from)[i];
+        if (c < 0x80)
+            *to++ = (uint8_t)c;
+        else
+            to = lc_put_wide(to, c, bad);
+    }
+    return to;
+}
+
+static inline uint8_t *lc_uint(uint8_t *to, uint64_t v) {
+    char digits[20];
+    int at = 20;
+    while (v >= 100) {
+        at -= 2;
+        memcpy(digits + at, lc_pairs + 2 * (v % 100), 2);
+        v /= 100;
+    }
+    if (v >= 10) {
+        at -= 2;
+        memcpy(digits + at, lc_pairs + 2 * v, 2);
+    } else
+        digits[--at] = (char)('0' + v);
+    memcpy(to, digits + at, (size_t)(20 - at));
+    return to + (20 - at);
+}
+
+static inline uint8_t *lc_int(uint8_t *to, int64_t v) {
+    if (v >= 0)
+        return lc_uint(to, (uint64_t)v);
+    *to++ = '-';
+    return lc_uint(to, 0 - (uint64_t)v);
+}
+
+/* The shortest decimal that reads back as v, as repr() writes it; NULL: not one of the easy ones.
+ *
+ * A decimal t / 10^k of at most 15 digits that reads back as v is the only one with so few digits, so
+ * the first k that fits is the shortest. The division is exact arithmetic rounded once: it is the
+ * reading back. */
+static inline uint8_t *lc_float(uint8_t *to, double v) {
+    static const double powers[] = {1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8};
+    static const uint64_t whole[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    double a = fabs(v);
+    int k;
+    if (!(a < 1e15) || (a < 1e-4 && a != 0.0))
+        return NULL;
+    for (k = 0; k <= 8; k++) {
+        double t = floor(a * powers[k] + 0.5);
+        if (t >= 1e15)
+            return NULL;
+        if (t / powers[k] == a) {
+            uint64_t digits = (uint64_t)t, part = digits % whole[k];
+            int i;
+            if (signbit(v))
+                *to++ = '-';
+            to = lc_uint(to, digits / whole[k]);
+            *to++ = '.';
+            for (i = k; i > 1; i--) {
+                to[i - 1] = (uint8_t)('0' + part % 10);
+                part /= 10;
+            }
+            to[0] = (uint8_t)('0' + part);
+            return to + (k > 1 ? k : 1);
+        }
+    }
+    return NULL;
+}
+
+/* 2026-01-01T12:34:56.789012Z from microseconds since 1970; the years 0 to 9999. 27 bytes. */
+static inline uint8_t *lc_time(uint8_t *to, int64_t us) {
+    int64_t seconds = us / 1000000, days;
+    uint32_t micro, left, era, day, year, month;
+    us -= seconds * 1000000;
+    if (us < 0) {
+        us += 1000000;
+        seconds--;
+    }
+    micro = (uint32_t)us;
+    days = seconds / 86400;
+    seconds -= days * 86400;
+    if (seconds < 0) {
+        seconds += 86400;
+        days--;
+    }
+    left = (uint32_t)seconds;
+    /* Years are counted from 1 March 0000, so that the leap day is the last one. */
+    days += 719468;
+    era = (uint32_t)(days / 146097);
+    day = (uint32_t)(days - (int64_t)era * 146097);
+    year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    day -= 365 * year + year / 4 - year / 100;
+    month = (5 * day + 2) / 153;
+    day -= (153 * month + 2) / 5;
+    year += era * 400 + (month >= 10);
+    month = month < 10 ? month + 3 : month - 9;
+    memcpy(to, lc_pairs + 2 * (year / 100), 2);
+    memcpy(to + 2, lc_pairs + 2 * (year % 100), 2);
+    to[4] = '-';
+    memcpy(to + 5, lc_pairs + 2 * month, 2);
+    to[7] = '-';
+    memcpy(to + 8, lc_pairs + 2 * (day + 1), 2);
+    to[10] = 'T';
+    memcpy(to + 11, lc_pairs + 2 * (left / 3600), 2);
+    to[13] = ':';
+    memcpy(to + 14, lc_pairs + 2 * (left / 60 % 60), 2);
+    to[16] = ':';
+    memcpy(to + 17, lc_pairs + 2 * (left % 60), 2);
+    to[19] = '.';
+    memcpy(to + 20, lc_pairs + 2 * (micro / 10000), 2);
+    memcpy(to + 22, lc_pairs + 2 * (micro / 100 % 100), 2);
+    memcpy(to + 24, lc_pairs + 2 * (micro % 100), 2);
+    to[26] = 'Z';
+    return to + 27;
+}
+
+#endif
