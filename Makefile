@@ -60,6 +60,7 @@ endif
 
 build/.built: $(SOURCES) $(VENV)/.deps
 	@mkdir -p build
+	@for so in _ext/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 

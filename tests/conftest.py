@@ -4,8 +4,20 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests import shared
+
+# No deadline: other work on the machine is no failure. Found examples stay out of the tree.
+settings.register_profile(
+    "logclient",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=DirectoryBasedExampleDatabase(shared.ROOT / "build" / "hypothesis"),
+)
+settings.load_profile("logclient")
 
 # Our own pytest plugin (a collector as a fixture) is switched off in pyproject.toml and loaded here,
 # so that the lines it imports are counted.
