@@ -7,6 +7,8 @@ A batch keeps the bodies as the caller gave them. A resend frames them anew: par
 event or another server make other windows of the same events.
 """
 
+from collections import namedtuple
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -37,6 +39,7 @@ from logclient._ext.hot cimport (
     K_TOMB,
     PENDING,
     R_COUNT,
+    R_MAX_AGE,
     R_NONE,
     R_OVERFLOW,
     SETTLED,
@@ -49,6 +52,9 @@ from logclient._ext.hot cimport (
 )
 
 from logclient._ext.handoff import REASONS
+
+# One event of a batch, as a core written in Python sees it.
+Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
 
 FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
 
@@ -273,7 +279,8 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
     f.inflight += inflight
     f.inflight -= b.inflight
     # An event before `listed` was on the wire before: it is there again.
-    f.resent += inflight - b.inflight - new
+    if inflight > b.inflight + new:
+        f.resent += inflight - b.inflight - new
     b.pending = pending
     b.inflight = inflight
     b.cursor = cursor
@@ -586,8 +593,8 @@ cdef class Batch:
             if limit is not None and len(found) >= limit:
                 break
             if b.fate[i] == PENDING:
-                found.append((b.seq[i], b.created_us[i], b.level[i], b.kind[i],
-                              PyBytes_FromStringAndSize(<const char *> b.body[i], b.size[i])))
+                body = PyBytes_FromStringAndSize(<const char *> b.body[i], b.size[i])
+                found.append(Event(b.seq[i], b.created_us[i], b.level[i], b.kind[i], body))
         return found
 
     def mark(self, uint64_t seq, uint8_t fate, uint8_t reason=0, uint64_t hash=0):
@@ -723,6 +730,33 @@ cdef class Flight:
             b = b.next
         self.gaps()
         return count
+
+    def expire(self, int64_t before_us):
+        """Fail what was made before this moment (µs since 1970) and is not on the wire: max_age."""
+        cdef lc_handoff *h = self.f.handoff
+        cdef lc_batch *b
+        cdef lc_event *e
+        cdef uint32_t i
+        cdef bint old
+        while True:
+            # Detach only what is old; the rest stays where overflow can still drop it.
+            lc_mutex_lock(&h.mutex)
+            e = _first(&h.queue)
+            old = e != NULL and e.created_us < before_us
+            e = _first(&h.kept)
+            old = old or (e != NULL and e.created_us < before_us)
+            lc_mutex_unlock(&h.mutex)
+            if not old or flight_take(&self.f, 2048, 1 << 20) == NULL:
+                break
+        b = self.f.head
+        while b != NULL:
+            if b.pending:
+                for i in range(b.low, b.n):
+                    if b.fate[i] == PENDING and b.created_us[i] < before_us:
+                        b.fate[i] = <uint8_t> FAILED
+                        b.reason[i] = <uint8_t> R_MAX_AGE
+                flight_encoded(&self.f, b)
+            b = b.next
 
     def gaps(self):
         """Report what was dropped since the last event taken, as far as the queue tells."""

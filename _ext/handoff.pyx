@@ -267,7 +267,9 @@ cdef class Handoff:
 
     def renew(self):
         """In a forked child: an empty hand-off with the same bounds; the parent's is left alone."""
-        self._make(self.h)
+        cdef lc_handoff *parents = self.h
+        self._make(parents)
+        lc_wake_close(&parents.wake)       # our copy of the descriptor; the memory is left as it is
 
     @property
     def forked(self):
@@ -354,29 +356,6 @@ cdef class Handoff:
         """The descriptor that becomes readable on a wake, or -1 where there is none (Windows)."""
         return lc_wake_fd(&self.h.wake)
 
-    def rest(self, double seconds, bint idle):
-        """The sender's nap, for a pump written in Python.
-
-        With `idle`, sleep until the next event (or `seconds`); without, only an ERROR or a full
-        window ends the nap early. Returns whether anything is queued.
-        """
-        cdef lc_handoff *h = self.h
-        cdef bint queued
-        with nogil:
-            lc_mutex_lock(&h.mutex)
-            queued = h.queued_events > 0
-            if idle and queued:
-                lc_mutex_unlock(&h.mutex)
-            else:
-                h.state = SENDER_IDLE if idle else SENDER_NAP
-                lc_mutex_unlock(&h.mutex)
-                lc_wake_wait(&h.wake, seconds)
-                lc_mutex_lock(&h.mutex)
-                h.state = SENDER_BUSY
-                queued = h.queued_events > 0
-                lc_mutex_unlock(&h.mutex)
-        return queued
-
     def doze(self, bint idle):
         """Announce a sleep that the caller does itself on ``fileno()``: False when there is work already."""
         cdef lc_handoff *h = self.h
@@ -387,6 +366,14 @@ cdef class Handoff:
             h.state = SENDER_IDLE if idle else SENDER_NAP
         lc_mutex_unlock(&h.mutex)
         return sleep
+
+    def woken(self):
+        """Whether somebody ended a ``doze``: an event that must not wait, a flush, a stop."""
+        cdef bint answer
+        lc_mutex_lock(&self.h.mutex)
+        answer = self.h.state == SENDER_BUSY
+        lc_mutex_unlock(&self.h.mutex)
+        return answer
 
     def rouse(self):
         """The end of a ``doze``."""

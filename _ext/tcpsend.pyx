@@ -172,9 +172,10 @@ cdef class TcpPump:
         """The system's error number behind an end ``error``."""
         return self.error
 
-    def run(self, int fd, double until):
+    def run(self, link, double until):
         """Pump until the monotonic second `until` or an earlier end; the end's name (see ``ENDS``)."""
         cdef int end
+        cdef int fd = link.fileno()
         with nogil:
             end = self._run(fd, until)
         return ENDS[end]

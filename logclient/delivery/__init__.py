@@ -1,0 +1,1 @@
+"""From the hand-off to an outcome: one engine owns queueing, retry and delivery for all protocols."""

@@ -22,17 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from logclient._ext.flight import Event
+
 Ranges = Sequence[tuple[int, int]]
-
-
-class Event(NamedTuple):
-    """One event of a batch, as a core written in Python sees it."""
-
-    seq: int
-    created_us: int
-    level: int
-    kind: int
-    body: bytes
 
 
 class Batch(Protocol):

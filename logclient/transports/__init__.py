@@ -1,0 +1,1 @@
+"""Sockets: they move bytes and know no protocol."""

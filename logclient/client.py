@@ -1,0 +1,189 @@
+"""The client: send events, wait for their fate, look at the counts.
+
+::
+
+    with logclient.connect("lumberjack://127.0.0.1:5044", ledger="run/") as client:
+        client.send({"message": "hello"})
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from logclient import registry
+from logclient._ext.record import Encoder
+from logclient.config import Config, parse
+from logclient.delivery.engine import Engine, Limits
+from logclient.delivery.ledger import prepare_directory
+from logclient.delivery.lifecycle import flush_on_sigterm
+from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.delivery.stats import Stats
+from logclient.errors import QueueFull
+
+__all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
+
+INFO = 20
+K_RAW = 1
+
+Event = Mapping[str, Any] | str | bytes
+
+
+def connect(url: str, /, **options: Any) -> Client:
+    """A client for `url`; options by name win over those in the URL (docs/options.md).
+
+    Nothing is connected yet: the first event starts a sender, which connects.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        LedgerError: the ledger's directory cannot be used.
+    """
+    return Client(parse(url, **options))
+
+
+class Client:
+    """Ships events to one server (or one of several) and knows the fate of each.
+
+    Every method may be called from any thread. ``send`` never waits for the network.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        row = registry.lookup(config.scheme)
+        core = registry.load(row.core)
+        transport = registry.load(row.transport)
+        ledger = None
+        if config.ledger is not None:
+            about = {
+                "protocol": config.protocol,
+                "url": config.redacted,
+                "identity": config.identity,
+                "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", ""),
+            }
+            ledger = (prepare_directory(config.ledger), about)
+        self._engine = Engine(
+            lambda producer: core.from_config(config, producer),
+            transport.from_config(config),
+            config.endpoints,
+            Limits(
+                max_events=config.max_events,
+                max_bytes=config.max_bytes,
+                max_event_bytes=config.max_event_bytes,
+                overflow=config.overflow,
+                block_timeout=config.block_timeout,
+                keep_level=config.keep_level // 10,
+                batch_events=config.window,
+                batch_bytes=config.window_bytes,
+                nap=config.nap,
+                no_progress=config.no_progress,
+                backoff_min=config.backoff_min,
+                backoff_max=config.backoff_max,
+                max_age=config.max_age,
+                atexit_timeout=config.atexit_timeout,
+            ),
+            ledger=ledger,
+            url=config.redacted,
+        )
+        self.handoff = self._engine.handoff
+        self.encoder = Encoder(
+            self.handoff,
+            max_event_bytes=config.max_event_bytes,
+            truncate=config.truncate,
+            pairs=config.protocol == "lumberjack" and config.version == 1,
+        )
+        # A client that nobody holds any more still delivers what it has; its sender then ends.
+        weakref.finalize(self, self._engine.orphan).atexit = False
+
+    def send(self, event: Event, level: int = INFO) -> int:
+        """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
+
+        Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
+        raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
+        ``overflow=drop_new``, a closed client).
+
+        Raises:
+            EncodeTypeError: it is none of the three (a TypeError).
+            EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            QueueFull: with ``overflow=raise``.
+        """
+        level = min(5, level // 10)
+        if type(event) is bytes:
+            seq = self.handoff.push(event, level, K_RAW)
+        else:
+            seq = self.encoder.send(event, level)
+        if seq <= 0 or self.handoff.needs_attention:
+            return self._send_slowly(seq, event, level)
+        return seq
+
+    def _send_slowly(self, seq: int, event: Event, level: int) -> int:
+        if seq < 0:
+            body, kind = self._encode(event)
+            seq = self._engine.put_slowly(seq, body, level, kind)
+            if seq == 0 and self.config.overflow == "raise" and not self._engine.closed:
+                raise QueueFull(f"overflow=raise: {self.config.max_events} events or "
+                                f"{self.config.max_bytes} bytes are waiting")  # fmt: skip
+        elif self.handoff.needs_attention:
+            self._engine.attend()
+        return seq
+
+    def _encode(self, event: Event) -> tuple[bytes, int]:
+        if isinstance(event, bytes):
+            return event, K_RAW
+        body, kind, _ = self.encoder.encode(event)
+        return body, kind
+
+    def submit(self, event: Event, level: int = INFO) -> Delivery:
+        """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
+        try:
+            body, kind = self._encode(event)
+        except (TypeError, ValueError):
+            self.encoder.send(event, min(5, level // 10))  # counts it, and raises the same
+            raise
+        return self._engine.submit(body, min(5, level // 10), kind)
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until what was sent before this call has its fate; how many events still have none."""
+        return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
+
+    def close(self, timeout: float | None = None) -> int:
+        """Deliver what is there and end; idempotent. Returns how many events were given up."""
+        return self._engine.close(self.config.close_timeout if timeout is None else timeout)
+
+    def stats(self) -> Stats:
+        """A snapshot that adds up."""
+        return self._engine.stats()
+
+    @property
+    def closed(self) -> bool:
+        return self._engine.closed
+
+    @property
+    def producer(self) -> str:
+        """The first 20 hex digits of this process's ids; new after a fork."""
+        return self._engine.producer.hex()
+
+    def event_id(self, seq: int) -> str:
+        """The id that the event with this sequence carries: 32 hex digits."""
+        return f"{self.producer}{seq:012x}"
+
+    def put_slowly(self, code: int, body: bytes, level: int, kind: int) -> int:
+        """The Handler's way for what the hand-off did not take at once; never raises."""
+        return self._engine.put_slowly(code, body, level, kind)
+
+    def attend(self) -> None:
+        """The Handler's call while the hand-off needs attention."""
+        self._engine.attend()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"

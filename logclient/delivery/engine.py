@@ -1,0 +1,707 @@
+"""What happens to your event: the engine takes it from the hand-off to its fate.
+
+One sender at a time holds the *role* and drives ``turn``: normally a daemon thread, started by the
+first event; at interpreter exit, where no thread can be started any more, the caller's own. A turn
+connects when there is something to send, lets a pump move bytes (without the GIL, where the core and
+the transport allow it) and books what the pump reports: ledger, deliveries, counters.
+
+States of the connection::
+
+    idle ──event──> connecting ──ok──> pumping ──peer closed, nothing in flight──> idle
+                        │                 │
+                        └──── failed ─────┴── lost: requeue, wait (full jitter) ──> connecting
+
+A first acknowledgement resets the wait. Fatal errors of configuration or version end in ``fatal``:
+everything fails with that reason, at once and for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import random
+from typing import Any, NamedTuple, Protocol
+
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.record import own_thread
+from logclient.delivery import lifecycle
+from logclient.delivery.ledger import Ledger
+from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
+from logclient.delivery.pump import Link, Pump, PythonPump
+from logclient.delivery.report import Reporter
+from logclient.delivery.retry import Backoff
+from logclient.delivery.stats import Stats
+from logclient.protocols.core import Core
+
+PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
+
+R_CLOSED = REASONS.index("closed")
+R_MAX_AGE = REASONS.index("max_age")
+R_FATAL = REASONS.index("fatal")
+
+TURN = 1.0
+"""Seconds after which a pump comes back even when nothing happened."""
+
+PARK = 0.05
+"""Seconds a fork waits for the sender to let go."""
+
+
+class Limits(NamedTuple):
+    """What the engine needs of a configuration. Seconds, bytes."""
+
+    max_events: int = 250_000
+    max_bytes: int = 64 << 20
+    max_event_bytes: int = 1 << 20
+    overflow: str = "drop_new"
+    block_timeout: float | None = None
+    keep_level: int = 4
+    batch_events: int = 2048
+    batch_bytes: int = 1 << 20
+    nap: float = 0.005
+    no_progress: float = 300.0
+    backoff_min: float = 0.1
+    backoff_max: float = 30.0
+    max_age: float | None = None
+    atexit_timeout: float = 2.0
+
+
+class Transport(Protocol):
+    def connect(self, endpoint: Any, stopped: Callable[[], bool]) -> Link: ...
+    def pump(self, flight: Flight, core: Core, **limits: Any) -> Pump | None: ...
+
+
+class Engine:
+    """Delivery of one client.
+
+    Args:
+        make_core: a new core for a producer (10 bytes).
+        transport: where links and compiled pumps come from.
+        endpoints: where to connect, tried in turn, the one that worked again first.
+        limits: bounds and deadlines.
+        ledger: (directory, what its ``open`` lines say) or None.
+        url: redacted, for stats.
+    """
+
+    def __init__(
+        self,
+        make_core: Callable[[bytes], Core],
+        transport: Transport,
+        endpoints: tuple[Any, ...],
+        limits: Limits,
+        *,
+        ledger: tuple[str, dict[str, Any]] | None = None,
+        url: str = "",
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.limits = limits
+        self.url = url
+        self.reporter = reporter or Reporter()
+        self.handoff = Handoff(
+            max_events=limits.max_events,
+            max_bytes=limits.max_bytes,
+            max_event_bytes=limits.max_event_bytes,
+            policy=limits.overflow,
+            keep_level=limits.keep_level,
+            full_events=limits.batch_events,
+            full_bytes=limits.batch_bytes,
+        )
+        self.flight = Flight(self.handoff)
+        self.closed = False
+        self.exiting_until = 0.0  # != 0: the interpreter ends; events are pumped in the call
+        self._make_core = make_core
+        self._transport = transport
+        self._endpoints = endpoints
+        self._ledger_place = ledger
+        self._begin()
+        lifecycle.watch(self)
+
+    def _begin(self) -> None:
+        """What is new for every process: a client starts empty after a fork."""
+        self.producer = os.urandom(10)
+        self.core = self._make_core(self.producer)
+        self.pump = self._new_pump()
+        self.ledger: Ledger | None = None
+        if self._ledger_place is not None:
+            directory, about = self._ledger_place
+            self.ledger = Ledger(directory, self.producer.hex(), {**about, "pid": os.getpid()})
+        self.link: Link | None = None
+        self.deliveries: dict[int, Delivery] = {}
+        self.callbacks = CallbackThread(self.reporter.complain)
+        self.sender_ident = 0
+        self.fatal: Exception | None = None
+        self.last_error = ""
+        self.connects = 0
+        self.disconnects = 0
+        self.turns = 0
+        self._submitting = 0
+        self._recent: list[tuple[int, int, str, str]] = []
+        self._follow = threading.RLock()
+        self._role = threading.Lock()
+        self._ended = False
+        self._forking = False
+        self._connected_at = 0.0
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._orphaned = False
+        self._no_threads = False
+        self._endpoint = 0
+        self._backoff = Backoff(self.limits.backoff_min, self.limits.backoff_max, random)
+        self._not_before = 0.0
+        self._acked_progress = 0
+        self._progress_before = 0
+
+    def _new_pump(self) -> Pump:
+        limits = self.limits
+        sizes: dict[str, Any] = {
+            "batch_events": limits.batch_events,
+            "batch_bytes": limits.batch_bytes,
+            "nap": limits.nap,
+            "no_progress": limits.no_progress,
+        }
+        pump = self._transport.pump(self.flight, self.core, **sizes)
+        return pump if pump is not None else PythonPump(self.flight, self.core, **sizes)
+
+    # -- the caller's side ------------------------------------------------------------------------
+
+    def put(self, body: bytes, level: int, kind: int) -> int:
+        """Queue one encoded event: its sequence, or 0 when it was dropped."""
+        seq = self.handoff.push(body, level, kind)
+        if seq < 0:
+            return self.put_slowly(seq, body, level, kind)
+        if self.handoff.needs_attention:
+            self.attend()
+        return seq
+
+    def put_slowly(self, code: int, body: bytes, level: int, kind: int) -> int:
+        """The rest of a put that could not be done at once: `code` is what the hand-off said."""
+        if code == PUT_FORKED:
+            self.after_fork()
+            code = self.handoff.push(body, level, kind)
+        if code == PUT_FULL and self.limits.overflow == "block":
+            self.attend()
+            deadline = None
+            if self.limits.block_timeout is not None:
+                deadline = time.monotonic() + self.limits.block_timeout
+            while code == PUT_FULL:
+                left = 3600.0 if deadline is None else deadline - time.monotonic()
+                if left <= 0 or not self._wait_room(len(body), left):
+                    break
+                code = self.handoff.push(body, level, kind)
+        if code == PUT_FULL:
+            self.handoff.refuse()
+        if self.handoff.needs_attention:
+            self.attend()
+        return max(code, 0)
+
+    def _wait_room(self, size: int, seconds: float) -> bool:
+        if lifecycle.must_not_block(self.sender_ident):
+            return False
+        if self._inline:
+            # There is no other thread to make room.
+            return self._drive(lambda: self.handoff.fits(size), min(seconds, self._exit_left()))
+        return self.handoff.wait_room(size, seconds)
+
+    def attend(self) -> None:
+        """Called after a put while the hand-off asks for it: start a sender, or be one."""
+        if self.handoff.forked:
+            self.after_fork()
+        if self.closed:
+            return
+        if not self._inline and self._start():
+            return
+        if self._inline and not lifecycle.must_not_block(self.sender_ident):
+            target = self.handoff.next_seq - 1
+            self._drive(lambda: self.handoff.settled >= target, self._exit_left())
+
+    @property
+    def _inline(self) -> bool:
+        return self._no_threads or self.exiting_until != 0.0
+
+    def _exit_left(self) -> float:
+        if not self.exiting_until:
+            return self.limits.atexit_timeout
+        return max(0.0, self.exiting_until - time.monotonic())
+
+    def _start(self) -> bool:
+        """Start the sender's thread unless it runs; False when none can be started."""
+        # Between the fork's two hooks no thread may be born. And a log call in a destructor or signal
+        # handler may come while this very thread starts one.
+        if self._forking or not self._starting.acquire(blocking=False):
+            return True
+        try:
+            if self._thread is None or not self._thread.is_alive():
+                lifecycle.at_first_event()
+                self._stopping = False
+                self.pump.resume()
+                thread = threading.Thread(target=self._run, name="logclient-sender", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    self._no_threads = True
+                    return False
+                self._thread = thread
+            self.handoff.needs_attention = False
+            return True
+        finally:
+            self._starting.release()
+
+    def submit(self, body: bytes, level: int, kind: int) -> Delivery:
+        """Queue one event and follow it."""
+        # Its outcome may be booked before put even returns: while a submit is under way the sender
+        # keeps what it books in `_recent`. The lock is held for a look-up only, and re-entrant: a
+        # signal handler may submit too.
+        with self._follow:
+            self._submitting += 1
+        seq = 0
+        try:
+            seq = self.put(body, level, kind)
+        finally:
+            with self._follow:
+                delivery = Delivery(seq, self.callbacks)
+                self._submitting -= 1
+                outcome = next((Outcome(s, r) for a, b, s, r in self._recent if a <= seq <= b), None)
+                if not self._submitting:
+                    self._recent.clear()
+                if seq and outcome is None:
+                    self.deliveries[seq] = delivery
+        if not seq:
+            outcome = Outcome("dropped", "closed" if self.closed else "overflow")
+        if outcome is not None:
+            delivery.settle(outcome)
+        return delivery
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> int:
+        """Wait until all sent before this call is settled; how many events still are not."""
+        if self.handoff.forked:
+            self.after_fork()
+        target = self.handoff.next_seq - 1
+        if not self._settled_by(target, timeout):
+            return max(0, target - self.handoff.settled)
+        return 0
+
+    def _settled_by(self, target: int, timeout: float) -> bool:
+        if self.handoff.settled >= target:
+            return True
+        if lifecycle.in_sender(self.sender_ident):
+            return False  # the sender cannot wait for itself
+        if not self._inline and self._start():
+            self.handoff.wake()
+            return self.handoff.wait_settled(target, timeout)
+        return self._drive(lambda: self.handoff.settled >= target, timeout)
+
+    def _drive(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Be the sender until `done`; for when there is no thread to be it."""
+        deadline = time.monotonic() + timeout
+        thread = self._thread
+        while not done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if not self._role.acquire(timeout=min(left, 0.05)):
+                # The thread still holds the role: wake it, it does the work.
+                self.handoff.wake()
+                if thread is None or not thread.is_alive():
+                    continue
+                self.handoff.wait_settled(self.handoff.next_seq - 1, min(left, 0.05))
+                continue
+            self.sender_ident = threading.get_ident()
+            own_thread(True)
+            try:
+                self.handoff.wake()
+                self.turn(deadline)
+            finally:
+                own_thread(False)
+                self.sender_ident = 0
+                self._role.release()
+        return True
+
+    def close(self, timeout: float) -> int:
+        """Take nothing more, deliver what is there, end; how many events were given up.
+
+        While the interpreter exits, only what is there is delivered: events still may come from
+        later exit handlers, and are pumped in their call.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        if self.exiting_until:
+            left = self.flush(min(timeout, self._exit_left()))
+            with _held(self._role, self._exit_left()) as held:
+                if held:
+                    self._close_ledger()
+            return left
+        if self.closed:
+            return 0
+        self.closed = True
+        self.handoff.close()
+        self.retry_now()
+        self._settled_by(self.handoff.next_seq - 1, timeout)
+        before = self.handoff.counters()["failed"].get("closed", 0)
+        self._stop_thread(1.0)
+        with _held(self._role, 1.0) as held:
+            if held:
+                self._end()
+            # Else the sender is stuck in a name look-up: it ends itself when it comes back.
+        return int(self.handoff.counters()["failed"].get("closed", 0) - before)
+
+    def _end(self) -> None:
+        """What has no fate by now fails; the caller holds the role."""
+        if self._ended:
+            return
+        self._ended = True
+        self.flight.fail(R_CLOSED)
+        self.flight.commit()
+        self._book()
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+        self._close_ledger()
+        with self._follow:
+            left = list(self.deliveries.values())
+            self.deliveries.clear()
+        for delivery in left:
+            delivery.settle(Outcome("failed", "closed"))
+
+    def _stop_thread(self, timeout: float) -> bool:
+        self._stopping = True
+        self.pump.stop()
+        self.handoff.wake()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+            return not thread.is_alive()
+        return True
+
+    def orphan(self) -> None:
+        """Nobody holds the client any more: deliver what is queued, then end."""
+        self._orphaned = True
+        self.handoff.wake()
+
+    def retry_now(self) -> None:
+        """Do not wait out the back-off: the caller has no time for it."""
+        self._not_before = 0.0
+        self.handoff.wake()
+
+    # -- fork and exit (called by lifecycle) --------------------------------------------------------
+
+    def park(self) -> None:
+        """Before a fork: ask the sender's thread to end, so that the child is not born beside it.
+
+        Everything it works on stays; the next event (or ``unpark``) starts another.
+        """
+        self._forking = True
+        if self._thread is None or lifecycle.in_sender(self.sender_ident):
+            return
+        if self._stop_thread(PARK):
+            self._thread = None
+        self.handoff.needs_attention = True
+
+    def unpark(self) -> None:
+        """In the parent, after a fork."""
+        self._forking = False
+        self._stopping = False
+        self.pump.resume()
+        events, _ = self.handoff.queued
+        if not self.closed and (events or self.flight.waiting or self.flight.inflight):
+            self.attend()
+
+    def after_fork(self) -> None:
+        """In the child: empty hand-off, new producer, no connection. The parent keeps all."""
+        link, ledger, deliveries = self.link, self.ledger, self.deliveries
+        self.handoff.renew()
+        self.flight.renew()
+        self._begin()
+        if self.closed:
+            self.handoff.close()
+        if link is not None:
+            link.abandon()
+        if ledger is not None:
+            ledger.abandon()
+        for delivery in deliveries.values():
+            delivery.settle(Outcome("failed", "forked"))
+
+    def finish(self, deadline: float) -> None:
+        """At exit: deliver what is there until the monotonic `deadline`; what then is left fails.
+
+        The sender's thread ends here. Later events are pumped in the call that logs them.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        if self.closed or self.exiting_until:
+            return
+        target = self.handoff.next_seq - 1
+        self.retry_now()
+        if target:
+            self._settled_by(target, max(0.0, deadline - time.monotonic()))
+        self.exiting_until = deadline
+        self.handoff.needs_attention = True
+        self._stop_thread(max(0.05, deadline - time.monotonic()))
+        self._stopping = False
+        self.pump.resume()
+        with _held(self._role, 0.05) as held:
+            if not held:
+                return
+            left = self.flight.fail(R_CLOSED)
+            self.flight.commit()
+            self._book()
+            self._close_ledger()
+        if left:
+            self.reporter.complain("exit", f"{self.url}: {left} events were not delivered before exit", 40)
+
+    # -- the sender's side --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with self._role:
+            self.sender_ident = threading.get_ident()
+            own_thread(True)
+            try:
+                while not self._stopping:
+                    self.turn(time.monotonic() + TURN)
+                    if self._orphaned and self.settled_all:
+                        self.closed = True
+                        self.handoff.close()
+                        break
+            except BaseException as error:
+                # A bug of ours must not end in silence; the next event starts a new sender.
+                self._complain(f"the sender stopped: {type(error).__name__}: {error}", "sender")
+                self.handoff.needs_attention = True
+                raise
+            finally:
+                self.sender_ident = 0
+                if self.closed:
+                    self._end()
+
+    def turn(self, until: float) -> None:
+        """One step, until the monotonic second `until` at most; the caller holds the role."""
+        self.turns += 1
+        if self.limits.max_age is not None:
+            self.flight.expire(time.time_ns() // 1000 - int(self.limits.max_age * 1e6))
+        if self.fatal is not None:
+            self.flight.fail(R_FATAL)
+            self.flight.commit()
+            self._book()
+            self._rest(until)
+            return
+        if self.link is None and not self._connect(until):
+            self.flight.gaps()
+            self.flight.commit()
+            self._book()
+            return
+        assert self.link is not None
+        end = self.pump.run(self.link, until)
+        if self.pump.progress != self._acked_progress:
+            self._acked_progress = self.pump.progress
+            self._backoff.reset()
+        if end not in ("until", "report", "target", "stopped"):
+            self._lost(end)
+        self.flight.gaps()
+        self._book()
+
+    def _rest(self, until: float) -> None:
+        """Sleep until an event comes, somebody wakes us, or `until`."""
+        if self.handoff.doze(True):
+            self.handoff.wait_for_wake(max(0.0, until - time.monotonic()))
+        self.handoff.rouse()
+
+    def _connect(self, until: float) -> bool:
+        """Have a connection if there is something to send and the back-off is over."""
+        events, _ = self.handoff.queued
+        if not events and not self.flight.waiting:
+            self._rest(until)
+            return False
+        now = time.monotonic()
+        if now < self._not_before:
+            self.handoff.wait_for_wake(min(until, self._not_before) - now)
+            if time.monotonic() < self._not_before:
+                return False
+        endpoint = self._endpoints[self._endpoint % len(self._endpoints)]
+        try:
+            link = self._transport.connect(endpoint, lambda: self._stopping)
+        except OSError as error:
+            if self._stopping:
+                return False
+            self._endpoint += 1
+            self._failed(f"{self.url}: cannot connect to {_name(endpoint)}: {_words(error)}", "connect")
+            return False
+        self.connects += 1
+        self.link = link
+        self._connected_at = time.monotonic()
+        self._progress_before = self.pump.progress
+        if self.ledger is not None and self.ledger.fd < 0 and not self.ledger.stopped:
+            self.pump.set_ledger(self.ledger.open())
+            if self.ledger.stopped:
+                self._complain_ledger()
+        self.core.connected(time.monotonic(), random)
+        self.pump.connected()
+        return True
+
+    def _lost(self, end: str) -> None:
+        """The connection is over: what had no word yet is sent again on the next one."""
+        assert self.link is not None
+        peer = self.link.peer
+        self.link.close()
+        self.link = None
+        self.disconnects += 1
+        # Nothing under way: that is how servers end an idle connection. But one that took nothing
+        # and ended at once is a failure, or we would connect in a loop.
+        used = self.pump.progress > self._progress_before or time.monotonic() - self._connected_at > 1.0
+        quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
+        words, forever = self._why(end)
+        self.core.connection_lost()
+        self.flight.requeue()
+        self.flight.commit()
+        if forever is not None:
+            self.fatal = forever
+            self._complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
+        elif not quiet:
+            self._endpoint += 1
+            self._failed(f"{self.url}: {peer}: {words}", end)
+
+    def _why(self, end: str) -> tuple[str, Exception | None]:
+        if end == "protocol":
+            fatal = getattr(self.pump, "fatal", None)
+            for event in self.core.events_received() if fatal is None else ():
+                fatal = event if hasattr(event, "forever") else fatal
+            if fatal is None:
+                return "the server broke the protocol", None
+            return str(fatal.error), fatal.error if fatal.forever else None
+        if end == "error":
+            return os.strerror(self.pump.errno).lower(), None
+        return {
+            "closed": "the server closed the connection before it acknowledged anything"
+            if self.pump.progress == self._progress_before
+            else "the server closed the connection before it acknowledged everything",
+            "silence": "no sign of life from the server in time",
+            "stalled": "the server lives, but acknowledges nothing",
+            "memory": "out of memory",
+        }.get(end, end), None
+
+    def _failed(self, text: str, kind: str) -> None:
+        """Something went wrong that another attempt may mend: say so, wait, try the next endpoint."""
+        delay = self._backoff.delay()
+        self._not_before = time.monotonic() + delay
+        self._complain(text, kind)
+
+    def _complain(self, text: str, kind: str) -> None:
+        self.last_error = text
+        self.reporter.complain(kind, text)
+
+    def _complain_ledger(self) -> None:
+        assert self.ledger is not None
+        self._complain(f"the ledger stopped, delivery goes on: {self.ledger.stopped}", "ledger")
+
+    def _book(self) -> None:
+        """Write down what happened since the last call: ledger lines, deliveries."""
+        ledger = self.ledger
+        if ledger is not None and ledger.fd >= 0:
+            size, error = self.pump.take_ledger()
+            if size or error:
+                before = ledger.fd
+                ledger.wrote(size, error)
+                if ledger.fd != before:
+                    self.pump.set_ledger(ledger.fd)
+                if ledger.stopped:
+                    self._complain_ledger()
+        fates = self.flight.report()
+        if not fates:
+            return
+        if ledger is not None and not ledger.stopped:
+            if ledger.fd < 0:
+                self.pump.set_ledger(ledger.open())
+            lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
+            for first, last, status, reason in fates:
+                lines.setdefault((status, reason), []).append((first, last))
+            for (status, reason), seqs in lines.items():
+                if status == "dropped":
+                    ledger.write("dropped", reason=reason, seqs=seqs)
+                else:
+                    ledger.write("outcome", status=status, reason=reason, seqs=seqs)
+            if ledger.stopped:
+                self._complain_ledger()
+        if self.deliveries or self._submitting:
+            self._settle(fates)
+
+    def _settle(self, fates: list[tuple[int, int, str, str]]) -> None:
+        done: list[tuple[Delivery, Outcome]] = []
+        with self._follow:
+            if self._submitting:
+                self._recent.extend(fates)
+            for first, last, status, reason in fates:
+                if last - first < len(self.deliveries):
+                    found = [seq for seq in range(first, last + 1) if seq in self.deliveries]
+                else:
+                    found = [seq for seq in self.deliveries if first <= seq <= last]
+                outcome = Outcome(status, reason)
+                done.extend((self.deliveries.pop(seq), outcome) for seq in found)
+        for delivery, outcome in done:
+            delivery.settle(outcome)
+
+    def _close_ledger(self) -> None:
+        ledger = self.ledger
+        if ledger is None or ledger.fd < 0:
+            return
+        counts = self.handoff.counters()
+        ledger.close(
+            last=counts["sent"],
+            acked=counts["acked"],
+            handed=counts["handed"],
+            failed=counts["failed"],
+            dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
+        )
+
+    @property
+    def settled_all(self) -> bool:
+        return self.handoff.settled >= self.handoff.next_seq - 1
+
+    # -- looking in ---------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        counts = self.handoff.counters()
+        dropped = dict(counts["dropped"])
+        return Stats(
+            sent=counts["sent"],
+            queued=counts["queued"],
+            queued_bytes=counts["queued_bytes"],
+            inflight=counts["inflight"],
+            acked=counts["acked"],
+            handed=counts["handed"],
+            failed=counts["failed"],
+            refused=dropped.pop("closed", 0),
+            dropped=dropped,
+            resent=counts["resent"],
+            mangled=counts["mangled"],
+            ignored=counts["ignored"],
+            connects=self.connects,
+            disconnects=self.disconnects,
+            windows=self.pump.windows,
+            bytes_sent=self.pump.bytes_sent,
+            turns=self.turns,
+            last_error=self.last_error,
+            url=self.url,
+            producer=self.producer.hex(),
+        )
+
+
+@contextmanager
+def _held(lock: threading.Lock, seconds: float) -> Iterator[bool]:
+    """Hold `lock` if it can be had in time; whether it was."""
+    held = lock.acquire(timeout=max(0.0, seconds))
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+def _name(endpoint: Any) -> str:
+    return ":".join(str(part) for part in endpoint) if isinstance(endpoint, tuple) else str(endpoint)
+
+
+def _words(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,0 +1,118 @@
+"""The ledger: what a producer says it sent, and what became of it (docs/formats.md).
+
+Written by the sender alone. The ``batch`` lines come from the pump, formatted in C and written
+without the GIL before their events' first byte is sent; the rest is written here, to the same
+descriptor. A ledger that cannot be written is a report, never an obstacle to delivery.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import Any
+
+from logclient.errors import LedgerError
+
+ROTATE_AT = 256 << 20
+"""Bytes after which a new part is begun."""
+
+
+def prepare_directory(path: str | os.PathLike[str], what: str = "ledger") -> str:
+    """Make the directory (mode 0700) or check the one that is there.
+
+    Raises:
+        LedgerError: another user owns it, others may write to it, or it is no directory.
+    """
+    name = os.fspath(path)
+    try:
+        os.makedirs(name, mode=0o700, exist_ok=True)
+        found = os.stat(name)
+    except OSError as error:
+        raise LedgerError(f"{what}: {name}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise LedgerError(f"{what}: {name}: is not a directory")
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        raise LedgerError(f"{what}: {name}: belongs to uid {found.st_uid}, not to us")
+    return name
+
+
+class Ledger:
+    """One producer's ledger: a part file at a time, made when the first line is written."""
+
+    def __init__(self, directory: str, producer: str, about: dict[str, Any]) -> None:
+        self.directory = directory
+        self.producer = producer
+        self.fd = -1
+        self.stopped = ""
+        self._about = about
+        self._part = 0
+        self._size = 0
+
+    @staticmethod
+    def now_us() -> int:
+        return time.time_ns() // 1000
+
+    def open(self) -> int:
+        """The descriptor to write to, opening the next part if there is none; -1 once stopped."""
+        if self.fd < 0 and not self.stopped:
+            self._part += 1
+            path = os.path.join(self.directory, f"{self.producer}-{self._part:04d}.ledger")
+            try:
+                self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            except OSError as error:
+                self.stopped = f"{path}: {error.strerror}"
+                return -1
+            self._size = 0
+            self.write("open", version=1, producer=self.producer, part=self._part, **self._about)
+        return self.fd
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one line; a failure stops the ledger."""
+        import json
+
+        if self.fd < 0:
+            return
+        line = json.dumps({"t": kind, "at_us": self.now_us(), **fields}, separators=(",", ":")).encode()
+        view = memoryview(line + b"\n")
+        try:
+            while view:
+                written = os.write(self.fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError as error:
+            self.stop(error.errno or 0)
+
+    def wrote(self, size: int, error: int) -> None:
+        """What the pump wrote by itself, and the errno that stopped it or 0; begins a new part."""
+        self._size += size
+        if error:
+            self.stop(error)
+        elif self._size >= ROTATE_AT:
+            self._close_file()
+            self.open()
+
+    def stop(self, error: int) -> None:
+        """No more: say so in the ledger if it still takes a line."""
+        self.stopped = os.strerror(error)
+        if self.fd >= 0:
+            try:
+                # A newline first: the line that failed may be torn.
+                os.write(self.fd, b'\n{"t":"stopped","reason":"write failed"}\n')
+            except OSError:
+                pass
+        self._close_file()
+
+    def close(self, **totals: Any) -> None:
+        """The last line, and the end."""
+        self.write("close", **totals)
+        self._close_file()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's file."""
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)

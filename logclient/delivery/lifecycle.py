@@ -1,0 +1,132 @@
+"""Fork and exit: the few hooks a process needs, registered once, for all engines.
+
+Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
+``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
+what is logged later still is pumped in the call. Children of ``multiprocessing`` skip atexit before
+3.13 and run its finalizers instead. SIGTERM's default action runs nothing at all: see
+``flush_on_sigterm``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logclient.delivery.engine import Engine
+
+# The only module state of the package: who to call at exit and around a fork.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_registered: dict[str, int] = {}
+
+
+def watch(engine: Engine) -> None:
+    """Tell `engine` of forks and of the end of the process."""
+    _engines.add(engine)
+    if "hooks" not in _registered:
+        _registered["hooks"] = os.getpid()
+        import logging  # noqa: F401  (its atexit callback must be older than ours)
+
+        atexit.register(at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def at_first_event() -> None:
+    """When a sender is started: have multiprocessing's children flush too."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _registered.get("finalizer") != os.getpid():
+        _registered["finalizer"] = os.getpid()
+        util.Finalize(None, at_exit, exitpriority=-100)
+
+
+def engines() -> list[Engine]:
+    while True:
+        try:
+            return list(_engines)
+        except RuntimeError:  # one was born meanwhile, in another thread
+            continue
+
+
+def at_exit() -> None:
+    """Deliver what is there: one deadline for all, the longest any of them asks for."""
+    found = engines()
+    begin = time.monotonic()
+    for engine in found:
+        engine.finish(begin + engine.limits.atexit_timeout)
+
+
+def _before_fork() -> None:
+    # No lock is taken here: other hooks run after this one, and may log.
+    for engine in engines():
+        engine.park()
+
+
+def _in_parent() -> None:
+    for engine in engines():
+        engine.unpark()
+
+
+def _in_child() -> None:
+    for engine in engines():
+        if engine.handoff.forked:
+            engine.after_fork()
+
+
+def in_sender(ident: int) -> bool:
+    """Whether this is the sender's own thread."""
+    return ident != 0 and threading.get_ident() == ident
+
+
+def must_not_block(ident: int) -> bool:
+    """Whether the caller may not wait: it is the sender itself, or a signal handler."""
+    return in_sender(ident) or _in_signal_handler()
+
+
+def _in_signal_handler() -> bool:
+    # Python does not say. A handler is a function that signal.getsignal knows, somewhere up the stack.
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    codes = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+        # default_int_handler and the like are built in and log nothing.
+        if code is not None:
+            codes.add(code)
+    if not codes:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def flush_on_sigterm(timeout: float = 2.0) -> None:
+    """Deliver what is queued when SIGTERM comes, then do what would have been done without us.
+
+    Never installed by itself: a process's signal handlers belong to the application. Call it from
+    the main thread, after the application has installed its own handler.
+    """
+    previous = signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        deadline = time.monotonic() + timeout
+        for engine in engines():
+            engine.flush(max(0.0, deadline - time.monotonic()))
+        if callable(previous):
+            previous(number, frame)
+        elif previous != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)

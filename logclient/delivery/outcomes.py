@@ -1,0 +1,107 @@
+"""What became of one event, for who asked: ``Delivery``, and the thread its callbacks run on."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Outcome(NamedTuple):
+    """``status`` is ``acked``, ``handed``, ``failed`` or ``dropped``; ``reason`` says why the last two."""
+
+    status: str
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status in ("acked", "handed")
+
+
+class Delivery:
+    """One submitted event on its way. Never raises for a failed event: look at the outcome."""
+
+    __slots__ = ("_callbacks", "_done", "_lock", "_outcome", "_runner", "seq")
+
+    def __init__(self, seq: int, runner: CallbackThread) -> None:
+        self.seq = seq
+        self._outcome: Outcome | None = None
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Delivery], object]] = []
+        self._runner = runner
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def result(self, timeout: float | None = None) -> Outcome | None:
+        """Wait for the outcome, at most `timeout` seconds; None when there is none yet."""
+        self._done.wait(timeout)
+        return self._outcome
+
+    def cancel(self) -> bool:
+        """False: what was sent cannot be taken back."""
+        return False
+
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Call ``callback(delivery)`` once there is an outcome, on the client's callback thread."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        self._runner.run(callback, self)
+
+    def settle(self, outcome: Outcome) -> None:
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._outcome = outcome
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._runner.run(callback, self)
+
+    def __repr__(self) -> str:
+        state = "pending" if self._outcome is None else " ".join(filter(None, self._outcome))
+        return f"<Delivery {self.seq} {state}>"
+
+
+class CallbackThread:
+    """Runs callbacks one after the other on a thread of its own, started by the first of them.
+
+    The sender never waits for user code; the thread ends after a second without work.
+    """
+
+    def __init__(self, report: Callable[[str, str], object]) -> None:
+        self._report = report
+        self._waiting: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
+        self._wake = threading.Condition()
+        self._alive = False
+
+    def run(self, callback: Callable[[Delivery], object], delivery: Delivery) -> None:
+        with self._wake:
+            self._waiting.append((callback, delivery))
+            if self._alive:
+                self._wake.notify()
+                return
+            self._alive = True
+        try:
+            threading.Thread(target=self._work, name="logclient-callbacks", daemon=True).start()
+        except RuntimeError:
+            # At interpreter shutdown no thread can be started any more: run them here.
+            self._work()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                if not self._waiting:
+                    self._wake.wait(1.0)
+                if not self._waiting:
+                    self._alive = False
+                    return
+                callback, delivery = self._waiting.popleft()
+            try:
+                callback(delivery)
+            except Exception as error:  # user code: reported, never ours to raise
+                self._report("callback", f"a delivery callback raised {type(error).__name__}: {error}")

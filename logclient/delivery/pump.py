@@ -1,0 +1,270 @@
+"""The pump in Python: the same verbs and ends as the compiled ones (``_ext/tcpsend.pyx``).
+
+It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where the compiled
+pump cannot be had. It takes the GIL for every batch, which busy threads can make slow.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import REASONS
+from logclient.protocols.core import (
+    Alive,
+    CloseWanted,
+    Core,
+    CoreEvent,
+    Fatal,
+    Outcome,
+    Progress,
+    Retry,
+)
+
+PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
+_REASON = {name: number for number, name in enumerate(REASONS)}
+FATE = {"acked": ACKED, "handed": HANDED, "failed": FAILED}
+REPORT_EVERY = 0.1
+"""Seconds between two reports to the engine."""
+
+
+class Link(Protocol):
+    """A connection as a pump needs it."""
+
+    peer: str
+
+    def fileno(self) -> int: ...
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool: ...
+    def flush(self) -> bool: ...
+    def receive(self) -> bytes | None: ...
+    def wait(self, wake: int, seconds: float, writable: bool) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+
+class Pump(Protocol):
+    """What the engine drives. ``run`` returns the name of its end:
+
+    ``until`` (the deadline), ``report`` (fates to tell), ``target`` (a waiter's events are settled),
+    ``stopped``, ``closed`` (by the peer), ``error`` (see ``errno``), ``protocol`` (the peer broke it, or
+    the core gave up), ``silence``, ``stalled`` (no progress), ``memory``.
+    """
+
+    windows: int
+    bytes_sent: int
+    progress: int
+
+    @property
+    def errno(self) -> int: ...
+    def connected(self) -> None: ...
+    def stop(self) -> None: ...
+    def resume(self) -> None: ...
+    def set_ledger(self, fd: int) -> None: ...
+    def take_ledger(self) -> tuple[int, int]: ...
+    def run(self, link: Any, until: float) -> str: ...
+
+
+class PythonPump:
+    """See ``Pump``; the limits are those of ``_ext.tcpsend.TcpPump``."""
+
+    def __init__(
+        self,
+        flight: Flight,
+        core: Core,
+        *,
+        batch_events: int = 2048,
+        batch_bytes: int = 1 << 20,
+        nap: float = 0.005,
+        no_progress: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.flight = flight
+        self.core = core
+        self.batch_events = batch_events
+        self.batch_bytes = batch_bytes
+        self.nap = nap
+        self.no_progress = no_progress
+        self.clock = clock
+        self.windows = 0
+        self.bytes_sent = 0
+        self.progress = 0
+        self.errno = 0
+        self.fatal: Fatal | None = None
+        self.inbox: deque[CoreEvent] = deque()  # replies and what the peer sent of its own accord
+        self._stopping = False
+        self._full = False
+        self._nap_end = 0.0
+        self._last_report = 0.0
+        self._last_progress = 0.0
+        self._ledger_fd = -1
+        self._ledger_errno = 0
+        self._ledger_bytes = 0
+
+    def connected(self) -> None:
+        self._full = False
+        self._nap_end = 0.0
+        self._last_progress = self.clock()
+        self.fatal = None
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def resume(self) -> None:
+        self._stopping = False
+
+    def set_ledger(self, fd: int) -> None:
+        self._ledger_fd = fd
+        self._ledger_errno = 0
+
+    def take_ledger(self) -> tuple[int, int]:
+        answer = self._ledger_bytes, self._ledger_errno
+        self._ledger_bytes = 0
+        return answer
+
+    def run(self, link: Link, until: float) -> str:
+        handoff = self.flight.handoff
+        try:
+            while True:
+                now = self.clock()
+                self._send(link, now)
+                end = self._events(now)
+                if self.flight.commit():
+                    return "target"
+                if end:
+                    return end
+                if self._stopping:
+                    return "stopped"
+                if now >= until:
+                    return "until"
+                if self.inbox or (self.flight.reported and now - self._last_report >= REPORT_EVERY):
+                    self._last_report = now
+                    return "report"
+                if self.flight.inflight and now - self._last_progress >= self.no_progress:
+                    return "stalled"
+                timeout = self.core.next_timeout(now)
+                if timeout is not None and now >= timeout:
+                    self.core.handle_timeout(now)
+                    end = self._events(now)
+                    if end:
+                        self.flight.commit()
+                        return "silence" if end == "protocol" else end
+                    continue
+                self._rest(link, now, until, timeout)
+                data = link.receive()
+                while data is not None:
+                    if data == b"":
+                        self.core.receive_eof()
+                        end = self._events(self.clock())
+                        self.flight.commit()
+                        return end or "closed"
+                    self.core.receive_data(data, self.clock())
+                    end = self._events(self.clock())
+                    if end:
+                        self.flight.commit()
+                        return end
+                    data = link.receive()
+        except OSError as error:
+            self.errno = error.errno or 0
+            self.flight.commit()
+            return "error"
+        finally:
+            handoff.rouse()
+
+    def _send(self, link: Link, now: float) -> None:
+        if self._full:
+            self._full = not link.flush()
+        while not self._full:
+            events, size = self.core.credit(now)
+            if events > 0:
+                batch = self.flight.pending()
+                if batch is None and self._due(now):
+                    batch = self.flight.take(min(events, self.batch_events), min(size, self.batch_bytes))
+            else:
+                batch = None
+            encoded = 0
+            if batch is not None:
+                idle = self.flight.inflight == 0
+                encoded = self.core.encode(batch, events, now)
+                lines = self.flight.encoded(batch)
+                if idle:
+                    self._last_progress = now
+                if lines and self._ledger_fd >= 0:
+                    self._write_ledger(lines)
+            moved = False
+            for wire in self.core.data_to_send():
+                moved = True
+                self.bytes_sent += sum(len(b) for b in wire.buffers)
+                self._full = not link.send(wire.buffers)
+            if moved:
+                self.core.sent()
+            if encoded:
+                self.windows += 1
+                self._nap_end = now + self.nap
+            if batch is None and not moved:
+                return
+
+    def _due(self, now: float) -> bool:
+        if now >= self._nap_end:
+            return True
+        events, size = self.flight.handoff.queued
+        return events >= self.batch_events or size >= self.batch_bytes
+
+    def _write_ledger(self, lines: bytes) -> None:
+        view = memoryview(lines)
+        try:
+            while view:
+                written = os.write(self._ledger_fd, view)
+                self._ledger_bytes += written
+                view = view[written:]
+        except OSError as error:
+            self._ledger_errno = error.errno or 0
+            self._ledger_fd = -1
+
+    def _events(self, now: float) -> str:
+        """Take the core's events; the name of the end they mean, or empty."""
+        end = ""
+        for event in self.core.events_received():
+            if isinstance(event, Outcome):
+                reason = _REASON.get(event.reason, 0)
+                self.flight.apply(event.ranges, FATE[event.status], reason)
+            elif isinstance(event, Retry):
+                self.flight.apply(event.ranges, PENDING)
+            elif isinstance(event, Progress):
+                self._last_progress = now
+                self.progress += 1
+            elif isinstance(event, Alive):
+                pass
+            elif isinstance(event, Fatal):
+                self.fatal = event
+                end = "protocol"
+            elif isinstance(event, CloseWanted):
+                end = end or "closed"
+            else:
+                self.inbox.append(event)
+        return end
+
+    def _rest(self, link: Link, now: float, until: float, timeout: float | None) -> None:
+        limit = until
+        if self.flight.reported:
+            limit = min(limit, self._last_report + REPORT_EVERY)
+        if timeout is not None:
+            limit = min(limit, timeout)
+        if self.flight.inflight:
+            limit = min(limit, self._last_progress + self.no_progress)
+        handoff = self.flight.handoff
+        seconds = 0.0
+        if self._full or self.core.credit(now)[0] == 0:
+            seconds = max(0.0, limit - now)  # only the peer can move us
+        elif now < self._nap_end:
+            handoff.doze(False)
+            seconds = max(0.0, min(limit, self._nap_end) - now)
+        elif handoff.doze(True):
+            seconds = max(0.0, limit - now)
+        link.wait(handoff.fileno(), seconds, self._full)
+        if handoff.woken():
+            self._nap_end = 0.0
+        handoff.rouse()

@@ -1,0 +1,61 @@
+"""Our own errors: a line a minute per kind, on the ``logclient`` logger's handlers or stderr.
+
+Never through a logclient handler: what a shipper logs about itself must not be shipped by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+
+EVERY = 60.0
+"""Seconds between two lines of one kind."""
+
+NAME = "logclient"
+
+
+class Reporter:
+    """Limits lines per kind, and says how many it held back."""
+
+    def __init__(self, every: float = EVERY) -> None:
+        self.every = every
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def complain(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
+        """Write the line unless one of its kind is less than ``every`` seconds old; whether it was."""
+        now = time.monotonic()
+        # Not waited for: a log call in a signal handler may find it held by its own thread.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            last = self._last.get(kind)
+            if last is not None and now - last < self.every:
+                self._held[kind] = self._held.get(kind, 0) + 1
+                return False
+            self._last[kind] = now
+            held = self._held.pop(kind, 0)
+        finally:
+            self._lock.release()
+        if held:
+            text = f"{text} ({held} more of this kind held back)"
+        _write(text, level)
+        return True
+
+
+def _write(text: str, level: int) -> None:
+    line = text.replace("\r", " ").replace("\n", " ")
+    handlers = [h for h in logging.getLogger(NAME).handlers if not getattr(h, "ships_logs", False)]
+    try:
+        if handlers:
+            record = logging.LogRecord(NAME, level, __file__, 0, line, None, None)
+            for handler in handlers:
+                if level >= handler.level:
+                    handler.handle(record)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"logclient: {line}\n")
+    except Exception:  # a closed stderr, a user's handler: nowhere left to say it
+        pass

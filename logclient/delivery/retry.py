@@ -1,0 +1,28 @@
+"""When to try again: delays as data, so that nothing here sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Backoff:
+    """Full jitter: the n-th delay is uniform in [0, min(longest, shortest * 2**n)] seconds.
+
+    Only an acknowledgement resets it. A server that accepts connections and drops them without
+    taking anything must not be courted at the fast pace for ever.
+    """
+
+    def __init__(self, shortest: float, longest: float, random: Callable[[], float]) -> None:
+        self.shortest = shortest
+        self.longest = longest
+        self.attempts = 0
+        self._random = random
+
+    def delay(self) -> float:
+        """The next delay, and one attempt more."""
+        bound = min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
+        self.attempts += 1
+        return bound * self._random()
+
+    def reset(self) -> None:
+        self.attempts = 0

@@ -1,0 +1,50 @@
+"""What a client counted, in one snapshot that adds up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Stats(NamedTuple):
+    """Counts since the client was made (in a forked child: since the fork).
+
+    At every snapshot ``sent == queued + inflight + acked + handed + sum(failed) + sum(dropped)``,
+    where events refused after close count in ``refused`` alone: they never got a sequence.
+    """
+
+    sent: int
+    """Sequences made: events given to the client while it was open."""
+    queued: int
+    """Waiting to be sent, or to be sent again."""
+    queued_bytes: int
+    """Bytes that count against ``max_bytes``: queued, in flight and kept for a resend."""
+    inflight: int
+    """On the wire, no word yet."""
+    acked: int
+    handed: int
+    failed: dict[str, int]
+    """By reason."""
+    dropped: dict[str, int]
+    """By reason."""
+    refused: int
+    """Sent after close: dropped(closed)."""
+    resent: int
+    """Events that went on the wire once more."""
+    mangled: int
+    """Values changed because they have no encoding: NaN, lone surrogates, non-string keys."""
+    ignored: int
+    """Records of the sender's own making, never shipped."""
+    connects: int
+    disconnects: int
+    """Connections that ended before close, for whatever reason."""
+    windows: int
+    """Batches put on the wire."""
+    bytes_sent: int
+    turns: int
+    """Times the sender came back to Python: its GIL acquisitions, give or take the rare ones."""
+    last_error: str
+    """One line, or empty."""
+    url: str
+    """Redacted."""
+    producer: str
+    """First 20 hex digits of every id."""

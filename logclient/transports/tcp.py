@@ -1,0 +1,154 @@
+"""TCP: connect without blocking for ever, and move bytes over a non-blocking socket.
+
+TLS will wrap the link here; ``pump`` then returns None, because only a plain descriptor can be
+driven without the GIL.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Endpoint = tuple[str, int]
+
+RECEIVE = 65536
+
+
+class TcpLink:
+    """One connected stream socket."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.peer = peer
+        self._socket = sock
+        self._unsent: list[memoryview] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """Take these bytes; whether all of them, and all before, are with the kernel now."""
+        self._unsent.extend(memoryview(b) for b in buffers if len(b))
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Go on with what an earlier ``send`` could not write. OSError when the connection is gone."""
+        while self._unsent:
+            try:
+                written = self._socket.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                # Ours to keep: the core may reuse its buffer once it was told `sent`.
+                self._unsent = [memoryview(bytes(view)) for view in self._unsent]
+                return False
+            if written < len(self._unsent[0]):
+                self._unsent[0] = self._unsent[0][written:]
+            else:
+                self._unsent.pop(0)
+        return True
+
+    def receive(self) -> bytes | None:
+        """What has arrived; None when there is nothing, b"" when the peer closed."""
+        try:
+            return self._socket.recv(RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        """Sleep until the socket is readable (or, if asked, writable), `wake` is, or time is over."""
+        reading = [self._socket.fileno()]
+        if wake >= 0:
+            reading.append(wake)
+        else:
+            seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
+        _sleep(reading, reading[:1] if writable else [], seconds)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the descriptor without a word to the peer."""
+        self._socket.close()
+
+
+class Tcp:
+    """Connects, one endpoint at a time."""
+
+    def __init__(self, connect_timeout: float) -> None:
+        self.connect_timeout = connect_timeout
+
+    @classmethod
+    def from_config(cls, config: Any) -> Tcp:
+        return cls(config.connect_timeout)
+
+    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> TcpLink:
+        """A link to the first address of `endpoint` that answers.
+
+        Args:
+            endpoint: host and port.
+            stopped: whether to give up.
+
+        Raises:
+            OSError: nobody answers in time, or the name is not known.
+        """
+        host, port = endpoint
+        failure: OSError | None = None
+        deadline = time.monotonic() + self.connect_timeout
+        for family, kind, number, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, number)
+            try:
+                sock.setblocking(False)
+                error = sock.connect_ex(address)
+                if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                    raise OSError(error, os.strerror(error))
+                self._finish(sock, stopped, deadline)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if hasattr(socket, "SO_NOSIGPIPE"):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
+                return TcpLink(sock, f"{host}:{port}")
+            except OSError as error_:
+                sock.close()
+                failure = error_
+        raise failure or OSError(f"{host} has no address")
+
+    @staticmethod
+    def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -> None:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no answer to the connection attempt in time")
+            # Slices, not the wake descriptor: a flush may wake us while we must go on waiting.
+            if _sleep([], [sock.fileno()], min(left, 0.05)):
+                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if error:
+                    raise OSError(error, os.strerror(error))
+                return
+            if stopped():
+                raise InterruptedError("stopped while connecting")
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+        """The compiled pump for this transport, or None where there is none."""
+        if core.hot is None:
+            return None
+        try:
+            from logclient._ext.tcpsend import TcpPump
+        except ImportError:
+            return None
+        return TcpPump(flight, core, **limits)
+
+
+def _sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
+    """Until one of these descriptors is ready or time is over; whether one is."""
+    if not hasattr(select, "poll"):  # Windows
+        return any(select.select(reading, writing, writing, seconds))
+    wanted = dict.fromkeys(reading, select.POLLIN)
+    for fd in writing:
+        wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
+    poll = select.poll()
+    for fd, events in wanted.items():
+        poll.register(fd, events)
+    return bool(poll.poll(seconds * 1000.0))
