@@ -30,10 +30,10 @@ ARROWS: dict[str, set[str]] = {
     "faces": {"client", "aio"},
     "aio": {"client", "delivery"},
     "client": {"delivery"},
-    "delivery": {"protocols", "transports"},
+    "delivery": {"protocols", "transports", "_ext records"},
     "collectors": {"transports", "protocols", "_ext files"},
     "verify": {"protocols", "_ext files"},
-    "protocols": {"_ext codecs"},
+    "protocols": {"_ext codecs", "_ext queue"},  # a batch is the queue's
     "transports": {"_ext senders"},
     "_ext codecs": {"_ext base"},
     "_ext records": {"_ext queue"},
@@ -42,8 +42,6 @@ ARROWS: dict[str, set[str]] = {
     "_ext queue": {"_ext base"},
     "_ext base": set(),
 }
-# client.send encodes mappings in the caller's thread.
-ARROWS["client"] = ARROWS["client"] | {"_ext records"}
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 EXT_ROOMS = {

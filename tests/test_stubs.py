@@ -25,7 +25,7 @@ def stub(name: str) -> ast.Module:
 
 
 def names_of(body: list[ast.stmt]) -> set[str]:
-    """What a module or class body of a stub defines."""
+    """What a module or class body of a stub defines; names only for types begin with an underscore."""
     found: set[str] = set()
     for node in body:
         match node:
@@ -43,13 +43,16 @@ def names_of(body: list[ast.stmt]) -> set[str]:
 
 
 def module_names(module: ModuleType) -> set[str]:
-    """Its own public names: not the modules and standard-library names that it uses."""
+    """Its own public names: not what it has imported to use."""
+    others = [importlib.import_module(f"logclient._ext.{n}") for n in MODULES]
+    mine = names_of(stub(module.__name__.rpartition(".")[2]).body)
     found = set()
     for name in public(set(vars(module))):
         value = getattr(module, name)
         home = getattr(value, "__module__", None)
-        foreign = isinstance(home, str) and home != module.__name__ and not home.startswith("logclient._ext")
-        if not inspect.ismodule(value) and not (foreign and callable(value)):
+        foreign = callable(value) and isinstance(home, str) and home != module.__name__
+        shared = any(o is not module and vars(o).get(name) is value for o in others)  # a constant
+        if name in mine or not (inspect.ismodule(value) or foreign or shared):
             found.add(name)
     return found
 
@@ -69,7 +72,7 @@ def test_members(name: str) -> None:
     """Classes too, method by method."""
     module = importlib.import_module(f"logclient._ext.{name}")
     for node in stub(name).body:
-        cls = getattr(module, node.name) if isinstance(node, ast.ClassDef) else None
+        cls = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
         if not inspect.isclass(cls) or issubclass(cls, tuple):
             continue
         assert isinstance(node, ast.ClassDef)
