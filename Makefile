@@ -82,7 +82,7 @@ bench: build deps-bench
 	@$(PY) -m bench $(ARGS)
 
 mutants: build
-	@$(PY) tests/mutants.py $(ARGS)
+	@$(PY) -m tests.mutants $(ARGS)
 
 lint: deps $(VENV)/.installed
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext

@@ -1,0 +1,161 @@
+"""Small deliberate breaks, each with the test that must notice it: ``make mutants``.
+
+Every ``*.toml`` here lists them::
+
+    [[mutant]]
+    name = "no edge is stitched"
+    file = "logclient/verify/compare.py"
+    old = "late += int((tail > later).sum())"
+    new = "pass"
+    test = "tests/test_verify_random.py::test_histories"
+
+Each is applied to a copy of the tree, extensions rebuilt where it touches one, and its test run
+there: the test must fail. First every such test must pass on the untouched copy, or its failure
+would say nothing.
+
+``make mutants ARGS="name-part ..."`` runs those whose name or file contains one of the words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TEST_S = 900
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+def listed(words: list[str]) -> list[Mutant]:
+    """Every mutant of the lists whose name or file contains one of `words` (or all)."""
+    found = []
+    for path in sorted(HERE.glob("*.toml")):
+        for entry in tomllib.loads(path.read_text())["mutant"]:
+            mutant = Mutant(**entry)
+            if not words or any(w in mutant.name or w in mutant.file for w in words):
+                found.append(mutant)
+    return found
+
+
+def copy_tree(target: Path) -> None:
+    """What git tracks, as it is in the working tree, and the extensions built from it."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    names = [n for n in tracked.split("\0") if n and (ROOT / n).is_file()]
+    names += [str(p.relative_to(ROOT)) for p in (ROOT / "_ext").glob("*.so")]
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name)
+    (target / "logclient" / "_ext").symlink_to("../_ext")
+    generated = ROOT / "build" / "cython"
+    if generated.is_dir():
+        shutil.copytree(generated, target / "build" / "cython")
+
+
+def environment(tree: Path) -> dict[str, str]:
+    shared = os.environ.get("LOGCLIENT_SHARED") or str(ROOT.parent / "shared")
+    return {**os.environ, "PYTHONPATH": str(tree), "LOGCLIENT_SHARED": shared, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def passes(tree: Path, tests: list[str]) -> bool:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-cov", *tests],
+            cwd=tree, env=environment(tree), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TEST_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode in (2, 3, 4, 5):
+        raise SystemExit(f"cannot run {' '.join(tests)}: pytest ended with {done.returncode}")
+    return done.returncode == 0
+
+
+def rebuild(tree: Path, name: str) -> None:
+    env = {**environment(tree), "LOGCLIENT_ONLY": name}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=tree, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"a mutant of {name} does not compile:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def affected(mutant: Mutant) -> list[str]:
+    """The extensions to rebuild; a declaration file is in all of them."""
+    path = Path(mutant.file)
+    if path.parts[0] != "_ext":
+        return []
+    if path.suffix == ".pyx":
+        return [path.stem]
+    return sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
+
+
+def run(tree: Path, mutant: Mutant) -> bool:
+    """Whether the mutant's test noticed it."""
+    path = tree / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise SystemExit(f"{mutant.name}: `old` is in {mutant.file} {text.count(mutant.old)} times, must be 1")
+    stat = path.stat()
+    compiled = affected(mutant)
+    kept = {p: p.read_bytes() for name in compiled for p in (tree / "_ext").glob(f"{name}.*.so")}
+    path.write_text(text.replace(mutant.old, mutant.new))
+    try:
+        for name in compiled:
+            rebuild(tree, name)
+        return not passes(tree, [mutant.test])
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        for so, content in kept.items():
+            so.write_bytes(content)
+        for name in compiled:
+            shutil.rmtree(tree / "build" / "temp", ignore_errors=True)
+            (tree / "build" / "cython" / "_ext" / f"{name}.c").unlink(missing_ok=True)
+
+
+def main() -> int:
+    mutants = listed(sys.argv[1:])
+    if not mutants:
+        print("no such mutant", file=sys.stderr)
+        return 2
+    survived = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Path(folder) / "tree"
+        copy_tree(tree)
+        tests = sorted({m.test for m in mutants})
+        if not passes(tree, tests):
+            print("the untouched tree does not pass these tests", file=sys.stderr)
+            return 1
+        print(f"{len(tests)} tests pass on the untouched tree", flush=True)
+        for mutant in mutants:
+            begin = time.monotonic()
+            caught = run(tree, mutant)
+            if not caught:
+                survived.append(mutant)
+            print(
+                f"{'caught' if caught else 'SURVIVED':8}  {time.monotonic() - begin:5.1f} s  {mutant.file}: {mutant.name}",
+                flush=True,
+            )
+    print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} caught, {len(survived)} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
