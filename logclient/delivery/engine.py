@@ -281,6 +281,8 @@ class Engine:
         """Wait until all sent before this call is settled; how many events still are not."""
         if self.handoff.forked:
             self.after_fork()
+        if self.exiting_until:
+            timeout = min(timeout, self._exit_left())
         target = self.handoff.next_seq - 1
         if not self._settled_by(target, timeout):
             return max(0, target - self.handoff.settled)
