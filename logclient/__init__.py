@@ -16,8 +16,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logclient.client import Client as Client
-    from logclient.delivery.outcomes import Delivery as Delivery
     from logclient.client import connect as connect
+    from logclient.client import flush_on_sigterm as flush_on_sigterm
+    from logclient.delivery.outcomes import Delivery as Delivery
     from logclient.errors import ConfigError as ConfigError
     from logclient.errors import ConnectFailed as ConnectFailed
     from logclient.errors import EncodeError as EncodeError
@@ -43,6 +44,7 @@ __all__ = [
     "ProtocolError",
     "QueueFull",
     "connect",
+    "flush_on_sigterm",
 ]
 
 _WHERE = {
@@ -50,6 +52,7 @@ _WHERE = {
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
     "connect": "client",
+    "flush_on_sigterm": "client",
 }
 
 

@@ -19,7 +19,7 @@ from logclient.errors import ConfigError, ConnectFailed, ExitCode, LedgerError, 
 if TYPE_CHECKING:
     from logclient.client import Client
 
-__all__ = ["main"]
+__all__ = ["Progress", "main"]
 
 _PROGRESS_S = 0.25  # between two looks at the client, and two progress lines on a terminal
 _SHOWN_REFUSALS = 10  # lines named on stderr; the rest is counted
@@ -291,7 +291,7 @@ class _Shipment:
 
     def _watch(self, feeder: threading.Thread) -> bool:
         """Wait until everything has its fate; False when nothing moved for the timeout."""
-        progress = _Progress()
+        progress = Progress()
         moved, since = -1, time.monotonic()
         while True:
             if feeder.is_alive():
@@ -445,7 +445,7 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes]]:
             raw = file.readline(longest)
 
 
-class _Progress:
+class Progress:
     """A line on stderr: rewritten on a terminal, now and then where there is none."""
 
     def __init__(self) -> None:
