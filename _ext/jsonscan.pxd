@@ -1,0 +1,442 @@
+# The checking pass: is a body one JSON object, and has it taken a carrier of the id?
+#
+# Strict grammar of RFC 8259, valid UTF-8, and what makes a real server refuse the event (and with
+# it, for ever, the window it is in): nesting beyond 1,000 and numbers beyond 1,000 characters
+# (Logstash's parser), numbers no double can hold (go-lumber). A lone surrogate as an escape passes,
+# as it does there; so do equal keys, of which the last one counts.
+#
+# No bounds are checked on the way: the byte after the text is 0, which JSON allows nowhere, and
+# SCAN_PAD bytes behind the text may be read.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from logclient._ext.hash cimport lc_le64    # for the C below
+
+
+cdef enum:
+    SCAN_PAD = 64            # bytes that must be readable from the text's end on
+    SCAN_DEPTH = 1000
+    SCAN_DIGITS = 1000
+    SCAN_WORDS = 16          # of 64 levels each
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #ifdef _MSC_VER
+    #include <intrin.h>
+    static __inline int lc_lowest(uint64_t v) { unsigned long i; _BitScanForward64(&i, v); return (int)i; }
+    #else
+    #define lc_lowest(v) __builtin_ctzll(v)
+    #endif
+    /* A bit for each of 64 bytes that is a quote, a backslash, below 0x20 or above 0x7f. */
+    #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+    #include <emmintrin.h>
+    static inline uint64_t lc_special16(const uint8_t *p) {
+        __m128i v = _mm_loadu_si128((const __m128i *)p);
+        /* signed: bytes above 0x7f are below 0x20 too */
+        __m128i hit = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8('"')),
+                                                _mm_cmpeq_epi8(v, _mm_set1_epi8(92))),
+                                   _mm_cmplt_epi8(v, _mm_set1_epi8(0x20)));
+        return (uint64_t)(unsigned)_mm_movemask_epi8(hit);
+    }
+    static inline uint64_t lc_special(const uint8_t *p) {
+        return lc_special16(p) | lc_special16(p + 16) << 16 | lc_special16(p + 32) << 32
+            | lc_special16(p + 48) << 48;
+    }
+    #else
+    static inline uint64_t lc_special(const uint8_t *p) {
+        const uint64_t ones = 0x0101010101010101ULL, high = 0x8080808080808080ULL;
+        uint64_t mask = 0;
+        int i;
+        for (i = 0; i < 8; i++) {
+            uint64_t v = lc_le64(p + 8 * i);
+            uint64_t quote = v ^ ones * '"', slash = v ^ ones * 92;
+            uint64_t plain = (((quote & ~high) + ~high) | quote)       /* high bit: no quote */
+                & (((slash & ~high) + ~high) | slash)                  /* no backslash */
+                & ((v & ~high) + ones * 0x60) & ~v;                    /* 0x20 to 0x7f */
+            /* gather the eight high bits */
+            mask |= (((~plain & high) >> 7) * 0x0102040810204080ULL >> 56) << 8 * i;
+        }
+        return mask;
+    }
+    #endif
+    /* 2**1024 - 2**970: from here on a double rounds to infinity. 309 digits. */
+    static const char lc_too_big[310] =
+        "17976931348623158079372897140530341507993413271003782693617377898044496829276475094664901797758720709633"
+        "02864166928879109465555478519404026306574886715058206819089020007083836762738548458177115317644757302700"
+        "69855571366959622842914819860834936475292719074168444365510704342711559699508093042880177904174497792";
+    """
+    uint64_t lc_special(const uint8_t *p) noexcept nogil
+    int lc_lowest(uint64_t v) noexcept nogil
+    const char *lc_too_big
+
+
+# Bytes of a body: of a string, what is between the quotes. NULL: there is none.
+ctypedef struct lc_span:
+    const uint8_t *at
+    size_t size
+
+
+ctypedef struct lc_object:
+    const uint8_t *start     # the opening brace
+    const uint8_t *close     # the closing brace
+    bint empty
+    bint has_metadata        # a key "@metadata", whatever is in it
+    lc_span metadata_id      # "@metadata": {"_id": ...}
+    lc_span dotted_id        # "event.id": ...
+    lc_span event_id         # "event": {"id": ...}
+
+
+cdef inline int hex_value(uint8_t c) noexcept nogil:
+    if c'0' <= c <= c'9':
+        return c - c'0'
+    c |= 0x20
+    if c'a' <= c <= c'f':
+        return c - c'a' + 10
+    return -1
+
+
+cdef inline const uint8_t *skip_space(const uint8_t *p) noexcept nogil:
+    while p[0] <= 0x20 and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+        p += 1
+    return p
+
+
+# The byte after one character of UTF-8 beyond ASCII (RFC 3629: no surrogates, nothing overlong), or NULL.
+cdef inline const uint8_t *utf8_end(const uint8_t *p) noexcept nogil:
+    cdef uint8_t c = p[0], d
+    if c < 0xC2:
+        return NULL
+    d = p[1]
+    if c < 0xE0:
+        return p + 2 if d & 0xC0 == 0x80 else NULL
+    if c < 0xF0:
+        if (d & 0xC0 != 0x80 or p[2] & 0xC0 != 0x80
+                or (c == 0xE0 and d < 0xA0) or (c == 0xED and d > 0x9F)):
+            return NULL
+        return p + 3
+    if (c > 0xF4 or d & 0xC0 != 0x80 or (c == 0xF0 and d < 0x90) or (c == 0xF4 and d > 0x8F)
+            or p[2] & 0xC0 != 0x80 or p[3] & 0xC0 != 0x80):
+        return NULL
+    return p + 4
+
+
+# 64 bytes of the text and which of them end a run of plain characters. Found out once, a string's
+# end is a shift and a count away; a vector search from each quote on would wait for the one before.
+ctypedef struct lc_block:
+    const uint8_t *at
+    uint64_t special
+
+
+# The first special byte from p on; p never goes back.
+cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexcept nogil:
+    cdef uint64_t special
+    while True:
+        while p - block.at >= 64:
+            block.at += 64
+            block.special = lc_special(block.at)
+        special = block.special >> (p - block.at)
+        if special:
+            return p + lc_lowest(special)
+        p = block.at + 64
+
+
+# The closing quote of a string whose first character is at p, or NULL. Sets escaped, never clears it.
+cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
+    cdef uint8_t c
+    while True:
+        p = next_special(block, p)
+        c = p[0]
+        if c == c'"':
+            return p
+        if c >= 0x80:
+            p = utf8_end(p)
+            if p == NULL:
+                return NULL
+        elif c == c'\\':
+            escaped[0] = True
+            c = p[1]
+            if c == c'u':
+                if hex_value(p[2]) < 0 or hex_value(p[3]) < 0 or hex_value(p[4]) < 0 or hex_value(p[5]) < 0:
+                    return NULL
+                p += 6
+            elif (c == c'n' or c == c'"' or c == c'\\' or c == c't' or c == c'/' or c == c'r' or c == c'b'
+                    or c == c'f'):
+                p += 2
+            else:
+                return NULL
+        else:
+            return NULL
+
+
+# Is the number p[0:size], already well-formed, too big for a double?
+cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    cdef const uint8_t *q = p
+    cdef const uint8_t *first = NULL
+    cdef int64_t point = 0       # digits before the decimal point, from the first that is not 0
+    cdef int64_t exponent = 0
+    cdef bint fraction = False, negative = False
+    cdef int i
+    cdef uint8_t c
+    if q[0] == c'-':
+        q += 1
+    p = q
+    while q < end:
+        c = q[0]
+        if c == c'.':
+            fraction = True
+        elif c | 0x20 == c'e':
+            break
+        else:
+            if first == NULL and c != c'0':
+                first = q
+            if first == NULL:
+                point -= fraction
+            else:
+                point += not fraction
+        q += 1
+    if first == NULL:
+        return False
+    if q < end:
+        q += 1
+        negative = q[0] == c'-'
+        if negative or q[0] == c'+':
+            q += 1
+        while q < end:
+            if exponent < 100000:
+                exponent = exponent * 10 + q[0] - c'0'
+            q += 1
+    point += -exponent if negative else exponent
+    # The value is 0.ddd * 10**point; the least that overflows is 0.1797... * 10**309.
+    if point != 309:
+        return point > 309
+    i = 0
+    for i in range(309):
+        while first < end and first[0] == c'.':
+            first += 1
+        c = first[0] if first < end and first[0] | 0x20 != c'e' else c'0'
+        if c != <uint8_t> lc_too_big[i]:
+            return c > <uint8_t> lc_too_big[i]
+        if first < end and first[0] | 0x20 != c'e':
+            first += 1
+    return True
+
+
+# The byte after a number, or NULL.
+cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
+    cdef const uint8_t *start = p
+    cdef const uint8_t *digits
+    cdef bint exponent = False
+    if p[0] == c'-':
+        p += 1
+    digits = p
+    if p[0] == c'0':
+        p += 1
+    elif c'1' <= p[0] <= c'9':
+        while c'0' <= p[0] <= c'9':
+            p += 1
+    else:
+        return NULL
+    exponent = p - digits > 308
+    if p[0] == c'.':
+        p += 1
+        if not c'0' <= p[0] <= c'9':
+            return NULL
+        while c'0' <= p[0] <= c'9':
+            p += 1
+    if p[0] | 0x20 == c'e':
+        exponent = True
+        p += 1
+        if p[0] == c'+' or p[0] == c'-':
+            p += 1
+        if not c'0' <= p[0] <= c'9':
+            return NULL
+        while c'0' <= p[0] <= c'9':
+            p += 1
+    if exponent and (p - start > SCAN_DIGITS or number_overflows(start, p)):
+        return NULL
+    return p if p - start <= SCAN_DIGITS else NULL
+
+
+# Is the string p[0:size], with its escapes undone, these ASCII letters?
+cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char *name,
+                        size_t length) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef size_t i = 0
+    cdef uint8_t c
+    if not escaped:
+        return size == length and memcmp(p, name, length) == 0
+    while p < end:
+        c = p[0]
+        if c != c'\\':
+            p += 1
+        elif p[1] == c'u':
+            if p[2] != c'0' or p[3] != c'0':
+                return False
+            c = <uint8_t> (hex_value(p[4]) << 4 | hex_value(p[5]))
+            if c >= 0x80:
+                return False
+            p += 6
+        else:
+            return False         # of the short escapes none spells a letter of these names
+        if i == length or c != <uint8_t> name[i]:
+            return False
+        i += 1
+    return i == length
+
+
+# Scan p[0:end-p]; end[0] must be 0 and SCAN_PAD bytes from end on readable. 0, or -1: not one object.
+cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) noexcept nogil:
+    cdef lc_block block
+    cdef uint64_t stack[SCAN_WORDS]             # a bit for each level: is it an object?
+    cdef uint32_t depth = 1
+    cdef bint in_object = True, escaped
+    cdef int inside = 0                           # of level 2: 1 in "@metadata", 2 in "event"
+    cdef int key = 0
+    cdef lc_span *span = NULL                     # where the value that comes belongs
+    cdef lc_span *open_span = NULL                # ... when it is an object or a list
+    cdef uint32_t open_depth = 0
+    cdef const uint8_t *k
+    cdef const uint8_t *q
+    cdef uint8_t c
+    memset(o, 0, sizeof(lc_object))
+    p = skip_space(p)
+    if p[0] != c'{':
+        return -1
+    o.start = p
+    stack[0] = 0
+    block.at = p
+    block.special = lc_special(p)
+    p = skip_space(p + 1)
+    if p[0] == c'}':
+        o.empty = True
+        o.close = p
+        return 0 if skip_space(p + 1) == end else -1
+    while True:
+        # a member of an object, or an element of a list
+        if in_object:
+            if p[0] != c'"':
+                return -1
+            k = p + 1
+            escaped = False
+            q = string_end(&block, k, &escaped)
+            if q == NULL:
+                return -1
+            p = q + 1
+            if p[0] != c':':
+                p = skip_space(p)
+                if p[0] != c':':
+                    return -1
+            p += 1
+            if p[0] <= 0x20:
+                p = skip_space(p)
+            if depth == 1:
+                key = 0
+                if escaped or k[0] == c'@' or k[0] == c'e':
+                    if key_is(k, q - k, escaped, b"@metadata", 9):
+                        key = 1
+                        o.has_metadata = True
+                        o.metadata_id.at = NULL
+                    elif key_is(k, q - k, escaped, b"event.id", 8):
+                        span = &o.dotted_id
+                    elif key_is(k, q - k, escaped, b"event", 5):
+                        key = 2
+                        o.event_id.at = NULL
+            elif depth == 2 and inside:
+                if inside == 1:
+                    if key_is(k, q - k, escaped, b"_id", 3):
+                        span = &o.metadata_id
+                elif key_is(k, q - k, escaped, b"id", 2):
+                    span = &o.event_id
+        # its value
+        c = p[0]
+        if c == c'"':
+            escaped = False
+            q = string_end(&block, p + 1, &escaped)
+            if q == NULL:
+                return -1
+            if span != NULL:
+                span.at = p + 1
+                span.size = q - p - 1
+                span = NULL
+            p = q + 1
+            # the common case, before the general one below
+            if in_object and p[0] == c',' and p[1] == c'"':
+                p += 1
+                continue
+        elif c == c'{' or c == c'[':
+            q = skip_space(p + 1)
+            if depth == SCAN_DEPTH:
+                return -1
+            if span != NULL:
+                span.at = p
+            if q[0] == (c'}' if c == c'{' else c']'):
+                if span != NULL:
+                    span.size = q + 1 - p
+                    span = NULL
+                p = q + 1
+            else:
+                if span != NULL:
+                    open_span = span
+                    open_depth = depth
+                    span = NULL
+                if depth == 1:
+                    inside = key if c == c'{' else 0
+                if in_object:
+                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
+                else:
+                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                depth += 1
+                in_object = c == c'{'
+                p = q
+                continue
+        else:
+            k = p
+            if c == c'-' or c'0' <= c <= c'9':
+                p = number_end(p)
+                if p == NULL:
+                    return -1
+            elif c == c't' and memcmp(p, b"true", 4) == 0:
+                p += 4
+            elif c == c'f' and memcmp(p, b"false", 5) == 0:
+                p += 5
+            elif c == c'n' and memcmp(p, b"null", 4) == 0:
+                p += 4
+            else:
+                return -1
+            if span != NULL:
+                span.at = k
+                span.size = p - k
+                span = NULL
+        # what follows it: the next one, or the end of one or more levels
+        while True:
+            p = skip_space(p)
+            c = p[0]
+            p += 1
+            if c == c',':
+                p = skip_space(p)
+                break
+            if c != (c'}' if in_object else c']'):
+                return -1
+            depth -= 1
+            if depth == 0:
+                o.close = p - 1
+                return 0 if skip_space(p) == end else -1
+            in_object = (stack[depth >> 6] >> (depth & 63)) & 1
+            if open_span != NULL and depth == open_depth:
+                open_span.size = p - open_span.at
+                open_span = NULL
+
+
+# The user's own id, as the decoder looks for it: "@metadata"._id, "event.id", "event".id.
+cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
+    if o.metadata_id.at != NULL:
+        return &o.metadata_id
+    if o.dotted_id.at != NULL:
+        return &o.dotted_id
+    return &o.event_id
+
+
+from libc.string cimport memcmp, memset

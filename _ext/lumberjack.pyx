@@ -1,0 +1,1946 @@
+# Lumberjack, compiled: the writer behind lc_hot, the reader, the decoder of captures, the checking pass.
+#
+#   frame         version '1' or '2', type, payload; integers big-endian
+#   'W'           u32 events of the window that follows (servers read it as an exact count)
+#   'D' (1 only)  u32 sequence, u32 count, count times (u32 length, key, u32 length, value)
+#   'J' (2 only)  u32 sequence, u32 length, JSON object
+#   'C'           u32 length, zlib stream of whole frames
+#   'A'           u32 sequence; 0 is a keep-alive
+#
+# The writer numbers the events of each window from 1: the only numbering on which Logstash (acks
+# the highest sequence) and go-lumber (acks the count) agree. Version 1 always compresses: Logstash
+# misreads a 'data' frame that is split over two reads.
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.pycapsule cimport (
+    PyCapsule_Destructor,
+    PyCapsule_GetContext,
+    PyCapsule_GetPointer,
+    PyCapsule_New,
+    PyCapsule_SetContext,
+    PyCapsule_SetDestructor,
+)
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+
+from logclient._ext.deflate cimport (
+    BY_ISAL,
+    BY_LIBZ,
+    BY_NONE,
+    BY_PYTHON,
+    INFLATE_BAD,
+    INFLATE_MEMORY,
+    INFLATE_TOO_LARGE,
+    deflate_window,
+    deflater_close,
+    deflater_open,
+    inflate_frame,
+    inflater_close,
+    inflater_open,
+    lc_deflater,
+    lc_inflater,
+)
+from logclient._ext.hash cimport SEED, xxh64_of
+from logclient._ext.hot cimport (
+    ACKED,
+    FAILED,
+    INFLIGHT,
+    K_BYTES,
+    K_ID1_TAKEN,
+    K_ID2_TAKEN,
+    K_MASK,
+    K_RAW,
+    PENDING,
+    R_NONE,
+    R_NOT_JSON,
+    R_TOO_LARGE,
+    R_UNENCODABLE,
+    STOP_MEMORY,
+    STOP_PROTOCOL,
+    lc_batch,
+    lc_hot,
+    lc_outcomes,
+    lc_wire,
+    outcome_add,
+    wire_reserve,
+)
+from logclient._ext.jsonscan cimport (
+    SCAN_DEPTH,
+    SCAN_DIGITS,
+    SCAN_PAD,
+    lc_object,
+    lc_span,
+    scan_object,
+    skip_space,
+    user_id,
+)
+
+MAX_WINDOW = WINDOW_LIMIT
+MAX_DEPTH = SCAN_DEPTH
+MAX_DIGITS = SCAN_DIGITS
+
+cdef enum:
+    WINDOW_LIMIT = 10_000        # go-lumber refuses more
+    BODY_LIMIT = 0x7FFFFF00      # lengths are signed on the other side
+    ID_SIZE = 32                 # hex digits of an id
+    PRODUCER_SIZE = 20           # of them the producer's
+    TAIL_SIZE = 102              # both carriers and the closing brace
+    TAIL_METADATA = 55           # of them the first carrier
+    TAIL_ID1 = 21                # where the ids are in it
+    TAIL_ID2 = 68
+    PAIR_SIZE = 48               # version 1's carrier
+    CAREFUL_WINDOWS = 10
+    FRAME_HEAD = 10              # version, type, sequence, length
+    ROOM_KEPT = 1 << 22
+
+cdef extern from *:
+    """
+    static const char lc_hex_pairs[513] =
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f"
+        "303132333435363738393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f"
+        "606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f808182838485868788898a8b8c8d8e8f"
+        "909192939495969798999a9b9c9d9e9fa0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7b8b9babbbcbdbebf"
+        "c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedfe0e1e2e3e4e5e6e7e8e9eaebecedeeef"
+        "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff";
+    static char lc_format_bytes[] = "B";
+    static inline void lc_put32(uint8_t *p, uint32_t v) {
+        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
+    }
+    static inline uint32_t lc_get32(const uint8_t *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    """
+    const char *lc_hex_pairs
+    char *lc_format_bytes
+    void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
+    uint32_t lc_get32(const uint8_t *p) noexcept nogil
+
+
+# ---------------------------------------------------------------------------------------------------
+# The checking pass
+# ---------------------------------------------------------------------------------------------------
+
+# Scan bytes that have no room behind them, by way of a copy.
+cdef int scan_copy(const uint8_t *p, size_t size, lc_wire *scratch, lc_object *o) noexcept nogil:
+    cdef uint8_t *copy
+    scratch.size = 0
+    copy = wire_reserve(scratch, size + SCAN_PAD)
+    if copy == NULL:
+        return STOP_MEMORY
+    memcpy(copy, p, size)
+    memset(copy + size, 0, SCAN_PAD)
+    return scan_object(copy, copy + size, o)
+
+
+# Version 1's pair block: u32 count, then the pairs, to the last byte. Finds the last "event.id".
+# 0, or -1 when the lengths do not add up.
+cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *k
+    cdef uint32_t count, length, key
+    event_id.at = NULL
+    if size < 4:
+        return -1
+    count = lc_get32(p)
+    p += 4
+    while count:
+        if end - p < 4:
+            return -1
+        key = lc_get32(p)
+        p += 4
+        if <size_t> (end - p) < key:
+            return -1
+        k = p
+        p += key
+        if end - p < 4:
+            return -1
+        length = lc_get32(p)
+        p += 4
+        if <size_t> (end - p) < length:
+            return -1
+        if key == 8 and memcmp(k, b"event.id", 8) == 0:
+            event_id.at = p
+            event_id.size = length
+        p += length
+        count -= 1
+    return 0 if p == end else -1
+
+
+def check_json(body, /):
+    """What the checking pass finds in a body; see the stub."""
+    cdef Py_buffer view
+    cdef lc_wire scratch
+    cdef lc_object o
+    cdef lc_span *own
+    cdef const uint8_t *base
+    cdef int bad, taken
+    memset(&scratch, 0, sizeof(scratch))
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    with nogil:
+        bad = scan_copy(<const uint8_t *> view.buf, view.len, &scratch, &o)
+    PyBuffer_Release(&view)
+    try:
+        if bad == STOP_MEMORY and scratch.data == NULL:
+            raise MemoryError()
+        if bad:
+            return None
+        base = scratch.data
+        own = user_id(&o)
+        taken = K_ID1_TAKEN if o.has_metadata else 0
+        if o.dotted_id.at != NULL or o.event_id.at != NULL:
+            taken |= K_ID2_TAKEN
+        return (o.start - base, o.close + 1 - base, taken,
+                None if own.at == NULL else <bytes> own.at[:own.size])
+    finally:
+        free(scratch.data)
+
+
+def check_pairs(body, /):
+    """The same for version 1's pair block; see the stub."""
+    cdef Py_buffer view
+    cdef lc_span own
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        if scan_pairs(<const uint8_t *> view.buf, view.len, &own) < 0:
+            return None
+        if own.at == NULL:
+            return 0, None
+        return K_ID2_TAKEN, <bytes> own.at[:own.size]
+    finally:
+        PyBuffer_Release(&view)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The writer
+# ---------------------------------------------------------------------------------------------------
+
+ctypedef struct lc_run:
+    uint64_t first               # engine sequences first .. first + count - 1
+    uint32_t count
+
+
+ctypedef struct lc_window:
+    uint32_t n
+    uint32_t acked
+    uint32_t runs
+    uint32_t run                 # the run that the next acknowledgement begins in,
+    uint32_t used                # and how many of it are acknowledged
+    bint behind                  # it was sent while another was in flight
+    lc_run *items                # room for a run an event
+
+
+cdef enum:
+    WRONG_NONE = 0
+    WRONG_FRAME = 1              # no ack frame
+    WRONG_NUMBER = 2             # more than the window has
+    WRONG_TIME = 3               # nothing was awaited
+
+
+# All that the nogil half needs. `self` of lc_hot.
+ctypedef struct lc_writer:
+    uint8_t version              # '1' or '2'
+    bint identity
+    bint check
+    bint compress
+    uint32_t window
+    uint64_t window_bytes
+    uint32_t inflight
+    double silence
+    lc_window *windows           # a ring of `inflight`
+    uint32_t head
+    uint32_t count
+    uint32_t careful
+    double last_sign
+    uint8_t partial[6]           # of an ack
+    uint32_t partial_size
+    int wrong
+    uint32_t wrong_number
+    uint32_t wrong_window
+    uint8_t wrong_bytes[6]
+    uint32_t wrong_size
+    lc_wire raw                  # frames, before compression
+    lc_deflater deflater
+    uint8_t tail[TAIL_SIZE]      # the carriers of a JSON body, zeros for the sequence
+    uint8_t pair[PAIR_SIZE]      # ... of a pair block
+
+
+cdef inline void put_sequence(uint8_t *p, uint64_t sequence) noexcept nogil:
+    memcpy(p, lc_hex_pairs + ((sequence >> 40) & 0xFF) * 2, 2)
+    memcpy(p + 2, lc_hex_pairs + ((sequence >> 32) & 0xFF) * 2, 2)
+    memcpy(p + 4, lc_hex_pairs + ((sequence >> 24) & 0xFF) * 2, 2)
+    memcpy(p + 6, lc_hex_pairs + ((sequence >> 16) & 0xFF) * 2, 2)
+    memcpy(p + 8, lc_hex_pairs + ((sequence >> 8) & 0xFF) * 2, 2)
+    memcpy(p + 10, lc_hex_pairs + (sequence & 0xFF) * 2, 2)
+
+
+cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
+    return 1 if w.careful else w.inflight
+
+
+cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    if w.wrong or w.count >= allowed_windows(w):
+        events[0] = 0
+        size[0] = 0
+    else:
+        events[0] = w.window
+        size[0] = w.window_bytes
+
+
+# The hash of the user's own id, where it is the only one that travels.
+cdef int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
+    if batch.id_hash == NULL:
+        batch.id_hash = <uint64_t *> calloc(batch.n, 2 * sizeof(uint64_t))
+        if batch.id_hash == NULL:
+            return STOP_MEMORY
+    batch.id_hash[2 * i] = xxh64_of(own.at, own.size, SEED)
+    batch.id_hash[2 * i + 1] = xxh64_of(own.at, own.size, SEED + 1)
+    return 0
+
+
+# One JSON body, at p already, SCAN_PAD bytes of room behind it: checked, id in.
+# Its new size; 0 when it is no JSON object; STOP_MEMORY.
+cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
+                                size_t size) noexcept nogil:
+    cdef uint8_t kind = batch.kind[i]
+    cdef uint8_t *end = p + size
+    cdef uint8_t *start = p
+    cdef uint8_t *close
+    cdef lc_object o
+    cdef bint scanned = False, empty, first, second
+    cdef uint64_t sequence
+    if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
+        end[0] = 0
+        if scan_object(p, end, &o) < 0:
+            return 0
+        scanned = True
+        start = <uint8_t *> o.start
+        close = <uint8_t *> o.close
+        empty = o.empty
+        if o.has_metadata:
+            kind |= K_ID1_TAKEN
+        if o.dotted_id.at != NULL or o.event_id.at != NULL:
+            kind |= K_ID2_TAKEN
+    else:
+        end[0] = 0
+        start = <uint8_t *> skip_space(p)
+        close = end - 1
+        while close > start and (close[0] == c' ' or close[0] == c'\n' or close[0] == c'\r'
+                                 or close[0] == c'\t'):
+            close -= 1
+        if close <= start or start[0] != c'{' or close[0] != c'}':
+            return 0
+        empty = skip_space(start + 1) == close
+    if w.identity:
+        first = kind & K_ID1_TAKEN == 0
+        second = kind & K_ID2_TAKEN == 0
+        if first or second:
+            # the comma goes where there is something to divide
+            sequence = batch.seq[i]
+            if first and second:
+                memcpy(close, w.tail + empty, TAIL_SIZE - empty)
+                put_sequence(close + TAIL_ID1 + PRODUCER_SIZE - empty, sequence)
+                put_sequence(close + TAIL_ID2 + PRODUCER_SIZE - empty, sequence)
+                close += TAIL_SIZE - 1 - empty
+            elif first:
+                memcpy(close, w.tail + empty, TAIL_METADATA - empty)
+                put_sequence(close + TAIL_ID1 + PRODUCER_SIZE - empty, sequence)
+                close += TAIL_METADATA - empty
+                close[0] = c'}'
+            else:
+                memcpy(close, w.tail + TAIL_METADATA + empty, TAIL_SIZE - TAIL_METADATA - empty)
+                put_sequence(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE - empty, sequence)
+                close += TAIL_SIZE - TAIL_METADATA - 1 - empty
+        else:
+            if not scanned and scan_object(p, end, &o) < 0:
+                return 0
+            if keep_user_id(batch, i, user_id(&o)) < 0:
+                return STOP_MEMORY
+    size = close + 1 - start
+    if start != p:
+        memmove(p, start, size)
+    return size
+
+
+# One pair block, at p already, room behind it. Its new size; 0 when it is none, or empty; STOP_MEMORY.
+cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
+                                 size_t size) noexcept nogil:
+    cdef uint8_t kind = batch.kind[i]
+    cdef bint taken = kind & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
+    cdef bint check = w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES)
+    cdef lc_span own
+    if size < 4:
+        return 0
+    own.at = NULL
+    own.size = 0
+    if check or taken:
+        if scan_pairs(p, size, &own) < 0:
+            return 0
+        taken = taken or own.at != NULL
+    if w.identity and not taken:
+        memcpy(p + size, w.pair, PAIR_SIZE)
+        put_sequence(p + size + PAIR_SIZE - 12, batch.seq[i])
+        lc_put32(p, lc_get32(p) + 1)
+        return size + PAIR_SIZE
+    if lc_get32(p) == 0:
+        return 0                 # Logstash drops the connection over an empty map
+    if w.identity and keep_user_id(batch, i, &own) < 0:
+        return STOP_MEMORY
+    return size
+
+
+# Take back what an encode has done to the batch.
+cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
+    cdef uint32_t r, k
+    for r in range(window.runs):
+        for k in range(window.items[r].count):
+            while batch.seq[i] != window.items[r].first + k:
+                i += 1
+            batch.fate[i] = PENDING
+
+
+cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                       lc_outcomes *out) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    cdef lc_window *window
+    cdef lc_run *run = NULL
+    cdef lc_wire *to
+    cdef uint8_t *p
+    cdef size_t begin = wire.size, base, size
+    cdef int64_t done
+    cdef uint32_t i, n = 0
+    if w.wrong or w.count >= allowed_windows(w):
+        return 0
+    if events > w.window:
+        events = w.window
+    window = &w.windows[(w.head + w.count) % w.inflight]
+    window.n = window.acked = window.runs = window.run = window.used = 0
+    if w.compress:
+        to = &w.raw
+        to.size = 0
+    else:
+        to = wire
+        if wire_reserve(wire, 6) == NULL:
+            return STOP_MEMORY
+        wire.size += 6
+    base = to.size
+    for i in range(batch.cursor, batch.n):
+        if batch.fate[i] != PENDING:
+            continue
+        size = batch.size[i]
+        if n == events or (n and to.size - base + FRAME_HEAD + size + TAIL_SIZE > w.window_bytes):
+            break
+        if size > BODY_LIMIT:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        done = STOP_MEMORY
+        p = wire_reserve(to, FRAME_HEAD + size + TAIL_SIZE + SCAN_PAD)
+        if p != NULL:
+            p[0] = w.version
+            lc_put32(p + 2, n + 1)
+            if w.version == c'2':
+                p[1] = c'J'
+                memcpy(p + FRAME_HEAD, batch.body[i], size)
+                done = finish_json(w, batch, i, p + FRAME_HEAD, size)
+                if done > 0:
+                    lc_put32(p + 6, <uint32_t> done)
+                    batch.hash[i] = xxh64_of(p + FRAME_HEAD, done, SEED)
+                    to.size += FRAME_HEAD + done
+            else:
+                p[1] = c'D'
+                memcpy(p + 6, batch.body[i], size)
+                done = finish_pairs(w, batch, i, p + 6, size)
+                if done > 0:
+                    batch.hash[i] = xxh64_of(p + 6, done, SEED)
+                    to.size += 6 + done
+        if done < 0:
+            if n:
+                break            # what there is goes; the pump hears of it at the next turn
+            wire.size = begin
+            return STOP_MEMORY
+        if done == 0:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_NOT_JSON if w.version == c'2' else R_UNENCODABLE
+            continue
+        batch.fate[i] = INFLIGHT
+        if run != NULL and run.first + run.count == batch.seq[i]:
+            run.count += 1
+        else:
+            run = &window.items[window.runs]
+            run.first = batch.seq[i]
+            run.count = 1
+            window.runs += 1
+        n += 1
+    if n == 0:
+        wire.size = begin
+        return 0
+    if w.compress:
+        p = wire_reserve(wire, 12)
+        if p != NULL:
+            wire.size += 12
+            if deflate_window(&w.deflater, w.raw.data, w.raw.size, wire) < 0:
+                p = NULL
+        if p == NULL:
+            undo(batch, batch.cursor, window)
+            wire.size = begin
+            return STOP_MEMORY
+        p = wire.data + begin
+        p[6] = w.version
+        p[7] = c'C'
+        lc_put32(p + 8, <uint32_t> (wire.size - begin - 12))
+    p = wire.data + begin
+    p[0] = w.version
+    p[1] = c'W'
+    lc_put32(p + 2, n)
+    window.n = n
+    window.behind = w.count > 0
+    if w.count == 0:
+        w.last_sign = now        # nothing was awaited before
+    w.count += 1
+    return n
+
+
+# Events acked+1 .. number of a window, as engine sequences.
+cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexcept nogil:
+    cdef lc_run *run
+    cdef uint32_t left = number - window.acked, some
+    while left:
+        run = &window.items[window.run]
+        some = run.count - window.used
+        if some > left:
+            some = left
+        if outcome_add(out, run.first + window.used, run.first + window.used + some - 1, ACKED, R_NONE) < 0:
+            return STOP_MEMORY
+        left -= some
+        window.acked += some
+        window.used += some
+        if window.used == run.count:
+            window.run += 1
+            window.used = 0
+    return 0
+
+
+cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) noexcept nogil:
+    w.wrong = what
+    w.wrong_size = 6 if size > 6 else <uint32_t> size
+    memcpy(w.wrong_bytes, data, w.wrong_size)
+    return STOP_PROTOCOL
+
+
+# One whole ack frame.
+cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nogil:
+    cdef uint32_t number = lc_get32(p + 2)
+    cdef lc_window *window
+    out.alive += 1
+    if number == 0:
+        return 0
+    w.wrong_number = number
+    if w.count == 0:
+        return writer_wrong(w, WRONG_TIME, p, 6)
+    window = &w.windows[w.head]
+    if number > window.n:
+        w.wrong_window = window.n
+        return writer_wrong(w, WRONG_NUMBER, p, 6)
+    if number <= window.acked:
+        return 0                 # nothing is taken back
+    if give_acked(window, number, out) < 0:
+        return STOP_MEMORY
+    out.progress += 1
+    if number == window.n:
+        w.head = (w.head + 1) % w.inflight
+        w.count -= 1
+        if w.careful:
+            w.careful -= 1
+    return 0
+
+
+cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now,
+                        lc_outcomes *out) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    cdef const uint8_t *end = data + size
+    cdef int stop
+    if w.wrong:
+        return STOP_PROTOCOL
+    if size:
+        w.last_sign = now
+    while data < end:
+        if w.partial_size == 0 and end - data >= 6:
+            if (data[0] != c'2' and data[0] != c'1') or data[1] != c'A':
+                return writer_wrong(w, WRONG_FRAME, data, end - data)
+            stop = take_ack(w, data, out)
+            data += 6
+        else:
+            w.partial[w.partial_size] = data[0]
+            w.partial_size += 1
+            data += 1
+            # said at once, not when six bytes are there: a greeting may be shorter
+            if (w.partial[0] != c'2' and w.partial[0] != c'1') or (w.partial_size > 1
+                                                                  and w.partial[1] != c'A'):
+                while data < end and w.partial_size < 6:
+                    w.partial[w.partial_size] = data[0]
+                    w.partial_size += 1
+                    data += 1
+                return writer_wrong(w, WRONG_FRAME, w.partial, w.partial_size)
+            if w.partial_size < 6:
+                continue
+            w.partial_size = 0
+            stop = take_ack(w, w.partial, out)
+        if stop < 0:
+            return stop
+    return 0
+
+
+# A window sent behind another may be at a Logstash that has stopped its keep-alives (it does so
+# after each ack) and still works on it: that one gets twice the time.
+cdef double writer_deadline(void *self) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    if w.count == 0:
+        return 0
+    return w.last_sign + (2 * w.silence if w.windows[w.head].behind else w.silence)
+
+
+cdef void forget_windows(lc_writer *w) noexcept nogil:
+    # With several windows out, the break may have been Logstash's own idle timer over the second:
+    # the same windows again would break again.
+    if w.count > 1:
+        w.careful = CAREFUL_WINDOWS
+    w.count = 0
+    w.partial_size = 0
+
+
+cdef void release_hot(object capsule) noexcept:
+    Py_DECREF(<object> PyCapsule_GetContext(capsule))
+
+
+# Bytes that wait to be moved. A view of them keeps them; a new one is begun when a view is held.
+@cython.final
+cdef class Outbox:
+    cdef lc_wire wire
+    cdef Py_ssize_t views
+
+    def __cinit__(self):
+        memset(&self.wire, 0, sizeof(lc_wire))
+
+    def __dealloc__(self):
+        free(self.wire.data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("read-only")
+        view.buf = self.wire.data
+        view.len = self.wire.size
+        view.itemsize = 1
+        view.format = lc_format_bytes if flags & PyBUF_FORMAT else NULL
+        view.ndim = 1
+        view.shape = &view.len if flags & PyBUF_ND else NULL
+        view.strides = &view.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        view.suboffsets = NULL
+        view.readonly = 1
+        view.internal = NULL
+        view.obj = self
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.views -= 1
+
+
+@cython.final
+cdef class Hot:
+    """The writer; see the stub."""
+
+    cdef lc_writer w
+    cdef lc_hot hot
+    cdef lc_outcomes out
+    cdef Outbox box
+    cdef list full
+    cdef object zlib
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_writer))
+        memset(&self.out, 0, sizeof(lc_outcomes))
+
+    def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
+                 int inflight=2, int compression=3, bint identity=True, bint check=True,
+                 double silence=30.0):
+        cdef lc_writer *w = &self.w
+        cdef int i
+        cdef bytes name = producer.hex().encode()
+        if w.windows != NULL:
+            raise TypeError("already made")
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        for name_of, value, low, high in (
+            ("version", version, 1, 2), ("window", window, 1, WINDOW_LIMIT),
+            ("window_bytes", window_bytes, 1, BODY_LIMIT // 4), ("inflight", inflight, 1, 1024),
+            ("compression", compression, 0, 9),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name_of}: {low} to {high}, not {value}")
+        if not silence > 0:
+            raise ValueError(f"silence: more than 0 seconds, not {silence}")
+        w.version = b"12"[version - 1]
+        w.window = window
+        w.window_bytes = window_bytes
+        w.identity = identity
+        w.check = check
+        w.silence = silence
+        w.windows = <lc_window *> calloc(inflight, sizeof(lc_window))
+        if w.windows == NULL:
+            raise MemoryError()
+        w.inflight = inflight
+        for i in range(inflight):
+            w.windows[i].items = <lc_run *> malloc(window * sizeof(lc_run))
+            if w.windows[i].items == NULL:
+                raise MemoryError()
+        # memory that is there need not be asked for
+        w.compress = version == 1 or compression > 0
+        if w.compress:
+            import zlib
+            self.zlib = zlib
+            deflater_open(&w.deflater, compression)
+        id_ = name + b"0" * 12
+        tail = b',"@metadata":{"_id":"' + id_ + b'"},"event.id":"' + id_ + b'"}'
+        memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
+        pair = b"\0\0\0\x08event.id\0\0\0\x20" + id_
+        memcpy(w.pair, <const uint8_t *> pair, PAIR_SIZE)
+        self.hot.self = w
+        self.hot.credit = writer_credit
+        self.hot.encode = writer_encode
+        self.hot.receive = writer_receive
+        self.hot.deadline = writer_deadline
+        self.box = Outbox()
+        self.full = []
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.w.windows != NULL:
+            for i in range(self.w.inflight):
+                free(self.w.windows[i].items)
+            free(self.w.windows)
+        free(self.w.raw.data)
+        free(self.out.items)
+        deflater_close(&self.w.deflater)
+
+    @property
+    def capsule(self):
+        capsule = PyCapsule_New(&self.hot, b"logclient.hot", NULL)
+        Py_INCREF(self)
+        PyCapsule_SetContext(capsule, <void *> self)
+        PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_hot)
+        return capsule
+
+    @property
+    def compressor(self):
+        cdef int level = self.w.deflater.level
+        if not self.w.compress:
+            return "none"
+        return {BY_ISAL: "isal", BY_LIBZ: "zlib", BY_PYTHON: "python zlib"}[self.w.deflater.by] + f" {level}"
+
+    @property
+    def windows(self):
+        return self.w.count
+
+    @property
+    def careful(self):
+        return self.w.careful
+
+    @property
+    def error(self):
+        cdef lc_writer *w = &self.w
+        if w.wrong == WRONG_NONE:
+            return None
+        if w.wrong == WRONG_NUMBER:
+            return f"ack {w.wrong_number} for a window of {w.wrong_window} events"
+        if w.wrong == WRONG_TIME:
+            return f"ack {w.wrong_number} although no window is in flight"
+        got = (<bytes> w.wrong_bytes[:w.wrong_size])
+        return f"expected an ack frame ('1' or '2', 'A', 32-bit sequence), received {got!r}"
+
+    def connected(self, double now):
+        self.w.count = 0
+        self.w.partial_size = 0
+        self.w.wrong = WRONG_NONE
+        self.w.last_sign = now
+        self.sent()
+
+    def connection_lost(self):
+        cdef uint32_t windows = self.w.count
+        forget_windows(&self.w)
+        self.sent()
+        return windows
+
+    def credit(self, double now):
+        cdef uint32_t events
+        cdef uint64_t size
+        writer_credit(&self.w, now, &events, &size)
+        return events, size
+
+    def encode(self, batch, uint32_t events, double now):
+        cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
+        cdef int n
+        if self.box.views:
+            self.full.append(self.box)
+            self.box = Outbox()
+        with nogil:
+            n = writer_encode(&self.w, b, events, now, &self.box.wire, &self.out)
+        return n
+
+    def buffers(self):
+        boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
+        return [memoryview(box) for box in boxes]
+
+    def sent(self):
+        self.full.clear()
+        if self.box.views:
+            self.box = Outbox()
+        self.box.wire.size = 0
+
+    def receive(self, data, double now):
+        cdef Py_buffer view
+        cdef int stop
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        with nogil:
+            stop = writer_receive(&self.w, <const uint8_t *> view.buf, view.len, now, &self.out)
+        PyBuffer_Release(&view)
+        return stop
+
+    def deadline(self):
+        return writer_deadline(&self.w)
+
+    def outcomes(self):
+        cdef lc_outcomes *out = &self.out
+        cdef uint32_t i
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+                  for i in range(out.n)]
+        result = ranges, out.alive, out.progress
+        out.n = out.alive = out.progress = 0
+        return result
+
+
+# ---------------------------------------------------------------------------------------------------
+# Acks
+# ---------------------------------------------------------------------------------------------------
+
+def encode_ack(int version, uint32_t number, /):
+    """An 'ack' frame; see the stub."""
+    cdef uint8_t frame[6]
+    if not 1 <= version <= 2:
+        raise ValueError(f"version: 1 or 2, not {version}")
+    frame[0] = c'0' + version
+    frame[1] = c'A'
+    lc_put32(frame + 2, number)
+    return <bytes> frame[:6]
+
+
+def decode_acks(data, /):
+    """Whole 'ack' frames as (version, number); see the stub."""
+    cdef bytes copy = bytes(data)
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(copy)
+    cdef Py_ssize_t i
+    acks = []
+    for i in range(0, len(copy), 6):
+        if len(copy) - i < 6 or (p[i] != c'1' and p[i] != c'2') or p[i + 1] != c'A':
+            raise ValueError(f"no ack frame at byte {i}: {copy[i:i + 6]!r}")
+        acks.append((p[i] - c'0', lc_get32(p + i + 2)))
+    return acks
+
+
+# ---------------------------------------------------------------------------------------------------
+# The reader
+# ---------------------------------------------------------------------------------------------------
+
+# Where an event's body is: in the unit as carried, or in what its compressed frames inflate to.
+ctypedef struct lc_entry:
+    size_t at
+    uint32_t size
+    uint32_t sequence
+    bint inflated
+
+
+cdef enum Fault:
+    FAULT_NONE = 0
+    FAULT_MEMORY
+    FAULT_VERSION            # the first byte of a frame is neither '1' nor '2'
+    FAULT_NO_WINDOW          # a frame without a window before it
+    FAULT_WINDOW_SIZE
+    FAULT_MIXED              # not the version of the window
+    FAULT_EARLY_WINDOW       # the window before is not full
+    FAULT_INNER_WINDOW       # in a compressed frame
+    FAULT_TYPE
+    FAULT_EMPTY              # a length of 0
+    FAULT_FRAME_SIZE
+    FAULT_UNIT_SIZE
+    FAULT_CUT                # a compressed frame ends inside a frame
+    FAULT_EXTRA              # a compressed frame has more events than the window
+    FAULT_ZLIB
+    FAULT_INFLATED_SIZE
+    FAULT_NESTED
+    FAULT_EOF
+
+
+ctypedef struct lc_reader:
+    uint32_t max_window
+    uint32_t max_frame
+    size_t max_unit
+    size_t max_inflated
+    lc_wire data
+    size_t base              # where the window begins in data
+    size_t at                # the first byte not looked at
+    bint inside              # a window frame has been read
+    uint8_t version
+    uint32_t n
+    uint32_t got
+    int32_t highest          # sequence, signed: as Logstash counts
+    uint32_t pairs_left      # of a 'data' frame that is not whole yet,
+    size_t pairs_at          # and how far it is known; 0 = not begun
+    lc_entry *entries
+    uint32_t capacity
+    lc_wire inflated
+    lc_wire scratch
+    lc_inflater inflater
+    Fault fault
+    uint64_t fault_value
+    size_t fault_at
+
+
+cdef int reader_fault(lc_reader *r, Fault fault, uint64_t value) noexcept nogil:
+    r.fault = fault
+    r.fault_value = value
+    r.fault_at = r.at - r.base
+    return -1
+
+
+cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, bint inflated) noexcept nogil:
+    cdef lc_entry *e
+    cdef uint32_t capacity
+    if r.got == r.n:
+        return reader_fault(r, FAULT_EXTRA, r.n)
+    if r.got == r.capacity:
+        # as events come, not as many as were announced
+        capacity = r.capacity * 2 if r.capacity else 64
+        e = <lc_entry *> realloc(r.entries, capacity * sizeof(lc_entry))
+        if e == NULL:
+            return reader_fault(r, FAULT_MEMORY, 0)
+        r.entries = e
+        r.capacity = capacity
+    e = &r.entries[r.got]
+    e.at = at
+    e.size = <uint32_t> size
+    e.sequence = sequence
+    e.inflated = inflated
+    r.got += 1
+    if <int32_t> sequence > r.highest:
+        r.highest = <int32_t> sequence
+    return 1
+
+
+# The size of the 'data' frame at p, of which `left` bytes are there; 0 when it is not whole yet. Keeps
+# its place between calls, so that a frame that comes byte by byte is not walked again for each.
+cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept nogil:
+    cdef size_t at
+    cdef uint32_t key, value
+    if r.pairs_at == 0:
+        if left < FRAME_HEAD:
+            return 0
+        r.pairs_left = lc_get32(p + 6)
+        if <uint64_t> r.pairs_left * 8 > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, <uint64_t> r.pairs_left * 8)
+        r.pairs_at = FRAME_HEAD
+    while r.pairs_left:
+        at = r.pairs_at
+        if left - at < 4:
+            return 0
+        key = lc_get32(p + at)
+        at += 4
+        if at + key > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, at + key)
+        if left < at + key + 4:
+            return 0
+        at += key
+        value = lc_get32(p + at)
+        at += 4
+        if at + value > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, at + value)
+        if left < at + value:
+            return 0
+        r.pairs_at = at + value
+        r.pairs_left -= 1
+    at = r.pairs_at
+    r.pairs_at = 0
+    return at
+
+
+# One frame at p, which is offset `at` of the unit (depth 0) or of what was inflated.
+# 1: taken, `used` bytes; 0: not whole yet; -1: a fault.
+cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, int depth,
+                      size_t *used) noexcept nogil:
+    cdef uint32_t size
+    cdef int64_t pairs
+    cdef int done
+    cdef size_t begin
+    cdef uint8_t *to
+    if p[0] != r.version:
+        return reader_fault(r, FAULT_MIXED if p[0] == c'1' or p[0] == c'2' else FAULT_VERSION, p[0])
+    if left < 2:
+        return 0
+    if p[1] == c'J' and r.version == c'2':
+        if left < FRAME_HEAD:
+            return 0
+        size = lc_get32(p + 6)
+        if size == 0:
+            return reader_fault(r, FAULT_EMPTY, c'J')
+        if size > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, size)
+        if depth == 0 and r.at - r.base + FRAME_HEAD + size > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if left - FRAME_HEAD < size:
+            return 0
+        used[0] = FRAME_HEAD + <size_t> size
+        return reader_event(r, at + FRAME_HEAD, size, lc_get32(p + 2), depth > 0)
+    if p[1] == c'D' and r.version == c'1':
+        pairs = reader_pairs(r, p, left)
+        if depth == 0 and pairs == 0 and r.at - r.base + left > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if pairs <= 0:
+            return <int> pairs
+        used[0] = <size_t> pairs
+        return reader_event(r, at + 6, pairs - 6, lc_get32(p + 2), depth > 0)
+    if p[1] == c'C':
+        # servers take a compressed frame in a compressed frame; deeper nesting has hung one of them
+        if depth == 2:
+            return reader_fault(r, FAULT_NESTED, 0)
+        if left < 6:
+            return 0
+        size = lc_get32(p + 2)
+        if size == 0:
+            return reader_fault(r, FAULT_EMPTY, c'C')
+        if depth == 0 and r.at - r.base + 6 + size > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if left - 6 < size:
+            return 0
+        begin = r.inflated.size
+        if depth == 0:
+            done = inflate_frame(&r.inflater, p + 6, size, &r.inflated, r.max_inflated - begin)
+        else:
+            # what is read stands in the buffer that is written, which may move
+            r.scratch.size = 0
+            done = inflate_frame(&r.inflater, p + 6, size, &r.scratch, r.max_inflated - begin)
+            if done == 0:
+                to = wire_reserve(&r.inflated, r.scratch.size)
+                if to == NULL:
+                    done = INFLATE_MEMORY
+                else:
+                    memcpy(to, r.scratch.data, r.scratch.size)
+                    r.inflated.size += r.scratch.size
+        if done < 0:
+            return reader_fault(r, FAULT_ZLIB if done == INFLATE_BAD else FAULT_INFLATED_SIZE
+                                if done == INFLATE_TOO_LARGE else FAULT_MEMORY, r.max_inflated)
+        used[0] = 6 + <size_t> size
+        return reader_region(r, begin, r.inflated.size, depth + 1)
+    if p[1] == c'W':
+        return reader_fault(r, FAULT_INNER_WINDOW if depth else FAULT_EARLY_WINDOW, 0)
+    return reader_fault(r, FAULT_TYPE, p[1])
+
+
+# All the frames of inflated[at:end].
+cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept nogil:
+    cdef size_t used = 0
+    cdef int done
+    while at < end:
+        done = reader_frame(r, r.inflated.data + at, end - at, at, depth, &used)
+        if done < 0:
+            return -1
+        if done == 0:
+            return reader_fault(r, FAULT_CUT, 0)
+        at += used
+    return 1
+
+
+cdef void trim(lc_wire *wire) noexcept nogil:
+    if wire.size == 0 and wire.capacity > ROOM_KEPT:
+        free(wire.data)
+        wire.data = NULL
+        wire.capacity = 0
+
+
+# Go on: 1 a window is whole, 0 more bytes are needed, -1 a fault.
+cdef int reader_step(lc_reader *r) noexcept nogil:
+    cdef const uint8_t *p
+    cdef size_t left, used = 0
+    cdef int done
+    while True:
+        if r.inside and r.got == r.n:
+            return 1
+        p = r.data.data + r.at
+        left = r.data.size - r.at
+        if left == 0:
+            return 0
+        if not r.inside:
+            r.base = r.at
+            if p[0] != c'1' and p[0] != c'2':
+                return reader_fault(r, FAULT_VERSION, p[0])
+            if left < 2:
+                return 0
+            r.version = p[0]
+            if p[1] != c'W':
+                return reader_fault(r, FAULT_NO_WINDOW if memchr(b"JDC", p[1], 3) else FAULT_TYPE, p[1])
+            if left < 6:
+                return 0
+            r.n = lc_get32(p + 2)
+            if r.n > r.max_window:
+                return reader_fault(r, FAULT_WINDOW_SIZE, r.n)
+            r.inside = True
+            r.got = 0
+            r.highest = -1
+            r.inflated.size = 0
+            r.at += 6
+        else:
+            done = reader_frame(r, p, left, r.at - r.base, 0, &used)
+            if done <= 0:
+                return done
+            r.at += used
+            if r.at - r.base > r.max_unit:
+                return reader_fault(r, FAULT_UNIT_SIZE, 0)
+
+
+@cython.final
+cdef class Window:
+    """One whole window from a writer; see the stub."""
+
+    cdef lc_entry *entries
+    cdef uint32_t n
+    cdef readonly int version
+    cdef readonly uint32_t ack
+    cdef readonly bytes unit
+    cdef bytes content           # what its compressed frames held
+    cdef readonly Py_ssize_t inflated
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    def __len__(self):
+        return self.n
+
+    @property
+    def events(self):
+        cdef uint32_t i
+        cdef lc_entry *e
+        cdef list found = []
+        for i in range(self.n):
+            e = &self.entries[i]
+            found.append(PyBytes_FromStringAndSize(
+                PyBytes_AS_STRING(self.content if e.inflated else self.unit) + e.at, e.size))
+        return found
+
+    @property
+    def sequences(self):
+        cdef uint32_t i
+        return [self.entries[i].sequence for i in range(self.n)]
+
+    def __repr__(self):
+        return f"<Window: version {self.version}, {self.n} events, {len(self.unit)} bytes>"
+
+
+@cython.final
+cdef class Reader:
+    """Sans-IO reader: bytes in, windows out; see the stub."""
+
+    cdef lc_reader r
+    cdef object zlib
+
+    def __cinit__(self):
+        memset(&self.r, 0, sizeof(lc_reader))
+
+    def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
+                 uint32_t max_unit=67108864, uint32_t max_inflated=67108864):
+        if self.zlib is not None:
+            raise TypeError("already made")
+        import zlib
+        self.zlib = zlib
+        self.r.max_window = max_window
+        self.r.max_frame = max_frame
+        self.r.max_unit = max_unit
+        self.r.max_inflated = max_inflated
+        inflater_open(&self.r.inflater)
+
+    def __dealloc__(self):
+        free(self.r.data.data)
+        free(self.r.inflated.data)
+        free(self.r.scratch.data)
+        free(self.r.entries)
+        inflater_close(&self.r.inflater)
+
+    def receive_data(self, data, /):
+        cdef lc_reader *r = &self.r
+        cdef Py_buffer view
+        cdef uint8_t *to
+        cdef int done
+        cdef list windows = []
+        if self.zlib is None:
+            raise TypeError("not made")
+        if r.fault:
+            return windows
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        to = wire_reserve(&r.data, view.len)
+        if to != NULL:
+            memcpy(to, view.buf, view.len)
+            r.data.size += view.len
+        PyBuffer_Release(&view)
+        if to == NULL:
+            raise MemoryError()
+        while True:
+            with nogil:
+                done = reader_step(r)
+            if done <= 0:
+                break
+            windows.append(self.window())
+        if r.fault == FAULT_MEMORY:
+            raise MemoryError()
+        if r.base:
+            memmove(r.data.data, r.data.data + r.base, r.data.size - r.base)
+            r.data.size -= r.base
+            r.at -= r.base
+            r.base = 0
+            # a connection that had one large window need not hold its room for ever
+            trim(&r.data)
+            if not r.inside:
+                r.inflated.size = 0
+                trim(&r.inflated)
+        return windows
+
+    cdef Window window(self):
+        cdef lc_reader *r = &self.r
+        cdef Window w = Window.__new__(Window)
+        cdef uint32_t i
+        w.version = r.version - c'0'
+        w.unit = PyBytes_FromStringAndSize(<const char *> r.data.data + r.base, r.at - r.base)
+        if r.inflated.size:
+            w.content = PyBytes_FromStringAndSize(<const char *> r.inflated.data, r.inflated.size)
+        w.n = r.n
+        if r.n:
+            w.entries = <lc_entry *> malloc(r.n * sizeof(lc_entry))
+            if w.entries == NULL:
+                raise MemoryError()
+            memcpy(w.entries, r.entries, r.n * sizeof(lc_entry))
+            # Logstash answers with the highest number, go-lumber with the count: whoever begins each
+            # window at 1 gets the same from both, a running number wants the first, and numbers
+            # that Logstash reads as negative (it never acknowledges them) get the second.
+            w.ack = r.highest if r.highest > 0 else r.n
+        for i in range(r.n):
+            w.inflated += FRAME_HEAD + r.entries[i].size
+        if w.version == 1:
+            w.inflated -= 4 * <Py_ssize_t> r.n
+        r.inside = False
+        r.base = r.at
+        return w
+
+    def receive_eof(self):
+        cdef lc_reader *r = &self.r
+        if not r.fault and (r.inside or r.at < r.data.size):
+            reader_fault(r, FAULT_EOF, 0)
+
+    @property
+    def pending(self):
+        return self.r.data.size - self.r.base
+
+    @property
+    def error(self):
+        cdef lc_reader *r = &self.r
+        if r.fault == FAULT_NONE:
+            return None
+        return f"{self.words(r.fault, r.fault_value)} (byte {r.fault_at} of the window)"
+
+    cdef str words(self, Fault fault, uint64_t value):
+        cdef lc_reader *r = &self.r
+        if fault == FAULT_VERSION:
+            return f"expected version '1' or '2', received byte 0x{value:02x}"
+        if fault == FAULT_NO_WINDOW:
+            return f"a '{chr(value)}' frame without a window frame before it"
+        if fault == FAULT_WINDOW_SIZE:
+            return f"a window of {value} events; {r.max_window} is the most"
+        if fault == FAULT_MIXED:
+            return f"a frame of version '{chr(value)}' in a window of the other"
+        if fault == FAULT_EARLY_WINDOW:
+            return f"a window frame after {r.got} of {r.n} events"
+        if fault == FAULT_INNER_WINDOW:
+            return "a window frame in a compressed frame"
+        if fault == FAULT_TYPE:
+            return f"frame type 0x{value:02x} from a writer of version {r.version - c'0'}"
+        if fault == FAULT_EMPTY:
+            return f"a '{chr(value)}' frame of length 0"
+        if fault == FAULT_FRAME_SIZE:
+            return f"a frame of {value} bytes; {r.max_frame} is the most"
+        if fault == FAULT_UNIT_SIZE:
+            return f"a window of more than {r.max_unit} bytes"
+        if fault == FAULT_CUT:
+            return "a compressed frame that ends inside a frame"
+        if fault == FAULT_EXTRA:
+            return f"more than the {r.n} events of the window in its compressed frame"
+        if fault == FAULT_ZLIB:
+            return "a compressed frame that is no zlib stream"
+        if fault == FAULT_INFLATED_SIZE:
+            return f"compressed frames that inflate to more than {r.max_inflated} bytes"
+        if fault == FAULT_NESTED:
+            return "a compressed frame nested more than once"
+        if fault == FAULT_EOF and r.inside:
+            return f"closed after {r.got} of {r.n} events"
+        return "closed inside a window frame" if fault == FAULT_EOF else "out of memory"
+
+
+# ---------------------------------------------------------------------------------------------------
+# The decoder of captures
+# ---------------------------------------------------------------------------------------------------
+
+cdef enum Status:
+    S_OK = 0
+    S_FOREIGN
+    S_NO_ID
+    S_NOT_JSON
+    S_TORN
+    S_BAD_ZLIB
+    S_BAD_FRAME
+
+OK = <int> S_OK
+FOREIGN = <int> S_FOREIGN
+NO_ID = <int> S_NO_ID
+NOT_JSON = <int> S_NOT_JSON
+TORN = <int> S_TORN
+BAD_ZLIB = <int> S_BAD_ZLIB
+BAD_FRAME = <int> S_BAD_FRAME
+STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_frame")
+
+cdef extern from *:
+    """
+    /* Lower-case hex digits; 16 for all else. */
+    #define X8 16,16,16,16,16,16,16,16
+    static const uint8_t lc_unhex[256] = {
+        X8,X8,X8,X8,X8,X8, 0,1,2,3,4,5,6,7, 8,9,16,16,16,16,16,16,
+        X8,X8,X8,X8, 16,10,11,12,13,14,15,16, X8,X8,X8,
+        X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8};
+    #undef X8
+    static const char lc_metadata_key[] = ",\\"@metadata\\":{\\"_id\\":\\"";
+    static const char lc_event_key[] = "\\"},\\"event.id\\":\\"";
+    """
+    const uint8_t *lc_unhex
+    const char *lc_metadata_key
+    const char *lc_event_key
+
+
+ctypedef struct lc_id:
+    uint64_t high
+    uint64_t low                 # 16 bits
+    int64_t sequence
+    int32_t producer             # index, or -1
+    bint good                    # 32 hex digits
+
+
+ctypedef struct lc_rows:
+    size_t n
+    size_t capacity
+    uint8_t *status
+    int32_t *producer
+    uint64_t *high
+    uint16_t *low
+    int64_t *sequence
+    uint64_t *hash
+    uint32_t *wire
+    int32_t *unit
+    int64_t *offset
+    int32_t *length
+    # of FOREIGN rows only: row, hash, hash
+    uint64_t *foreign
+    size_t foreigners
+    size_t foreign_capacity
+
+
+ctypedef struct lc_decoder:
+    const uint8_t *producers
+    Py_ssize_t producer_count
+    bint identity
+    size_t max_inflated
+    uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and what they mean
+    bint last_good
+    lc_id last_id
+    lc_wire inflated[2]          # by depth
+    size_t inflated_size         # of this unit
+    lc_wire scratch              # room behind a body
+    lc_inflater inflater
+    lc_rows rows
+    # of the unit at hand
+    int32_t unit
+    uint8_t version
+    uint32_t n
+    uint32_t got
+    int64_t at                   # in the unit, expanded
+
+
+cdef inline int64_t unhex(const uint8_t *p, int digits) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef uint8_t bad = 0
+    cdef int i
+    for i in range(digits):
+        bad |= lc_unhex[p[i]]
+        value = value << 4 | lc_unhex[p[i]]
+    return -1 if bad & 16 else <int64_t> value
+
+
+cdef int32_t find_producer(lc_decoder *d, const uint8_t *name) noexcept nogil:
+    cdef Py_ssize_t low = 0, high = d.producer_count, middle
+    cdef int order
+    while low < high:
+        middle = (low + high) // 2
+        order = memcmp(d.producers + 10 * middle, name, 10)
+        if order == 0:
+            return <int32_t> middle
+        if order < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return -1
+
+
+# What 32 characters say as an id.
+cdef inline void read_id(lc_decoder *d, const uint8_t *p, lc_id *id_) noexcept nogil:
+    cdef uint8_t name[10]
+    cdef int64_t byte
+    cdef int i
+    if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
+        id_.good = False
+        id_.high = id_.low = 0
+        id_.sequence = 0
+        id_.producer = -1
+        for i in range(10):
+            byte = unhex(p + 2 * i, 2)
+            if byte < 0:
+                return
+            name[i] = <uint8_t> byte
+            if i < 8:
+                id_.high = id_.high << 8 | name[i]
+            else:
+                id_.low = id_.low << 8 | name[i]
+        id_.producer = find_producer(d, name)
+        memcpy(d.last, p, PRODUCER_SIZE)
+        d.last_id = id_[0]
+        d.last_good = True
+    else:
+        id_[0] = d.last_id
+    id_.sequence = unhex(p + PRODUCER_SIZE, 12)
+    id_.good = id_.sequence >= 0
+    if not id_.good:
+        id_.sequence = 0
+        id_.high = id_.low = 0
+        id_.producer = -1
+
+
+cdef inline bint is_ours(lc_decoder *d, lc_id *id_) noexcept nogil:
+    return id_.good and (id_.producer >= 0 or d.producer_count == 0)
+
+
+cdef int grow_rows(lc_rows *r) noexcept nogil:
+    cdef size_t capacity = r.capacity * 2 if r.capacity else 1024
+    cdef void *p
+    p = realloc(r.status, capacity)
+    if p == NULL:
+        return -1
+    r.status = <uint8_t *> p
+    p = realloc(r.producer, capacity * 4)
+    if p == NULL:
+        return -1
+    r.producer = <int32_t *> p
+    p = realloc(r.high, capacity * 8)
+    if p == NULL:
+        return -1
+    r.high = <uint64_t *> p
+    p = realloc(r.low, capacity * 2)
+    if p == NULL:
+        return -1
+    r.low = <uint16_t *> p
+    p = realloc(r.sequence, capacity * 8)
+    if p == NULL:
+        return -1
+    r.sequence = <int64_t *> p
+    p = realloc(r.hash, capacity * 8)
+    if p == NULL:
+        return -1
+    r.hash = <uint64_t *> p
+    p = realloc(r.wire, capacity * 4)
+    if p == NULL:
+        return -1
+    r.wire = <uint32_t *> p
+    p = realloc(r.unit, capacity * 4)
+    if p == NULL:
+        return -1
+    r.unit = <int32_t *> p
+    p = realloc(r.offset, capacity * 8)
+    if p == NULL:
+        return -1
+    r.offset = <int64_t *> p
+    p = realloc(r.length, capacity * 4)
+    if p == NULL:
+        return -1
+    r.length = <int32_t *> p
+    r.capacity = capacity
+    return 0
+
+
+cdef void free_rows(lc_rows *r) noexcept nogil:
+    free(r.status)
+    free(r.producer)
+    free(r.high)
+    free(r.low)
+    free(r.sequence)
+    free(r.hash)
+    free(r.wire)
+    free(r.unit)
+    free(r.offset)
+    free(r.length)
+    free(r.foreign)
+    memset(r, 0, sizeof(lc_rows))
+
+
+cdef inline int add_row(lc_decoder *d, Status status, lc_id *id_, uint64_t hash, uint32_t wire,
+                        int64_t offset, size_t length) noexcept nogil:
+    cdef lc_rows *r = &d.rows
+    cdef size_t i = r.n
+    if i == r.capacity and grow_rows(r) < 0:
+        return -1
+    r.status[i] = status
+    r.producer[i] = id_.producer
+    r.high[i] = id_.high
+    r.low[i] = <uint16_t> id_.low
+    r.sequence[i] = id_.sequence
+    r.hash[i] = hash
+    r.wire[i] = wire
+    r.unit[i] = d.unit
+    r.offset[i] = offset
+    r.length[i] = <int32_t> length if length <= 0x7FFFFFFF else 0x7FFFFFFF
+    r.n = i + 1
+    return 0
+
+
+# Something wrong at the place reached: the unit ends here. 1, or -1 when memory is out.
+cdef int add_fault(lc_decoder *d, Status status, size_t length) noexcept nogil:
+    cdef lc_id none
+    memset(&none, 0, sizeof(none))
+    none.producer = -1
+    return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
+
+
+cdef int keep_foreign(lc_decoder *d, lc_span *own) noexcept nogil:
+    cdef lc_rows *r = &d.rows
+    cdef size_t capacity
+    cdef uint64_t *p
+    if r.foreigners == r.foreign_capacity:
+        capacity = r.foreign_capacity * 2 if r.foreign_capacity else 64
+        p = <uint64_t *> realloc(r.foreign, capacity * 3 * sizeof(uint64_t))
+        if p == NULL:
+            return -1
+        r.foreign = p
+        r.foreign_capacity = capacity
+    p = r.foreign + 3 * r.foreigners
+    p[0] = r.n
+    p[1] = xxh64_of(own.at, own.size, SEED)
+    p[2] = xxh64_of(own.at, own.size, SEED + 1)
+    r.foreigners += 1
+    return 0
+
+
+# The id of a body, by the places it may be in, best first. Not JSON: -2.
+cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Status *status) noexcept nogil:
+    cdef lc_object o
+    cdef lc_span pair
+    cdef lc_span *places[3]
+    cdef lc_span *own = NULL
+    cdef lc_id some
+    cdef int i, bad
+    if d.version == c'2':
+        bad = scan_copy(p, size, &d.scratch, &o)
+        if bad and d.scratch.capacity < size + SCAN_PAD:
+            return -1
+        places[0] = &o.metadata_id
+        places[1] = &o.dotted_id
+        places[2] = &o.event_id
+    else:
+        bad = scan_pairs(p, size, &pair)
+        places[0] = &pair
+        memset(&o, 0, sizeof(o))
+        places[1] = places[2] = &o.event_id
+    if bad:
+        status[0] = S_NOT_JSON
+        return 0
+    status[0] = S_NO_ID
+    for i in range(3):
+        if places[i].at == NULL:
+            continue
+        if own == NULL:
+            own = places[i]
+            status[0] = S_FOREIGN
+        if places[i].size == ID_SIZE:
+            read_id(d, places[i].at, &some)
+            if some.good:
+                if not id_.good:
+                    id_[0] = some
+                if is_ours(d, &some):
+                    id_[0] = some
+                    status[0] = S_OK
+                    return 0
+    if own != NULL and keep_foreign(d, own) < 0:
+        return -1
+    return 0
+
+
+# One event. 0, or -1 when memory is out.
+cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32_t wire,
+                            int64_t offset) noexcept nogil:
+    cdef uint64_t hash = xxh64_of(p, size, SEED)
+    cdef const uint8_t *tail
+    cdef lc_id id_
+    cdef Status status = S_NO_ID
+    id_.good = False
+    id_.high = id_.low = 0
+    id_.sequence = 0
+    id_.producer = -1
+    d.got += 1
+    if d.identity:
+        # our own writer's ending, exactly: nothing but both carriers at the top level reads so
+        tail = p + size - TAIL_SIZE
+        if (d.version == c'2' and size >= TAIL_SIZE
+                and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
+                and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
+                and memcmp(tail + TAIL_ID1, tail + TAIL_ID2, ID_SIZE) == 0
+                and memcmp(tail + TAIL_ID1 + ID_SIZE, lc_event_key, TAIL_ID2 - TAIL_ID1 - ID_SIZE) == 0
+                and tail[TAIL_SIZE - 2] == c'"' and tail[TAIL_SIZE - 1] == c'}'):
+            read_id(d, tail + TAIL_ID1, &id_)
+            if is_ours(d, &id_):
+                status = S_OK
+        if status != S_OK and search_id(d, p, size, &id_, &status) < 0:
+            return -1
+    return add_row(d, status, &id_, hash, wire, offset, size)
+
+
+# The size of the 'data' frame at p; 0 when it is not whole.
+cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
+    cdef uint32_t texts, length
+    cdef size_t at = FRAME_HEAD
+    cdef uint64_t count
+    if left < FRAME_HEAD:
+        return 0
+    count = 2 * <uint64_t> lc_get32(p + 6)
+    while count:
+        if left - at < 4:
+            return 0
+        length = lc_get32(p + at)
+        at += 4
+        if left - at < length:
+            return 0
+        at += length
+        count -= 1
+    return at
+
+
+# The frames of one region. 0: used up; 1: something was wrong, the unit ends; -1: memory.
+cdef int decode_region(lc_decoder *d, const uint8_t *p, size_t left, int depth) noexcept nogil:
+    cdef uint32_t size
+    cdef size_t frame, limit
+    cdef int done
+    cdef lc_wire *to
+    while left:
+        if d.got == d.n:
+            return add_fault(d, S_BAD_FRAME, left)
+        if p[0] != d.version:
+            return add_fault(d, S_BAD_FRAME, left)
+        if left < 2:
+            return add_fault(d, S_TORN, left)
+        if p[1] == c'J' and d.version == c'2':
+            if left < FRAME_HEAD:
+                return add_fault(d, S_TORN, left)
+            size = lc_get32(p + 6)
+            if left - FRAME_HEAD < size:
+                return add_fault(d, S_TORN, left)
+            frame = FRAME_HEAD + <size_t> size
+            if decode_body(d, p + FRAME_HEAD, size, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
+                return -1
+            d.at += frame
+        elif p[1] == c'D' and d.version == c'1':
+            frame = pairs_size(p, left)
+            if frame == 0:
+                return add_fault(d, S_TORN, left)
+            if decode_body(d, p + 6, frame - 6, lc_get32(p + 2), d.at + 6) < 0:
+                return -1
+            d.at += frame
+        elif p[1] == c'C' and depth < 2:
+            if left < 6:
+                return add_fault(d, S_TORN, left)
+            size = lc_get32(p + 2)
+            if left - 6 < size:
+                return add_fault(d, S_TORN, left)
+            frame = 6 + <size_t> size
+            to = &d.inflated[0] if depth == 0 else &d.inflated[1]
+            to.size = 0
+            limit = d.max_inflated - d.inflated_size
+            done = inflate_frame(&d.inflater, p + 6, size, to, limit)
+            if done == INFLATE_MEMORY:
+                return -1
+            if done < 0:
+                return add_fault(d, S_BAD_ZLIB, frame)
+            d.inflated_size += to.size
+            done = decode_region(d, to.data, to.size, depth + 1)
+            if done:
+                return done
+        else:
+            return add_fault(d, S_BAD_FRAME, left)
+        p += frame
+        left -= frame
+    return 0
+
+
+cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size, int32_t unit) noexcept nogil:
+    cdef int done
+    d.unit = unit
+    d.at = 0
+    d.got = 0
+    d.inflated_size = 0
+    if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W':
+        return add_fault(d, S_BAD_FRAME, size)
+    if size < 6:
+        return add_fault(d, S_TORN, size)
+    d.version = p[0]
+    d.n = lc_get32(p + 2)
+    d.at = 6
+    done = decode_region(d, p + 6, size - 6, 0)
+    if done == 0 and d.got < d.n:
+        return add_fault(d, S_TORN, 0)
+    return done
+
+
+# -1 when memory is out, else the number of units decoded: fewer than n when the next leaves the data.
+cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
+                             const int64_t *size, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
+            return i
+        if decode_unit(d, p + at[i], <size_t> size[i], <int32_t> i) < 0:
+            return -1
+    return n
+
+
+@cython.final
+cdef class Column:
+    """One column of a `Decoded`; see the stub."""
+
+    cdef void *data
+    cdef Py_ssize_t n
+    cdef Py_ssize_t item
+    cdef char code[2]
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return self.n
+
+    @property
+    def format(self):
+        return (<bytes> self.code).decode()
+
+    def __getitem__(self, Py_ssize_t index, /):
+        return memoryview(self)[index]
+
+    def tolist(self):
+        return memoryview(self).tolist()
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("read-only")
+        view.buf = self.data if self.data != NULL else <void *> self.code
+        view.len = self.n * self.item
+        view.itemsize = self.item
+        view.format = self.code if flags & PyBUF_FORMAT else NULL
+        view.ndim = 1
+        view.shape = &self.n if flags & PyBUF_ND else NULL
+        view.strides = &self.item if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        view.suboffsets = NULL
+        view.readonly = 1
+        view.internal = NULL
+        view.obj = self
+
+
+cdef Column column(void **data, size_t n, int item, char code):
+    cdef Column c = Column.__new__(Column)
+    c.data = data[0]
+    data[0] = NULL
+    c.n = n
+    c.item = item
+    c.code[0] = code
+    c.code[1] = 0
+    return c
+
+
+@cython.final
+cdef class Decoded:
+    """What was in the units, a row an event; see the stub."""
+
+    cdef Py_ssize_t n
+    cdef readonly Column status, producer, prefix_high, prefix_low, sequence, hash, wire_sequence
+    cdef readonly Column unit, offset, length, id_hash
+
+    def __len__(self):
+        return self.n
+
+
+@cython.final
+cdef class Decoder:
+    """Decodes captured units; see the stub."""
+
+    cdef lc_decoder d
+    cdef bytes producers
+    cdef object zlib
+
+    def __cinit__(self):
+        memset(&self.d, 0, sizeof(lc_decoder))
+
+    def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
+        cdef bytes names = bytes(producers)
+        if self.zlib is not None:
+            raise TypeError("already made")
+        if len(names) % 10:
+            raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
+        for i in range(10, len(names), 10):
+            if names[i - 10:i] >= names[i:i + 10]:
+                raise ValueError("producers: not ascending and distinct")
+        import zlib
+        self.zlib = zlib
+        self.producers = names
+        self.d.producers = <const uint8_t *> PyBytes_AS_STRING(names)
+        self.d.producer_count = len(names) // 10
+        self.d.identity = identity
+        self.d.max_inflated = max_inflated
+        inflater_open(&self.d.inflater)
+
+    def __dealloc__(self):
+        free(self.d.inflated[0].data)
+        free(self.d.inflated[1].data)
+        free(self.d.scratch.data)
+        free_rows(&self.d.rows)
+        inflater_close(&self.d.inflater)
+
+    def decode(self, data, offsets, lengths):
+        cdef Py_buffer view, at, size
+        cdef Py_ssize_t n, i
+        if self.zlib is None:
+            raise TypeError("not made")
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
+            try:
+                PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
+                try:
+                    n = at.len // 8
+                    if at.len % 8 or size.len != at.len:
+                        raise ValueError(f"offsets and lengths must be int64, equally many: "
+                                         f"{at.len} and {size.len} bytes")
+                    with nogil:
+                        i = decode_units(&self.d, <const uint8_t *> view.buf, view.len,
+                                         <const int64_t *> at.buf, <const int64_t *> size.buf, n)
+                finally:
+                    PyBuffer_Release(&size)
+            finally:
+                PyBuffer_Release(&at)
+            if 0 <= i < n:
+                raise ValueError(f"unit {i} leaves the data of {view.len} bytes")
+            if i < 0:
+                raise MemoryError()
+            return self.take()
+        finally:
+            free_rows(&self.d.rows)
+            PyBuffer_Release(&view)
+
+    cdef Decoded take(self):
+        cdef lc_rows *r = &self.d.rows
+        cdef Decoded out = Decoded.__new__(Decoded)
+        cdef uint64_t *hashes
+        cdef size_t i
+        out.n = r.n
+        out.status = column(<void **> &r.status, r.n, 1, c'B')
+        out.producer = column(<void **> &r.producer, r.n, 4, c'i')
+        out.prefix_high = column(<void **> &r.high, r.n, 8, c'Q')
+        out.prefix_low = column(<void **> &r.low, r.n, 2, c'H')
+        out.sequence = column(<void **> &r.sequence, r.n, 8, c'q')
+        out.hash = column(<void **> &r.hash, r.n, 8, c'Q')
+        out.wire_sequence = column(<void **> &r.wire, r.n, 4, c'I')
+        out.unit = column(<void **> &r.unit, r.n, 4, c'i')
+        out.offset = column(<void **> &r.offset, r.n, 8, c'q')
+        out.length = column(<void **> &r.length, r.n, 4, c'i')
+        # zeros that nobody looks at cost nothing: the pages come when they are touched
+        hashes = <uint64_t *> calloc(r.n + 1, 2 * sizeof(uint64_t))
+        if hashes == NULL:
+            raise MemoryError()
+        for i in range(r.foreigners):
+            hashes[2 * r.foreign[3 * i]] = r.foreign[3 * i + 1]
+            hashes[2 * r.foreign[3 * i] + 1] = r.foreign[3 * i + 2]
+        out.id_hash = column(<void **> &hashes, 2 * r.n, 8, c'Q')
+        return out
+
+
+def decode_windows(data, offsets, lengths, producers=b"", *, bint identity=True,
+                   size_t max_inflated=67108864):
+    """``Decoder(producers, ...).decode(...)`` in one call."""
+    return Decoder(producers, identity=identity, max_inflated=max_inflated).decode(data, offsets, lengths)
+
+
+def expand(unit, Py_ssize_t max_inflated=67108864):
+    """The unit with its compressed frames inflated in place; see the stub."""
+    cdef bytes raw = bytes(unit)
+    parts = [raw[:6]]
+    expand_region(raw[6:], 0, max_inflated, parts)
+    return b"".join(parts)
+
+
+# What is left of max_inflated, or -1: something was wrong, the rest is there as it is.
+cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts) except? -2:
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(region)
+    cdef size_t left = len(region), at = 0, size
+    cdef bytes content
+    import zlib
+    while left >= 6:
+        size = 0
+        if p[at + 1] == c'J' and left >= FRAME_HEAD:
+            size = FRAME_HEAD + <size_t> lc_get32(p + at + 6)
+        elif p[at + 1] == c'D':
+            size = pairs_size(p + at, left)
+        elif p[at + 1] == c'C' and depth < 2:
+            size = 6 + <size_t> lc_get32(p + at + 2)
+        if size == 0 or size > left:
+            break
+        if p[at + 1] == c'C':
+            try:
+                content = zlib.decompressobj().decompress(region[at + 6:at + size], max_inflated + 1)
+            except zlib.error:
+                break
+            if len(content) > max_inflated:
+                break
+            max_inflated = expand_region(content, depth + 1, max_inflated - len(content), parts)
+            if max_inflated < 0:
+                return -1
+        else:
+            parts.append(region[at:at + size])
+        at += size
+        left -= size
+    if left:
+        parts.append(region[at:])
+        return -1
+    return max_inflated
