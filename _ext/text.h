@@ -23,7 +23,26 @@ static __inline unsigned lc_lowest(unsigned mask) { unsigned long i; _BitScanFor
 #define LC_THREAD __thread
 #endif
 
-enum { LC_SLACK = 16, LC_WORST = 6 };   /* a control character becomes six bytes */
+enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
+
+/* The keys of a document that mean something to us, as they stand before a string: ,"key":" */
+enum {
+    KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
+    KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS,
+    KEY_METADATA, KEY_EVENT_ID, KEY_EVENT, KEYS
+};
+typedef struct {
+    char text[31];
+    uint8_t n;       /* bytes of the name, which begins at text + 2 */
+} lc_key;
+#define LC_KEY(name) {",\"" name "\":\"", sizeof(name) - 1}
+static const lc_key lc_keys[KEYS] = {
+    LC_KEY("@timestamp"), LC_KEY("log.level"), LC_KEY("message"), LC_KEY("ecs.version"), LC_KEY("log.logger"),
+    LC_KEY("log.origin.file.name"), LC_KEY("log.origin.file.line"), LC_KEY("log.origin.function"),
+    LC_KEY("process.pid"), LC_KEY("process.name"), LC_KEY("process.thread.id"), LC_KEY("process.thread.name"),
+    LC_KEY("error.type"), LC_KEY("error.message"), LC_KEY("error.stack_trace"), LC_KEY("log.flags"),
+    LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
+};
 
 /* Set in the threads of a sender: what they log is never shipped. */
 static LC_THREAD int lc_own_thread = 0;
@@ -88,6 +107,13 @@ static inline uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad) {
     return to + 4;
 }
 
+/* The high bit of a byte is set where v has one >= 0x80, < ' ', a quote or a backslash; a borrow may set
+ * more of them above such a byte, never without one. */
+static inline uint64_t lc_odd8(uint64_t v) {
+    const uint64_t ones = UINT64_MAX / 255;
+    return v | (v - ones * 0x20) | ((v ^ (ones * '"')) - ones) | ((v ^ (ones * '\\')) - ones);
+}
+
 /* One-byte strings (ASCII or Latin-1), quoted. Clean runs are copied a register at a time: loaded,
  * stored, and only then looked at. */
 static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
@@ -114,17 +140,29 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             to += 16;
         }
 #endif
+        /* Eight at a time; what is left over is looked at together with bytes before it. */
         while (end - from >= 8) {
-            uint64_t v, odd;
-            const uint64_t ones = 0x0101010101010101u;
+            uint64_t v, w;
+            size_t step = end - from >= 16 ? 8 : (size_t)(end - from) - 8;
             memcpy(&v, from, 8);
-            memcpy(to, &v, 8);
-            /* High bit of a byte set where it is >= 0x80, < ' ', '"' or a backslash. */
-            odd = v | (v - ones * 0x20) | ((v ^ (ones * '"')) - ones) | ((v ^ (ones * '\\')) - ones);
-            if (odd & (ones * 0x80))
+            memcpy(&w, from + step, 8);
+            if ((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))
                 break;
-            from += 8;
-            to += 8;
+            memcpy(to, &v, 8);
+            memcpy(to + step, &w, 8);
+            from += step + 8;
+            to += step + 8;
+        }
+        if (end - from >= 4 && end - from < 8) {
+            uint32_t v, w;
+            size_t step = (size_t)(end - from) - 4;
+            memcpy(&v, from, 4);
+            memcpy(&w, from + step, 4);
+            if (!(lc_odd8(v | (uint64_t)w << 32) & (UINT64_MAX / 255 * 0x80))) {
+                memcpy(to, &v, 4);
+                memcpy(to + step, &w, 4);
+                return to + step + 4;
+            }
         }
         for (;;) {
             if (from == end)

@@ -1,0 +1,96 @@
+"""Documents: a LogRecord or a mapping becomes the bytes that travel, in the caller's thread."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from logclient._ext.handoff import Handoff
+
+ECS_VERSION: str
+
+class Encoder:
+    """Makes documents, and puts them into a hand-off.
+
+    Args:
+        handoff: where ``send`` puts them; None when only bytes are wanted.
+        max_event_bytes: a longer document fails as too_large.
+        truncate: cut the message of such a document instead, and mark it (``log.flags``).
+        pairs: make pair blocks (Lumberjack version 1) instead of JSON objects.
+    """
+
+    def __init__(
+        self,
+        handoff: Handoff | None = None,
+        *,
+        max_event_bytes: int = 1 << 20,
+        truncate: bool = False,
+        pairs: bool = False,
+    ) -> None: ...
+    @property
+    def handoff(self) -> Handoff | None: ...
+    @property
+    def max_event_bytes(self) -> int: ...
+    @property
+    def truncate(self) -> bool: ...
+    @property
+    def pairs(self) -> bool: ...
+    def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int]:
+        """(body, kind, mangled values) of a mapping or a string.
+
+        Raises:
+            EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
+            EncodeTypeError: it is neither.
+        """
+
+    def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int]:
+        """(body, kind, mangled values) of a record.
+
+        Raises:
+            EncodeError: as above.
+        """
+
+    def send(self, obj: Mapping[Any, Any] | str, level: int = 2) -> int:
+        """Put a mapping or a string: the sequence, or what ``Handoff.push`` gives.
+
+        Raises:
+            EncodeError, EncodeTypeError: as above, after the event was counted as failed.
+        """
+
+class Emitter:
+    """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock."""
+
+    filters: list[Any]
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def formatter(self) -> logging.Formatter | None:
+        """The formatter; without one of the user's, the one that makes ECS documents."""
+
+    @formatter.setter
+    def formatter(self, value: logging.Formatter | None) -> None: ...
+    def _bind(
+        self,
+        encoder: Encoder,
+        attend: Callable[[], object],
+        put_slowly: Callable[[int, bytes, int, int], object],
+        formatter: logging.Formatter,
+        own_emit: bool,
+        own_format: bool,
+    ) -> None: ...
+    def handle(self, record: logging.LogRecord) -> Any:
+        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Ship a record, whatever the filters say."""
+
+def own_thread(own: bool = True) -> bool:
+    """Mark (or unmark) the calling thread as one of a sender's: what it logs is ignored.
+
+    Returns what it was before.
+    """
+
+def encode_mapping(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int]:
+    """(body, kind, mangled values): a mapping or a string as a JSON object; see ``Encoder.encode``."""
+
+def encode_pairs(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int]:
+    """(body, kind, mangled values): a mapping or a string as a pair block; see ``Encoder.encode``."""

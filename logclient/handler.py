@@ -1,0 +1,110 @@
+"""The handler for the standard library's logging.
+
+::
+
+    logging.getLogger().addHandler(logclient.Handler("lumberjack://127.0.0.1:5044"))
+
+or in ``dictConfig``: ``{"class": "logclient.Handler", "url": "lumberjack://127.0.0.1:5044"}``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from logclient._ext.record import Emitter
+from logclient.client import Client
+from logclient.config import parse
+from logclient.delivery.report import Reporter
+from logclient.formatters import EcsFormatter
+
+__all__ = ["Handler"]
+
+
+class Handler(Emitter, logging.Handler):
+    """Ships log records.
+
+    A log call costs the making of its document and a copy into the queue: it never waits for the
+    network, takes no lock that Python code could hold, and never raises. So log calls in destructors
+    and signal handlers are safe, also in the middle of another log call. What cannot be encoded is
+    counted as failed, what overflows (``drop_oldest``, unless ``overflow`` says otherwise) as dropped.
+
+    A formatter of your own decides over the message: a string it returns becomes ``message``, a dict
+    becomes fields like a message that is a mapping, and bytes are a JSON object that travels unchanged
+    but for the id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
+
+    Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
+    ignored (and counted): a shipper that ships its own complaints never ends.
+
+    Args:
+        url: where to; see ``logclient.connect``. Nothing is connected and no thread started before
+            the first record.
+        level: records below are not handled.
+        client: a client to use instead of `url`. It is not closed with the handler.
+        options: as for ``logclient.connect``; plain values, fit for ``dictConfig``.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        LedgerError: the ledger's directory cannot be used.
+    """
+
+    ships_logs = True
+    """Tells the reporter of our own errors to leave this handler alone."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        level: int | str = logging.NOTSET,
+        *,
+        client: Client | None = None,
+        **options: Any,
+    ) -> None:
+        if (url is None) == (client is None):
+            raise TypeError("url: needed, unless a client is given; not both")
+        if client is None:
+            assert url is not None
+            client = Client(parse(url, handler=True, **options))
+            self._owner = True
+        elif options:
+            raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
+        else:
+            self._owner = False
+        self.client = client
+        self._reporter = Reporter()
+        kind = type(self)
+        self._bind(
+            client.encoder,
+            client.attend,
+            client.put_slowly,
+            EcsFormatter(),
+            kind.emit is not Handler.emit,
+            kind.format is not Handler.format,
+        )
+        # Afterwards: it sets `formatter` and `filters`.
+        logging.Handler.__init__(self, level)
+
+    def flush(self) -> None:
+        """Wait for what was logged so far, ``flush_timeout`` at most."""
+        self.client.flush()
+
+    def close(self) -> None:
+        """Deliver what is there, for ``close_timeout`` at most, and end; later records are dropped."""
+        try:
+            if self._owner:
+                self.client.close()
+            else:
+                self.client.flush()
+        finally:
+            logging.Handler.close(self)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say what went wrong with a record: a line a minute per kind of error, never the record."""
+        error = sys.exc_info()[1]
+        if error is not None and logging.raiseExceptions:
+            name = getattr(record, "name", "?")
+            kind = type(error).__name__
+            self._reporter.complain(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.client.config.redacted} ({logging.getLevelName(self.level)})>"
