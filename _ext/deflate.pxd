@@ -209,7 +209,7 @@ cdef inline bint isal_open(lc_deflater *d) except -1:
     cdef const uint8_t *tail
     cdef size_t i
     cdef bytes sample, path
-    cdef int turn
+    cdef int _
     if sizeof(void *) != 8:
         return False
     try:
@@ -236,7 +236,7 @@ cdef inline bint isal_open(lc_deflater *d) except -1:
     sample = b"".join([b'{"n":%d,"square":"%x"}\n' % (i, i * i) for i in range(3000)])
     memset(&out, 0, sizeof(out))
     try:
-        for turn in range(2):
+        for _ in range(2):
             out.size = 0
             if isal_deflate(d, <const uint8_t *> sample, len(sample), &out) < 0:
                 return False
@@ -338,7 +338,8 @@ cdef inline int libz_deflate(lc_deflater *d, const uint8_t *data, size_t size, l
         room = 65536
 
 
-cdef inline int python_deflate(lc_deflater *d, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
+cdef inline int python_deflate(lc_deflater *d, const uint8_t *data, size_t size,
+                               lc_wire *out) noexcept with gil:
     cdef bytes small
     cdef uint8_t *to
     try:

@@ -30,7 +30,7 @@ from cpython.pycapsule cimport (
     PyCapsule_SetContext,
     PyCapsule_SetDestructor,
 )
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
@@ -38,7 +38,6 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from logclient._ext.deflate cimport (
     BY_ISAL,
     BY_LIBZ,
-    BY_NONE,
     BY_PYTHON,
     INFLATE_BAD,
     INFLATE_MEMORY,
@@ -1633,7 +1632,7 @@ cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32
 
 # The size of the 'data' frame at p; 0 when it is not whole.
 cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
-    cdef uint32_t texts, length
+    cdef uint32_t length
     cdef size_t at = FRAME_HEAD
     cdef uint64_t count
     if left < FRAME_HEAD:
