@@ -1,0 +1,376 @@
+"""``logclient send`` and ``collect`` against each other: what arrives, what is counted, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import cli
+from logclient.collectors.lumberjack import Collector
+from tests.shared import ROOT
+
+
+@pytest.fixture
+def server() -> Iterator[Collector]:
+    with Collector(keep=True) as collector:
+        yield collector
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"lumberjack://127.0.0.1:{sock.getsockname()[1]}?backoff_max=100ms"
+
+
+def messages(server: Collector, n: int) -> list[str]:
+    return [event["message"] for event in server.events(n)]
+
+
+def send(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """Run ``send --json`` in this process; what it printed."""
+    assert cli.main(["send", *arguments, "--json"]) == code, capsys.readouterr().err
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert result["exit"] == code
+    return result
+
+
+class TestText:
+    def test_lines_arrive_in_order_and_every_one_is_acked(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        one, two = tmp_path / "one.log", tmp_path / "two.log"
+        one.write_bytes("first\nsecond\r\n\nthird ☃\n".encode())
+        two.write_bytes(b"last line without an end")
+        result = send(capsys, server.url, str(one), str(two))
+        assert messages(server, 4) == ["first", "second", "third ☃", "last line without an end"]
+        assert (result["sent"], result["acked"], result["blank"]) == (4, 4, 1)
+        assert result["failed"] == result["dropped"] == {}
+        assert result["outstanding"] == result["replaced"] == result["refused"] == 0
+        assert result["connects"] == 1
+        assert result["url"] == server.url
+
+    def test_repeat_sends_the_files_again(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\nb\n")
+        assert send(capsys, server.url, str(file), "--repeat", "3")["acked"] == 6
+        assert messages(server, 6) == ["a", "b"] * 3
+
+    def test_invalid_bytes_are_replaced_and_counted(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_bytes(
+            b"ok \xff\xfe end\nalready \xef\xbf\xbd replaced\nboth \xef\xbf\xbd\xff\nnul \x00 end\n"
+        )
+        result = send(capsys, server.url, str(file))
+        assert result["replaced"] == 3
+        assert result["acked"] == 4
+        assert messages(server, 4) == [
+            "ok \ufffd\ufffd end",
+            "already \ufffd replaced",
+            "both \ufffd\ufffd",
+            "nul \x00 end",
+        ]
+
+    def test_a_line_that_is_too_long_fails_alone(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_bytes(b"before\n" + b"x" * 10_000 + b"\nafter\n")
+        result = send(capsys, f"{server.url}?max_event_bytes=1k", str(file), code=1)
+        assert result["failed"] == {"too_large": 1}
+        assert (result["sent"], result["acked"]) == (3, 2)
+        assert messages(server, 2) == ["before", "after"]
+
+    def test_a_ledger_is_kept_on_request(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\nb\n")
+        send(capsys, server.url, str(file), "--ledger", str(tmp_path / "ledger"))
+        (ledger,) = (tmp_path / "ledger").glob("*.ledger")
+        assert json.loads(ledger.read_text().splitlines()[-1])["acked"] == 2
+
+    def test_rate_is_an_upper_bound(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\n" * 21)
+        result = send(capsys, server.url, str(file), "--rate", "100/s")
+        assert result["acked"] == 21
+        assert result["seconds"] >= 0.2
+
+    def test_words_for_people(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_bytes(b"a\n\n\xff\n" + b"x" * 2000)
+        assert cli.main(["send", f"{server.url}?max_event_bytes=1k", str(file)]) == 1
+        out = capsys.readouterr().out
+        assert out.startswith("sent 3 in ")
+        for words in ("acked 2,", "failed 1 (too_large 1)", "dropped 0", "blank lines 1", "bytes replaced 1"):
+            assert words in out
+
+    def test_an_empty_file_is_no_failure(
+        self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "empty").touch()
+        assert send(capsys, dead_url, str(tmp_path / "empty"))["sent"] == 0
+
+
+class TestNdjson:
+    def test_objects_travel_as_they_are(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.ndjson"
+        file.write_text('{"a": [1.50, "☃", null]}\n\n  {"message": "x"}  \r\n', encoding="utf-8")
+        result = send(capsys, server.url, str(file), "--format", "ndjson")
+        assert (result["sent"], result["acked"], result["blank"]) == (2, 2, 1)
+        first, second = server.events(2)
+        assert first["a"] == [1.5, "☃", None]
+        assert second["message"] == "x"
+
+    def test_what_is_no_object_is_refused_by_its_line_number(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bad = ["[1]", '"text"', "5", "null", "{", '{"a": NaN}', '{"a": 1} x', "{'a': 1}", "[" * 100_000]
+        file = tmp_path / "a.ndjson"
+        file.write_text(
+            '{"message": "first"}\n' + "".join(f"{line}\n" for line in bad) + '{"message": "last"}\n'
+        )
+        assert cli.main(["send", server.url, str(file), "--format", "ndjson", "--json"]) == 1
+        out, err = capsys.readouterr()
+        result = json.loads(out)
+        assert (result["sent"], result["acked"], result["refused"]) == (2, 2, len(bad))
+        assert messages(server, 2) == ["first", "last"]
+        for number in range(2, 2 + len(bad)):
+            assert f"a.ndjson:{number}: not a JSON object\n" in err
+
+    def test_many_refusals_are_counted_not_listed(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.ndjson"
+        file.write_text("no\n" * 500)
+        assert cli.main(["send", server.url, str(file), "--format", "ndjson"]) == 1
+        out, err = capsys.readouterr()
+        assert "lines refused 500" in out
+        assert err.count("not a JSON object") == 10
+
+    def test_a_line_that_is_too_long_is_refused(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.ndjson"
+        file.write_text('{"a": "' + "x" * 5000 + '"}\n{"message": "after"}\n')
+        assert cli.main(["send", f"{server.url}?max_event_bytes=1k", str(file), "--format", "ndjson"]) == 1
+        assert "a.ndjson:1: longer than 1024 bytes" in capsys.readouterr().err
+        assert messages(server, 1) == ["after"]
+
+
+class TestWhatGoesWrong:
+    def test_nobody_there_is_exit_3_with_one_line(
+        self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\n" * 100)
+        assert cli.main(["send", dead_url, str(file), "--timeout", "300ms", "--json"]) == 3
+        out, err = capsys.readouterr()
+        result = json.loads(out)
+        assert (result["exit"], result["connects"], result["acked"]) == (3, 0, 0)
+        assert sum(result["failed"].values()) + sum(result["dropped"].values()) == 100
+        assert [line for line in err.splitlines() if "nothing could be reached for 0.3s" in line]
+        assert "Traceback" not in err
+
+    def test_a_full_queue_waits_and_gives_up_all_the_same(
+        self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\n" * 5000)
+        url = f"{dead_url}&max_events=100"
+        result_code = cli.main(["send", url, str(file), "--timeout", "300ms", "--json"])
+        assert result_code == 3
+        assert json.loads(capsys.readouterr().out)["sent"] < 5000
+
+    def test_a_server_that_never_answers_is_exit_1(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\n")
+        with Collector(faults="stall=every:1") as server:
+            assert cli.main(["send", server.url, str(file), "--timeout", "300ms", "--json"]) == 1
+        out, err = capsys.readouterr()
+        assert json.loads(out)["connects"] == 1
+        assert "no progress for 0.3s" in err
+
+    def test_overflow_of_the_url_is_respected(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("".join(f"{n}\n" for n in range(3000)))
+        server.hold()
+        threading.Timer(0.3, server.release).start()
+        result = send(
+            capsys, f"{server.url}?overflow=raise&max_events=100&keep_level=none", str(file), code=1
+        )
+        assert result["dropped"]["overflow"] > 0
+        assert result["acked"] + result["dropped"]["overflow"] == result["sent"] == 3000
+
+
+class TestProcesses:
+    def test_standard_input_that_pauses_is_no_lack_of_progress(self, server: Collector) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "logclient", "send", server.url, "--timeout", "200ms", "--json"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        server.events(1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.6)
+        out, err = process.communicate(b"two\n", timeout=30)
+        assert process.returncode == 0, err
+        assert json.loads(out)["acked"] == 2
+
+    def test_interrupted_while_it_reads(self, server: Collector) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "logclient", "send", server.url, "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        server.events(1)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = process.stdout.read(), process.stderr.read()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
+        assert process.returncode == 1
+        assert b"acked 1" in out
+        assert b"interrupted" in err
+        assert b"Traceback" not in err
+        assert b"Fatal" not in err
+
+    def test_unreachable_in_its_own_process(self, dead_url: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "send", dead_url, "--timeout", "0.2"],
+            input=b"line\n",
+            capture_output=True,
+            timeout=60,
+            check=False,
+            cwd=ROOT,
+        )
+        assert done.returncode == 3
+        assert b"nothing could be reached" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+    def test_collect_prints_where_it_listens_and_what_it_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "logclient", "collect", "lumberjack://127.0.0.1:0"),
+                *(
+                    "--capture",
+                    str(tmp_path / "capture"),
+                    "--faults",
+                    "cut-before-ack=every:2:max:1",
+                    "--json",
+                ),
+            ],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        file = tmp_path / "a.log"
+        file.write_text("".join(f"{n}\n" for n in range(500)))
+        result = send(capsys, f"{url}?window=100", str(file))
+        assert result["acked"] == 500
+        assert result["connects"] == 2
+        process.terminate()
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        counts = json.loads(out)
+        assert counts["cuts"] == counts["cuts_before_ack"] == 1
+        assert counts["captured_events"] == 500 + counts["copies"]
+        assert os.listdir(tmp_path / "capture")
+
+    def test_collect_stops_by_itself(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        capture = str(tmp_path / "capture")
+        assert cli.main(["collect", "lumberjack://127.0.0.1:0", "--capture", capture, "--for", "50ms"]) == 0
+        assert "0 events in 0 windows over 0 connections" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "says"),
+        [
+            (["lumberjack://127.0.0.1:0", "--faults", "explode=every:1"], 2, "faults: 'explode' is no fault"),
+            (["http://127.0.0.1:0"], 2, "scheme: 'http' is none of"),
+            (["lumberjack://127.0.0.1:0?window=5"], 2, "window: a collector takes no options"),
+            (["lumberjack://me:hunter2@127.0.0.1:0"], 2, "user:password@ is not accepted"),
+        ],
+    )
+    def test_what_collect_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+    ) -> None:
+        assert cli.main(["collect", *arguments, "--capture", str(tmp_path / "c")]) == code
+        err = capsys.readouterr().err
+        assert says in err
+        assert err.count("\n") == 1
+        assert "hunter2" not in err
+
+    def test_collect_where_somebody_listens_already(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["collect", server.url, "--capture", str(tmp_path / "c")]) == 3
+        assert "in use" in capsys.readouterr().err
+
+
+class TestProgress:
+    def test_a_terminal_gets_one_line_rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        screen = Terminal()
+        monkeypatch.setattr(sys, "stderr", screen)
+        progress = cli.Progress()
+        progress.show("a long line")
+        progress.show("short")
+        progress.done()
+        progress.done()
+        assert screen.getvalue() == "\ra long line\rshort      \n"
+
+    def test_a_file_gets_a_line_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        screen = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", screen)
+        progress = cli.Progress()
+        progress.show("too early")
+        progress.last -= 11
+        progress.show("time for a line")
+        progress.show("too early again")
+        progress.done()
+        assert screen.getvalue() == "time for a line\n"
