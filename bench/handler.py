@@ -83,7 +83,7 @@ def check(made: Sequence[logging.LogRecord], documents: Sequence[bytes]) -> None
         document = json.loads(body)
         expected = {
             "message": record.getMessage(),
-            "log.level": record.levelname,
+            "log.level": record.levelname.lower(),
             "log.logger": record.name,
             "log.origin.file.line": record.lineno,
             "log.origin.function": record.funcName,
