@@ -49,11 +49,25 @@ class Encoder:
             EncodeError: as above.
         """
 
-    def send(self, obj: Mapping[Any, Any] | str, level: int = 2) -> int:
-        """Put a mapping or a string: the sequence, or what ``Handoff.push`` gives.
+class Sender:
+    """The compiled half of ``logclient.Client``: ``send`` in one call."""
+
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def handoff(self) -> Handoff: ...
+    def _bind(self, encoder: Encoder, slowly: Callable[[int, Any, int], int]) -> None: ...
+    def send(self, event: Mapping[str, Any] | str | bytes, level: int = 20) -> int:
+        """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
+
+        Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
+        raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
+        ``overflow=drop_new``, a closed client).
 
         Raises:
-            EncodeError, EncodeTypeError: as above, after the event was counted as failed.
+            EncodeTypeError: it is none of the three (a TypeError).
+            EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            QueueFull: with ``overflow=raise``.
         """
 
 class Emitter:

@@ -13,7 +13,7 @@ lone surrogates U+FFFD, bytes text with U+FFFD for what is no UTF-8, keys string
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, realloc
@@ -1003,18 +1003,16 @@ cdef class Encoder:
         """(body, kind, mangled values) of a LogRecord. Raises EncodeError."""
         return self._encode(None, record, True)
 
-    def send(self, obj, uint8_t level=2):
-        """Put a mapping or a string: the sequence, or what ``Handoff.push`` gives.
-
-        Raises EncodeError or EncodeTypeError, after the event was counted as failed.
-        """
+    cdef int64_t put(self, object obj, uint8_t level) except? -9:
+        # A mapping or a string into the hand-off. Raises after the event was counted as failed.
         cdef uint8_t stack[STACK]
         cdef Out o
         cdef int64_t seq
         o.heap = NULL
         try:
             if self._mapping(&o, stack, obj) < 0:
-                seq = self._tomb(o.reason, level)
+                if self.handoff.put(&o.reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
+                    self.handoff.refuse()
                 raise _error(o.reason, obj, self.max_event_bytes)
             seq = self.handoff.put(o.base, <uint32_t> (o.p - o.base), level,
                                    <uint8_t> K_DOCUMENT | o.flags, 0)
@@ -1023,9 +1021,6 @@ cdef class Encoder:
         finally:
             free(o.heap)
         return seq
-
-    cdef int64_t _tomb(self, uint8_t reason, uint8_t level) noexcept nogil:
-        return self.handoff.put(&reason, 1, level, <uint8_t> K_TOMB, 0)
 
     cdef object _encode(self, object obj, object record, bint is_record):
         cdef uint8_t stack[STACK]
@@ -1270,7 +1265,7 @@ cdef class Encoder:
             return status
         return _end(o)
 
-    cdef dict _merged(self, Out *o, dict attributes, Py_ssize_t extra, dict msg):
+    cdef dict _merged(self, Out *o, dict attributes, Py_ssize_t extra, object msg):
         """The fields of a message that is a mapping (structlog's way), over those of `extra`."""
         cdef dict fields = {}
         cdef dict own = _normal(o, msg, None)
@@ -1435,6 +1430,46 @@ cdef int _level_field(Out *o, PyObject *v) except -2:
     return _close(o, True)
 
 
+cdef class Sender:
+    """The compiled half of ``logclient.Client``: ``send`` in one call."""
+
+    cdef readonly Encoder encoder
+    cdef readonly Handoff handoff
+    cdef object slowly
+
+    def _bind(self, Encoder encoder not None, slowly):
+        """`slowly(seq, event, level)` goes on where the hand-off wants more than a put."""
+        self.encoder = encoder
+        self.handoff = encoder.handoff
+        self.slowly = slowly
+
+    def send(self, event, int level=20):
+        """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
+
+        Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
+        raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
+        ``overflow=drop_new``, a closed client).
+
+        Raises:
+            EncodeTypeError: it is none of the three (a TypeError).
+            EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            QueueFull: with ``overflow=raise``.
+        """
+        cdef int64_t seq
+        cdef Py_ssize_t size
+        cdef uint8_t tens = <uint8_t> (0 if level < 0 else min(level // 10, 5))
+        if PyBytes_Check(event):
+            size = PyBytes_GET_SIZE(event)
+            # Far over any max_event_bytes: a tombstone, of which no byte is read.
+            seq = self.handoff.put(<const uint8_t *> PyBytes_AS_STRING(event),
+                                   <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), tens, <uint8_t> K_RAW, 0)
+        else:
+            seq = self.encoder.put(event, tens)
+        if seq <= 0 or self.handoff.attention():
+            return self.slowly(seq, event, tens)
+        return seq
+
+
 cdef class Emitter:
     """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock.
 
@@ -1575,7 +1610,7 @@ cdef class Emitter:
                          int64_t created_us) except -1:
         cdef int64_t seq
         if size > 0xFFFFFFF0:
-            size = 0xFFFFFFF0        # far over any max_event_bytes: becomes a tombstone, its bytes are not read
+            size = 0xFFFFFFF0        # over any max_event_bytes: becomes a tombstone, the bytes are not read
         seq = self.handoff.put(body, <uint32_t> size, level, kind, created_us)
         if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.attention():
             self._attend(record, seq, body, size, level, kind)

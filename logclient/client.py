@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from logclient import registry
-from logclient._ext.record import Encoder
+from logclient._ext.record import Encoder, Sender
 from logclient.config import Config, parse
 from logclient.delivery.engine import Engine, Limits
 from logclient.delivery.ledger import prepare_directory
@@ -44,10 +44,11 @@ def connect(url: str, /, **options: Any) -> Client:
     return Client(parse(url, **options))
 
 
-class Client:
+class Client(Sender):
     """Ships events to one server (or one of several) and knows the fate of each.
 
-    Every method may be called from any thread. ``send`` never waits for the network.
+    Every method may be called from any thread. ``send`` is compiled (``_ext/record.pyx``) and never
+    waits for the network.
     """
 
     def __init__(self, config: Config) -> None:
@@ -87,60 +88,22 @@ class Client:
             ledger=ledger,
             url=config.redacted,
         )
-        self.handoff = self._engine.handoff
-        self.encoder = Encoder(
-            self.handoff,
+        encoder = Encoder(
+            self._engine.handoff,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
             pairs=config.protocol == "lumberjack" and config.version == 1,
         )
+        self._bind(encoder, _slow_sender(self._engine, encoder, config))
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
-
-    def send(self, event: Event, level: int = INFO) -> int:
-        """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
-
-        Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
-        raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
-        ``overflow=drop_new``, a closed client).
-
-        Raises:
-            EncodeTypeError: it is none of the three (a TypeError).
-            EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
-            QueueFull: with ``overflow=raise``.
-        """
-        level = min(5, level // 10)
-        if type(event) is bytes:
-            seq = self.handoff.push(event, level, K_RAW)
-        else:
-            seq = self.encoder.send(event, level)
-        if seq <= 0 or self.handoff.needs_attention:
-            return self._send_slowly(seq, event, level)
-        return seq
-
-    def _send_slowly(self, seq: int, event: Event, level: int) -> int:
-        if seq < 0:
-            body, kind = self._encode(event)
-            seq = self._engine.put_slowly(seq, body, level, kind)
-            if seq == 0 and self.config.overflow == "raise" and not self._engine.closed:
-                raise QueueFull(f"overflow=raise: {self.config.max_events} events or "
-                                f"{self.config.max_bytes} bytes are waiting")  # fmt: skip
-        elif self.handoff.needs_attention:
-            self._engine.attend()
-        return seq
-
-    def _encode(self, event: Event) -> tuple[bytes, int]:
-        if isinstance(event, bytes):
-            return event, K_RAW
-        body, kind, _ = self.encoder.encode(event)
-        return body, kind
 
     def submit(self, event: Event, level: int = INFO) -> Delivery:
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
         try:
-            body, kind = self._encode(event)
+            body, kind = _encoded(self.encoder, event)
         except (TypeError, ValueError):
-            self.encoder.send(event, min(5, level // 10))  # counts it, and raises the same
+            self.send(event, level)  # counts it, and raises the same
             raise
         return self._engine.submit(body, min(5, level // 10), kind)
 
@@ -187,3 +150,28 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"
+
+
+def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int]:
+    if isinstance(event, bytes):
+        return event, K_RAW
+    body, kind, _ = encoder.encode(event)
+    return body, kind
+
+
+def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
+    """What ``send`` calls when a put was not all there was to do. Holds the engine, not the client: a
+    client that nobody holds must be found out at once."""
+
+    def go_on(seq: int, event: Event, level: int) -> int:
+        if seq > 0:
+            engine.attend()
+        elif seq < 0:
+            body, kind = _encoded(encoder, event)
+            seq = engine.put_slowly(seq, body, level, kind)
+            if seq == 0 and config.overflow == "raise" and not engine.closed:
+                bound = f"{config.max_events} events or {config.max_bytes} bytes"
+                raise QueueFull(f"overflow: {bound} are waiting; the event was dropped")
+        return seq
+
+    return go_on
