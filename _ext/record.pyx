@@ -1381,7 +1381,7 @@ cdef int64_t _created(PyObject *v) noexcept:
             seconds = PyFloat_AsDouble(<object> v)
         except Exception:
             seconds = 0
-    if seconds * 1e6 > FIRST_US and seconds * 1e6 < LAST_US:
+    if seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US:
         us = llrint(seconds * 1e6)
         if us:
             return us

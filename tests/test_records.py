@@ -1,0 +1,652 @@
+"""Documents against their plain-Python twin: every byte, the flags and the count of mangled values."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import json
+import logging
+import math
+import pathlib
+import struct
+import sys
+import uuid
+from collections import OrderedDict, UserDict
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.record import Encoder, encode_mapping, encode_pairs
+from logclient.errors import EncodeError, EncodeTypeError
+from tests.oracle import ecs
+
+ID1, ID2 = 0x10, 0x20
+
+
+class Broken:
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    def __repr__(self) -> str:
+        return "Broken()"
+
+
+class Thing:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Name(str):
+    """A str that says something else of itself."""
+
+    def __str__(self) -> str:
+        return "other"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    TWO = 2
+
+
+class Mode(enum.StrEnum):
+    ON = "on"
+
+
+# All of Unicode, lone surrogates too, and strings long enough to cross every kind of register.
+TEXT = (
+    st.text(st.characters(), max_size=40)
+    | st.text(st.characters(codec="ascii"), max_size=80)
+    | st.text('ab"\\\n\x00\x1f\x7f é\u20ac\U0001f600\ud800', max_size=70)
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=-(2**80), max_value=2**80)
+    | st.floats()
+    | st.decimals(allow_nan=False, places=4, min_value=-(10**9), max_value=10**9).map(float)
+    | TEXT
+    | st.binary(max_size=20)
+    | st.binary(max_size=20).map(bytearray)
+    | st.datetimes()
+    | st.dates()
+    | st.times()
+    | st.uuids()
+    | st.decimals()
+    | st.sampled_from([Colour.RED, Number.TWO, Mode.ON, Broken(), Name("name"), pathlib.PurePosixPath("a/b")])
+    | TEXT.map(Thing)
+    | TEXT.map(Name)
+)
+ANY_KEY = (
+    TEXT
+    | st.integers(-3, 3)
+    | st.none()
+    | st.booleans()
+    | st.floats(0, 2)
+    | st.binary(max_size=3)
+    | TEXT.map(Name)
+)
+OUR_KEYS = st.sampled_from(
+    [
+        "@timestamp",
+        "log.level",
+        "message",
+        "ecs.version",
+        "log.logger",
+        "log.origin.file.name",
+        "log.origin.file.line",
+        "log.origin.function",
+        "process.pid",
+        "process.name",
+        "process.thread.id",
+        "process.thread.name",
+        "error.type",
+        "error.message",
+        "error.stack_trace",
+        "log.flags",
+        "@metadata",
+        "event.id",
+        "event",
+    ]
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(TEXT, inner, max_size=4)
+        | st.dictionaries(ANY_KEY, inner, max_size=4)
+        | st.dictionaries(TEXT, inner, max_size=3).map(OrderedDict)
+        | st.dictionaries(TEXT, inner, max_size=3).map(UserDict)
+    ),
+    max_leaves=12,
+)
+MAPPINGS = st.dictionaries(TEXT | OUR_KEYS, VALUES, max_size=6) | st.dictionaries(
+    ANY_KEY | OUR_KEYS, VALUES, max_size=6
+)
+EVENT_IDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "event": st.dictionaries(st.sampled_from(["id", "kind"]), TEXT),
+        "event.id": TEXT,
+        "@metadata": VALUES,
+    },
+)
+
+EXTRA_KEY = ANY_KEY.filter(
+    lambda k: not isinstance(k, str) or str.__str__(k) not in ecs.STANDARD
+) | OUR_KEYS.filter(lambda k: k != "message")
+
+
+@st.composite
+def records(draw: st.DrawFn) -> logging.LogRecord:
+    record = logging.LogRecord(
+        draw(TEXT),
+        draw(st.sampled_from([0, 10, 20, 30, 35, 40, 50])),
+        draw(TEXT),
+        draw(st.integers(0, 10**6)),
+        draw(TEXT | MAPPINGS | VALUES),
+        (),
+        None,
+        draw(TEXT | st.none()),
+        draw(st.none() | TEXT),
+    )
+    record.args = draw(
+        st.just(()) | st.none() | st.lists(SCALARS, max_size=3).map(tuple) | st.dictionaries(TEXT, SCALARS)
+    )
+    if draw(st.booleans()):
+        record.msg, record.args = draw(formats())
+    record.created = draw(st.floats(-6e10, 2.5e11).filter(lambda t: round(t * 1e6)))
+    if draw(st.booleans()):
+        vars(record).update(draw(st.dictionaries(EXTRA_KEY, VALUES, max_size=5)))
+        vars(record).update(draw(EVENT_IDS))
+    error: BaseException | None = draw(
+        st.none() | st.sampled_from([ValueError("bad \ud800"), KeyError(), Exception(Broken())])
+    )
+    if error is not None:
+        record.exc_info = (type(error), error, None)
+    record.exc_text = draw(st.none() | st.just("") | TEXT)
+    for name in ("levelname", "threadName", "process", "processName", "thread", "filename", "lineno"):
+        if draw(st.integers(0, 9)) == 0:
+            setattr(record, name, draw(TEXT | SCALARS))
+    return record
+
+
+@st.composite
+def formats(draw: st.DrawFn) -> tuple[str, tuple[Any, ...]]:
+    """A message with directives and arguments that more or less fit."""
+    parts = draw(
+        st.lists(
+            TEXT.map(lambda t: t.replace("%", ""))
+            | st.sampled_from(["%s", "%d", "%i", "%%", "%r", "%.2f", "%5s", "%x", "%", "%s%s", "%(a)s"]),
+            max_size=6,
+        )
+    )
+    return "".join(parts), tuple(draw(st.lists(SCALARS, max_size=3)))
+
+
+def load(body: bytes) -> list[tuple[str, Any]]:
+    """The fields in their order; no key may be there twice, at any depth."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(items)
+        assert len(made) == len(items), items
+        return made
+
+    assert b"\n" not in body
+    return list(json.loads(body.decode("utf-8"), object_pairs_hook=pairs).items())
+
+
+def check(made: tuple[bytes, int, int], expected: ecs.Document) -> None:
+    body, kind, mangled = made
+    assert body == expected.json()
+    load(body)
+    assert kind == expected.flags
+    assert mangled == expected.mangled
+
+
+class TestMapping:
+    @settings(max_examples=400)
+    @given(MAPPINGS)
+    @example({})
+    @example({"event": {"id": 1}})
+    @example({"event": {"kind": 1}})
+    @example({"event": "id"})
+    @example({1: "a", "1": "b"})
+    @example({chr(0xD800): 1, "\ufffd": 2})
+    @example({"a": {True: 1, "True": 2, None: 3}})
+    def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
+        check(encode_mapping(mapping), ecs.of_mapping(mapping))
+
+    @given(TEXT)
+    def test_string_is_a_message(self, text: str) -> None:
+        check(encode_mapping(text), ecs.of_mapping(text))
+
+    @settings(max_examples=300)
+    @given(st.text(st.characters(), max_size=3000) | st.text(st.characters(codec="latin-1"), max_size=3000))
+    def test_long_strings(self, text: str) -> None:
+        check(encode_mapping({"a": text, text: "a"}), ecs.of_mapping({"a": text, text: "a"}))
+
+    @pytest.mark.parametrize("n", [*range(70), 1023, 1024, 1025, 2047, 2048, 2049])
+    @pytest.mark.parametrize(
+        "c", ["a", "\n", '"', "\\", "\x00", "\x7f", "é", "\u20ac", "\U0001f600", "\ud800"]
+    )
+    def test_one_odd_character_at_every_place(self, n: int, c: str) -> None:
+        for at in {0, n // 2, max(0, n - 1), n}:
+            text = "x" * at + c + "y" * (n - at)
+            check(encode_mapping({text: text}), ecs.of_mapping({text: text}))
+
+    @settings(max_examples=1000)
+    @given(
+        st.floats()
+        | st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
+        | st.floats(-1e16, 1e16)
+        | st.integers(-(10**17), 10**17).map(lambda v: v / 10**6)
+    )
+    @example(0.1 + 0.2)
+    @example(1e15)
+    @example(999999999999999.9)
+    @example(1e-4)
+    @example(9.999e-5)
+    @example(123456.78901234)
+    @example(5e-324)
+    @example(1.7976931348623157e308)
+    @example(-0.0)
+    @example(0.30000000000000004)
+    @example(4503599627370497.5)
+    def test_floats_are_as_short_as_repr(self, value: float) -> None:
+        body = encode_mapping({"v": value})[0]
+        assert body == b'{"v":%s}' % (repr(value).encode() if math.isfinite(value) else b"null")
+
+    @settings(max_examples=300)
+    @given(st.integers() | st.integers(-(2**64), 2**64))
+    @example(2**63 - 1)
+    @example(-(2**63))
+    @example(2**1023 - 1)
+    def test_integers(self, value: int) -> None:
+        assert encode_mapping({"v": value})[0] == b'{"v":%d}' % value
+
+    def test_integers_no_double_can_hold_are_text(self) -> None:
+        for value in (2**1024, -(2**1024), 10**4000, 10 ** (sys.get_int_max_str_digits() + 1)):
+            body, _, mangled = encode_mapping({"v": value})
+            assert mangled == 1
+            assert int(json.loads(body)["v"], 0) == value
+
+    def test_known_objects_are_their_text(self) -> None:
+        moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
+        number = uuid.UUID(int=7)
+        event = {
+            "a": moment,
+            "b": number,
+            "c": decimal.Decimal("1.50"),
+            "d": Colour.RED,
+            "e": Number.TWO,
+            "f": Mode.ON,
+        }
+        body, _, mangled = encode_mapping(event)
+        assert mangled == 0
+        assert json.loads(body) == {
+            "a": "2026-01-02T03:04:05.000006+00:00",
+            "b": str(number),
+            "c": "1.50",
+            "d": "Colour.RED",
+            "e": 2,
+            "f": "on",
+        }
+
+    def test_sets_are_arrays(self) -> None:
+        assert json.loads(encode_mapping({"s": {1}, "f": frozenset("a")})[0]) == {"s": [1], "f": ["a"]}
+
+    def test_bytes_are_text(self) -> None:
+        body, _, mangled = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
+        assert json.loads(body) == {"a": "ok", "b": "\ufffd", "c": "m", "k\ufffd": 1}
+        assert mangled == 4
+
+    def test_what_has_no_text_keeps_its_neighbours(self) -> None:
+        body, _, mangled = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
+        assert json.loads(body) == {"a": 1, "b": "<unprintable Broken>", "<unprintable Broken>": 2}
+        assert mangled == 2
+
+    def test_depth(self) -> None:
+        def nest(n: int) -> Any:
+            made: Any = {}
+            for i in range(n):
+                made = [made] if i % 2 else {"a": made}
+            return made
+
+        assert load(encode_mapping({"v": nest(126)})[0])
+        with pytest.raises(EncodeError, match="128"):
+            encode_mapping({"v": nest(127)})
+
+    def test_cycles_fail(self) -> None:
+        items: list[Any] = [1]
+        items.append({"again": items})
+        with pytest.raises(ValueError, match="cycle"):
+            encode_mapping({"a": items})
+        table: dict[Any, Any] = {}
+        table[1] = table  # by way of a key that is no string
+        with pytest.raises(ValueError, match="cycle"):
+            encode_mapping({"a": table})
+        own: UserDict[str, Any] = UserDict()
+        own["a"] = own
+        with pytest.raises(EncodeError):
+            encode_mapping(own)
+
+    @pytest.mark.parametrize("odd", [None, 1, 1.5, [], ["a"], (("a", 1),), object()])
+    def test_what_is_no_event(self, odd: Any) -> None:
+        with pytest.raises(TypeError, match="mapping or a string"):
+            encode_mapping(odd)
+        with pytest.raises(EncodeTypeError):
+            encode_mapping(odd)
+
+    def test_mappings_of_all_kinds(self) -> None:
+        for made in (OrderedDict(a=1), UserDict(a=1)):
+            assert encode_mapping(made)[0] == b'{"a":1}'
+
+    def test_a_mapping_that_cannot_be_read(self) -> None:
+        class Bad(UserDict[str, int]):
+            def __iter__(self) -> Any:
+                raise RuntimeError("gone")
+
+        with pytest.raises(EncodeError):
+            encode_mapping(Bad(a=1))
+        body, _, mangled = encode_mapping({"a": Bad(b=1)})
+        assert json.loads(body) == {"a": "<unprintable Bad>"}
+        assert mangled == 1
+
+    def test_a_value_that_empties_its_own_container(self) -> None:
+        class Vandal:
+            def __str__(self) -> str:
+                victim.clear()
+                items.clear()
+                return "done"
+
+        victim: dict[str, Any] = {"a": Vandal(), **{f"k{i}": [str(i)] for i in range(50)}}
+        items: list[Any] = [victim, *(str(i) * 3 for i in range(50))]
+        load(encode_mapping({"v": items, "w": victim})[0])
+
+    def test_keyboard_interrupt_is_not_swallowed(self) -> None:
+        class Stop:
+            def __str__(self) -> str:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            encode_mapping({"a": [Stop()]})
+        with pytest.raises(KeyboardInterrupt):
+            encode_mapping({"a": "x" * 20000, "b": {"c": Stop()}})
+
+
+class TestSize:
+    @settings(max_examples=200)
+    @given(MAPPINGS, st.integers(0, 400))
+    def test_limit_is_exact(self, mapping: dict[Any, Any], limit: int) -> None:
+        body = ecs.of_mapping(mapping).json()
+        if len(body) <= limit:
+            assert encode_mapping(mapping, limit)[0] == body
+        else:
+            with pytest.raises(EncodeError, match=f"max_event_bytes .{limit}."):
+                encode_mapping(mapping, limit)
+
+    def test_a_huge_string_takes_no_huge_buffer(self) -> None:
+        text = "\x00" * 50_000_000  # six times as much when written
+        with pytest.raises(EncodeError):
+            encode_mapping({"a": text})
+
+    @settings(max_examples=300)
+    @given(
+        st.dictionaries(OUR_KEYS | st.sampled_from("abc"), TEXT, max_size=4),
+        TEXT,
+        st.integers(30, 300),
+        st.integers(0, 6),
+    )
+    def test_truncate(self, rest: dict[str, str], unit: str, limit: int, times: int) -> None:
+        rest.pop("message", None)
+        event = {**rest, "message": unit * 2**times}
+        encoder = Encoder(max_event_bytes=limit, truncate=True)
+        whole = ecs.of_mapping(event).json()
+        rest.pop("log.flags", None)
+        least = ecs.of_mapping({**rest, "message": "", "log.flags": ["truncated"]}).json()
+        if len(whole) <= limit:
+            assert encoder.encode(event)[0] == whole
+            return
+        if len(least) > limit:
+            with pytest.raises(EncodeError):
+                encoder.encode(event)
+            return
+        body = encoder.encode(event)[0]
+        fields = dict(load(body))
+        assert fields["log.flags"] == ["truncated"]
+        message = ecs.of_mapping(event).fields["message"]
+        kept = fields["message"]
+        assert message.startswith(kept)
+        assert {k: v for k, v in fields.items() if k not in ("message", "log.flags")} == ecs.of_mapping(
+            rest
+        ).fields
+        # As long as it can be: one more character would not fit.
+        following = json.dumps(message[len(kept) : len(kept) + 1], ensure_ascii=False).encode()[1:-1]
+        assert len(body) <= limit
+        assert not following or len(body) + len(following) > limit
+
+    def test_truncate_a_record(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "%s", ("é" * 5000,), None)
+        body, _, mangled = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
+        fields = dict(load(body))
+        assert fields["log.flags"] == ["truncated"]
+        assert fields["log.logger"] == "app"
+        assert set(fields["message"]) == {"é"}
+        assert 999 <= len(body) <= 1000
+        assert mangled == 0
+
+    def test_truncate_helps_no_other_field(self) -> None:
+        with pytest.raises(EncodeError):
+            Encoder(max_event_bytes=1000, truncate=True).encode({"message": "a", "other": "x" * 2000})
+
+
+class TestPairs:
+    @settings(max_examples=300)
+    @given(MAPPINGS)
+    @example({})
+    @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
+    def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
+        body, kind, mangled = encode_pairs(mapping)
+        expected = ecs.of_mapping(mapping)
+        assert body == expected.pairs()
+        assert (kind, mangled) == (expected.flags, expected.mangled)
+
+    @settings(max_examples=200)
+    @given(records())
+    def test_records(self, record: logging.LogRecord) -> None:
+        record.exc_text = record.exc_text or "trace"
+        expected = ecs.of_record(record)
+        body, kind, mangled = Encoder(pairs=True).encode_record(record)
+        assert body == expected.pairs()
+        assert (kind, mangled) == (expected.flags, expected.mangled)
+
+    def test_truncate(self) -> None:
+        body, _, _ = Encoder(max_event_bytes=200, truncate=True, pairs=True).encode(
+            {"message": '"' * 500, "a": "b"}
+        )
+        assert len(body) == 200
+        count, at, fields = struct.unpack_from(">I", body)[0], 4, {}
+        for _ in range(count):
+            texts = []
+            for _ in range(2):
+                n = struct.unpack_from(">I", body, at)[0]
+                texts.append(body[at + 4 : at + 4 + n].decode())
+                at += 4 + n
+            fields[texts[0]] = texts[1]
+        assert at == len(body)
+        assert fields.keys() == {"message", "a", "log.flags"}
+        assert fields["log.flags"] == '["truncated"]'
+        assert set(fields["message"]) == {'"'}
+
+
+class TestRecord:
+    @settings(max_examples=600)
+    @given(records())
+    def test_is_the_oracles(self, record: logging.LogRecord) -> None:
+        expected = ecs.of_record(record)
+        check(Encoder().encode_record(record), expected)
+
+    @settings(max_examples=400)
+    @given(formats())
+    def test_messages(self, made: tuple[str, tuple[Any, ...]]) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, made[0], (), None)
+        record.args = made[1]
+        check(Encoder().encode_record(record), ecs.of_record(record))
+
+    def test_order_of_the_first_fields(self) -> None:
+        record = logging.LogRecord("app.x", 30, "/srv/f.py", 7, "hi %s", ("you",), None, "main")
+        record.created = 1767268496.789012
+        fields = load(Encoder().encode_record(record)[0])
+        assert fields[:3] == [
+            ("@timestamp", "2026-01-01T11:54:56.789012Z"),
+            ("log.level", "warning"),
+            ("message", "hi you"),
+        ]
+        assert fields[3:8] == [
+            ("ecs.version", "8.11.0"),
+            ("log.logger", "app.x"),
+            ("log.origin.file.name", "f.py"),
+            ("log.origin.file.line", 7),
+            ("log.origin.function", "main"),
+        ]
+
+    @settings(max_examples=500)
+    @given(st.integers(-62135596800000000, 253402300799000000).filter(lambda us: us != 0))
+    @example(951782400000000)  # 29 February 2000
+    @example(4107542399999999)
+    @example(-1)
+    @example(-62135596800000000)
+    def test_time_stamps(self, us: int) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        record.created = us / 1e6
+        expected = datetime.datetime(1970, 1, 1) + datetime.timedelta(
+            microseconds=round(record.created * 1e6)
+        )
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["@timestamp"] == expected.isoformat(timespec="microseconds") + "Z"
+
+    @pytest.mark.parametrize(
+        "odd", [None, "yesterday", float("nan"), float("inf"), 1e18, -1e18, 0.0, 10**400]
+    )
+    def test_a_record_without_a_time_has_this_one(self, odd: Any) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        record.created = odd
+        stamp = dict(load(Encoder().encode_record(record)[0]))["@timestamp"]
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(stamp)
+        assert abs(age.total_seconds()) < 3600
+
+    def test_stack_trace_is_cached_in_the_record(self) -> None:
+        try:
+            raise ValueError("why")
+        except ValueError:
+            record = logging.LogRecord("app", 40, "f.py", 1, "m", (), sys.exc_info())
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["error.type"] == "ValueError"
+        assert fields["error.message"] == "why"
+        assert fields["error.stack_trace"] == record.exc_text
+        assert record.exc_text is not None
+        assert record.exc_text.startswith("Traceback")
+        record.exc_text = "another handler's"
+        assert dict(load(Encoder().encode_record(record)[0]))["error.stack_trace"] == "another handler's"
+
+    @pytest.mark.parametrize("nothing", [(None, None, None), None, False, True, 1, ()])
+    def test_exc_info_without_an_exception(self, nothing: Any) -> None:
+        record = logging.LogRecord("app", 40, "f.py", 1, "m", (), None)
+        record.exc_info = nothing
+        assert not {k for k, _ in load(Encoder().encode_record(record)[0]) if k.startswith("error")}
+
+    def test_exc_info_may_be_the_exception_itself(self) -> None:
+        record = logging.LogRecord("app", 40, "f.py", 1, "m", (), None)
+        record.exc_info = KeyError("k")  # type: ignore[assignment]
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["error.type"], fields["error.message"]) == ("KeyError", "'k'")
+
+    def test_a_message_that_is_a_mapping(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, {"event": "paid", "sum": 3}, (), None)  # type: ignore[arg-type]
+        record._logger = object()  # structlog's
+        record.sum = 4
+        record.where = "shop"
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["message"], fields["sum"], fields["where"]) == ("paid", 3, "shop")
+        assert "event" not in fields
+        assert "_logger" not in fields
+        assert fields["log.logger"] == "app"
+
+    def test_what_the_user_says_replaces_ours(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        vars(record)["@timestamp"] = "then"
+        vars(record)["log.level"] = 7
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["@timestamp"], fields["log.level"]) == ("then", 7)
+
+    def test_attributes_of_other_handlers_are_no_fields(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m %s", ("a",), None)
+        logging.Formatter("%(asctime)s %(message)s").format(record)
+        names = {k for k, _ in load(Encoder().encode_record(record)[0])}
+        assert "asctime" not in names
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "m a"
+
+    def test_a_record_with_its_own_message(self) -> None:
+        class Brace(logging.LogRecord):
+            def getMessage(self) -> str:
+                return str(self.msg).format(*(self.args or ()))
+
+        good = Brace("app", 20, "f.py", 1, "{} %s", ("a",), None)
+        assert dict(load(Encoder().encode_record(good)[0]))["message"] == "a %s"
+        bad = Brace("app", 20, "f.py", 1, "{} {} %s", ("a",), None)
+        assert dict(load(Encoder().encode_record(bad)[0]))["message"] == "{} {} a"
+
+    def test_a_subclass_without_one(self) -> None:
+        class Mine(logging.LogRecord):
+            pass
+
+        record = Mine("app", 20, "f.py", 1, "%s!", ("a",), None)
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "a!"
+
+    @pytest.mark.parametrize(
+        "missing", ["msg", "args", "levelname", "levelno", "created", "exc_info", "name", "lineno"]
+    )
+    def test_a_record_with_an_attribute_less(self, missing: str) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        delattr(record, missing)
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["message"] == ("" if missing == "msg" else "m")
+
+    def test_a_record_made_of_a_dictionary(self) -> None:
+        fields = {
+            "".join(["m", "sg"]): "m %s",
+            "args": ("a",),
+            "levelname": "INFO",
+            "levelno": 20,
+            "colour": "red",
+        }
+        record = logging.makeLogRecord(json.loads(json.dumps(fields)))
+        record.args = ("a",)
+        made = dict(load(Encoder().encode_record(record)[0]))
+        assert (made["message"], made["log.level"], made["colour"]) == ("m a", "info", "red")
+
+    def test_what_is_no_record(self) -> None:
+        with pytest.raises(AttributeError):
+            Encoder().encode_record(object())  # type: ignore[arg-type]
+
+    def test_arguments_that_change_their_record(self) -> None:
+        class Vandal:
+            def __str__(self) -> str:
+                vars(record).clear()
+                return "done"
+
+        record = logging.LogRecord("app", 20, "f.py", 1, "%s", (Vandal(),), None)
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "done"
