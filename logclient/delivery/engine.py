@@ -556,7 +556,7 @@ class Engine:
         quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
         words, forever = self._why(end)
         self.core.connection_lost()
-        self.flight.requeue()
+        self._requeue()
         self.flight.commit()
         if forever is not None:
             self.fatal = forever
@@ -564,6 +564,9 @@ class Engine:
         elif not quiet:
             self._endpoint += 1
             self._failed(f"{self.url}: {peer}: {words}", end)
+
+    def _requeue(self) -> None:
+        self.flight.requeue()
 
     def _why(self, end: str) -> tuple[str, Exception | None]:
         if end == "protocol":
