@@ -1,0 +1,713 @@
+"""``logclient demo``: the whole way, three times, and the proof that the verifier can be believed.
+
+An *honest* run ships real log lines to a collector that cuts connections at the worst moments;
+nothing may be lost, and what was resent must be counted to the event. Then two *liars*: collectors
+that acknowledge what they throw away, or tamper with what they keep. They write down whom they
+cheated; the verifier, in a process of its own, never sees that file. Afterwards its findings are
+compared with it, id by id.
+
+Every collector and every verifier is a process of its own. A further protocol is a row in
+``PROTOCOLS``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from logclient.cli import Progress
+from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
+
+__all__ = ["run"]
+
+_MARKER = ".logclient-demo"  # in every folder that the next demo may delete
+_MAX_LINES = 100_000
+_MAX_INPUT = 32 << 20  # bytes of log lines kept in memory
+_PROGRESS_S = 0.1
+_STALLED_S = 60.0
+_START_S = 30.0  # for a collector to listen
+_STOP_S = 30.0  # ... and to write its last record
+_VERIFY_S = 900.0
+
+#: What a liar does, and under which word the verdict must show it.
+_FOUND_AS = {
+    "discard": "lost",
+    "swap": "reordered",
+    "duplicate": "duplicated",
+    "corrupt": "corrupted",
+    "add": "unexpected",
+}
+_WORDS = (
+    "ok",
+    "lost",
+    "missing",
+    "recovered",
+    "duplicated",
+    "unexpected",
+    "corrupted",
+    "reordered",
+    "dropped",
+    "unknown",
+)
+_NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")  # sets of ids are compared
+
+
+class Part(NamedTuple):
+    """One run of a protocol. Windows are small enough for the faults to have something to hit."""
+
+    name: str
+    liar: bool
+    faults: str  # {sixth} and so on: that share of the windows expected
+    handlers: int  # clients that are a logging.Handler, fed by several threads each
+    senders: int  # clients fed by client.send
+    window: int
+    least: int  # events per client at least, whatever --events says
+
+
+class Protocol(NamedTuple):
+    name: str
+    listen: str
+    parts: tuple[Part, ...]
+
+
+_THREADS = 4  # per Handler
+
+PROTOCOLS = (
+    Protocol(
+        "lumberjack",
+        "lumberjack://127.0.0.1:0",
+        (
+            Part(
+                "lumberjack-honest",
+                liar=False,
+                # After the write and before the ack (these make the duplicates), before the write,
+                # after the ack; and acks that are late. All over the run, not at its beginning.
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "cut-after-ack=every:{half}:max:1,delay-ack=p:0.05:20ms,seed=1",
+                handlers=1,
+                senders=1,
+                window=1000,
+                least=20_000,
+            ),
+            Part(
+                "lumberjack-discards",
+                liar=True,
+                faults="discard=every:5:max:8:per-connection,seed=2",
+                handlers=1,
+                senders=2,
+                window=200,
+                least=10_000,
+            ),
+            Part(
+                "lumberjack-tampers",
+                liar=True,
+                faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,seed=3",
+                handlers=1,
+                senders=2,
+                window=200,
+                least=10_000,
+            ),
+        ),
+    ),
+)
+
+
+#: (ledger, capture, out, a folder for logs) -> (exit code, counts by word)
+Verify = Callable[[Path, Path, Path, Path], tuple[int, dict[str, Any]]]
+
+
+class Line(NamedTuple):
+    """One line of input; its level is guessed from its words."""
+
+    level: int
+    text: str
+    file: str
+
+
+class Result(NamedTuple):
+    """What came of one run; ``troubles`` are the reasons why it did not go as it must."""
+
+    part: Part
+    protocol: str
+    sent: int
+    collector: dict[str, Any]
+    verdict: dict[str, Any]
+    exit: int
+    caught: bool
+    troubles: list[str]
+    sentence: str
+    report: Path
+
+
+def run(
+    inputs: Sequence[str] = (),
+    events: int = 200_000,
+    out: str = "logclient-demo",
+    verify: Verify | None = None,
+) -> int:
+    """The demo; an `ExitCode`: OK when every run went as it must.
+
+    Args:
+        inputs: log files; none: the text logs under /var/log, else those of the shared data.
+        events: how many the honest run sends. A liar's run sends what it needs to lie to.
+        out: a folder for captures, ledgers, reports and verdict.json.
+        verify: who judges, in place of a process of its own; for tests.
+
+    Raises:
+        ConfigError: no log lines, or `out` holds what is not a demo's.
+    """
+    folder = Path(out)
+    lines, files = read_lines(inputs)
+    parts = [(protocol, part) for protocol in PROTOCOLS for part in protocol.parts]
+    for _, part in parts:
+        _clear(folder / part.name)
+    print(f"{len(lines)} log lines from {files} files, repeated as needed; everything goes to {folder}")
+    begun = time.monotonic()
+    results = [
+        _run(protocol, part, lines, events, folder / part.name, verify or _verify) for protocol, part in parts
+    ]
+    _write_verdict(folder / "verdict.json", results)
+    print()
+    print(_table(results))
+    print()
+    for result in results:
+        print(f"{result.part.name}: {result.sentence}")
+        for trouble in result.troubles:
+            print(f"  NOT AS IT MUST BE: {trouble}")
+    print()
+    for result in results:
+        print(f"report: {result.report}")
+    print(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
+    return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
+
+
+# -- input
+
+
+def read_lines(inputs: Sequence[str]) -> tuple[list[Line], int]:
+    """Log lines, and from how many files.
+
+    Raises:
+        ConfigError: there are none.
+        OSError: one of `inputs` cannot be read.
+    """
+    lines: list[Line] = []
+    files = 0
+    size = 0
+    for path in [Path(name) for name in inputs] or _found_logs():
+        before = len(lines)
+        try:
+            with open(path, "rb") as file:
+                for raw in file:
+                    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+                    if text:
+                        lines.append(Line(_level(text), text, str(path)))
+                        size += len(raw)
+                    if len(lines) >= _MAX_LINES or size >= _MAX_INPUT:
+                        break
+        except OSError:
+            if inputs:
+                raise
+        files += len(lines) > before
+        if len(lines) >= _MAX_LINES or size >= _MAX_INPUT:
+            break
+    if not lines:
+        raise ConfigError("demo: no log lines found; name some files with --input")
+    return lines, files
+
+
+def _found_logs() -> Iterator[Path]:
+    """Text files under /var/log; when it has none, those of the shared data."""
+    found = False
+    for path in sorted(Path("/var/log").rglob("*")):
+        if _is_text(path):
+            found = True
+            yield path
+    if not found:
+        shared = Path(os.environ.get("LOGCLIENT_SHARED") or "../shared")
+        yield from sorted(path for path in (shared / "data").glob("*.log") if _is_text(path))
+
+
+def _is_text(path: Path) -> bool:
+    """A readable file whose beginning is text (binary journals and packed old logs are not)."""
+    try:
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    if not head or b"\0" in head:
+        return False
+    try:
+        head[:-4].decode()  # a character may be cut at the end
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _level(text: str) -> int:
+    low = text.lower()
+    if "error" in low or "fail" in low:
+        return logging.ERROR
+    if "warn" in low:
+        return logging.WARNING
+    if "debug" in low:
+        return logging.DEBUG
+    return logging.INFO
+
+
+# -- one run
+
+
+def _clear(folder: Path) -> None:
+    """A fresh folder; one that an earlier demo left is deleted, any other is refused."""
+    if folder.exists() and not (folder / _MARKER).exists():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise ConfigError(f"out: {folder} exists and is not a demo's")
+    elif folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARKER).touch()
+
+
+def _run(
+    protocol: Protocol, part: Part, lines: list[Line], events: int, folder: Path, verify: Verify
+) -> Result:
+    clients = part.handlers + part.senders
+    wanted = clients * part.least if part.liar else max(events, clients * part.least)
+    ledger, capture, checked = folder / "ledger", folder / "capture", folder / "verify"
+    windows = wanted // part.window
+    faults = part.faults.format(seventh=windows // 7, third=windows // 3, half=windows // 2)
+    print(f"\n{part.name}")
+    # The witness lies where no argument of the verifier points to, until the verdict is there.
+    with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
+        witness = Path(apart) / "witness.jsonl"
+        with Collector(protocol.listen, faults, part.liar, capture, witness, folder) as collector:
+            _ship(collector.url, part, lines, wanted, ledger, folder / "client.log")
+            counts = collector.stop()
+        code, verdict = verify(ledger, capture, checked, folder)
+        lied = read_witness(witness) if part.liar else {}
+        if part.liar:
+            shutil.copy(witness, folder / "witness.jsonl")
+    if part.liar:
+        troubles = judge_liar(code, verdict, read_violations(checked), lied, counts, faults)
+    else:
+        troubles = judge_honest(code, verdict, counts, wanted)
+    return Result(
+        part,
+        protocol.name,
+        wanted,
+        counts,
+        verdict,
+        code,
+        part.liar and not troubles,
+        troubles,
+        _sentence(part, verdict, counts, lied, caught=not troubles),
+        checked / "report.html",
+    )
+
+
+def _ship(url: str, part: Part, lines: list[Line], events: int, ledger: Path, log: Path) -> None:
+    """Send `events` lines, wait until each is acknowledged; the clients complain to the file `log`."""
+    from logclient.client import connect
+    from logclient.handler import Handler
+
+    # Nothing is dropped by policy: whoever is too fast waits.
+    options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger), "window": part.window}
+    clients: list[Any] = []
+    handlers: list[Handler] = []
+    threads: list[threading.Thread] = []
+    troubles: list[BaseException] = []
+
+    def start(feed: Callable[[int, int], None], first: int, count: int) -> None:
+        def work() -> None:
+            try:
+                feed(first, count)
+            except BaseException as error:
+                troubles.append(error)
+
+        threads.append(threading.Thread(target=work, name=f"demo-{len(threads)}", daemon=True))
+
+    shares = _shares(events, part.handlers + part.senders)
+    first = 0
+    for index in range(part.handlers):
+        handler = Handler(url, **options)
+        handlers.append(handler)
+        clients.append(handler.client)
+        for count in _shares(shares[index], _THREADS):
+            start(_logger_feed(handler, lines, len(threads)), first, count)
+            first += count
+    for index in range(part.senders):
+        client = connect(url, **options)
+        clients.append(client)
+        start(_send_feed(client, lines), first, shares[part.handlers + index])
+        first += shares[part.handlers + index]
+
+    complaints = logging.FileHandler(log, encoding="utf-8")
+    logging.getLogger("logclient").addHandler(complaints)
+    begun = time.monotonic()
+    try:
+        for thread in threads:
+            thread.start()
+        _wait(clients, threads, events, part)
+        if troubles:
+            raise troubles[0]
+        stats = [client.stats() for client in clients]
+        acked = sum(one.acked for one in stats)
+        resent = sum(one.resent for one in stats)
+        took = time.monotonic() - begun
+        print(f"  shipped {events} events in {took:.1f}s: {acked} acknowledged, {resent} resent")
+    finally:
+        for handler in handlers:
+            handler.close()
+        for client in clients:
+            client.close(timeout=5.0)
+        logging.getLogger("logclient").removeHandler(complaints)
+        complaints.close()
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    return [total // parts + (index < total % parts) for index in range(parts)]
+
+
+def _logger_feed(handler: logging.Handler, lines: list[Line], number: int) -> Callable[[int, int], None]:
+    logger = logging.Logger(f"demo.thread-{number}", logging.DEBUG)
+    logger.addHandler(handler)
+
+    def feed(first: int, count: int) -> None:
+        for index in range(first, first + count):
+            line = lines[index % len(lines)]
+            logger.log(line.level, "%s", line.text, extra={"log.file.path": line.file})
+
+    return feed
+
+
+def _send_feed(client: Any, lines: list[Line]) -> Callable[[int, int], None]:
+    def feed(first: int, count: int) -> None:
+        for index in range(first, first + count):
+            line = lines[index % len(lines)]
+            client.send({"message": line.text, "log.file.path": line.file, "log.file.line": index})
+
+    return feed
+
+
+def _wait(clients: list[Any], threads: list[threading.Thread], events: int, part: Part) -> None:
+    """Until every thread is done and every event has its fate.
+
+    Raises:
+        ConnectFailed: nothing moved for a minute.
+    """
+    progress = Progress()
+    moved, since = -1, time.monotonic()
+    while True:
+        alive = [thread for thread in threads if thread.is_alive()]
+        left = 0
+        if alive:
+            alive[0].join(_PROGRESS_S)
+        else:
+            left = sum(client.flush(timeout=_PROGRESS_S) for client in clients)
+        stats = [client.stats() for client in clients]
+        acked = sum(one.acked for one in stats)
+        progress.show(f"  {acked} of {events} acknowledged")
+        now = time.monotonic()
+        if acked != moved:
+            moved, since = acked, now
+        if not alive and not left:
+            progress.done()
+            return
+        if now - since > _STALLED_S:
+            progress.done()
+            why = next((str(one.last_error) for one in stats if one.last_error), "no error was seen")
+            raise ConnectFailed(f"{part.name}: nothing moved for {_STALLED_S:g}s: {why}")
+
+
+# -- processes
+
+
+def _python(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "logclient", *arguments]
+
+
+class Collector:
+    """A collector in a process of its own."""
+
+    def __init__(
+        self, listen: str, faults: str, liar: bool, capture: Path, witness: Path, folder: Path
+    ) -> None:
+        arguments = ["collect", listen, "--capture", str(capture), "--faults", faults, "--json"]
+        if liar:
+            arguments += ["--witness", str(witness)]
+        self._log = folder / "collector.log"
+        self._errors: IO[bytes] = open(self._log, "wb")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            _python(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors
+        )
+        self._lines: list[dict[str, Any]] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="demo-collector", daemon=True)
+        self._reader.start()
+        self.url = ""
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for raw in self._process.stdout:
+            self._lines.append(json.loads(raw))
+            self._ready.set()
+        self._ready.set()  # the process has ended: nobody need wait any longer
+
+    def __enter__(self) -> Collector:
+        self._ready.wait(_START_S)
+        if not self._lines:
+            self.__exit__()
+            raise ConnectFailed(f"collector: did not start: {_tail(self._log)}")
+        self.url = self._lines[0]["url"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def stop(self) -> dict[str, Any]:
+        """Let it write its last record; its counts."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            raise LogclientError(f"collector: did not stop within {_STOP_S:g}s") from None
+        self._reader.join()
+        if self._process.returncode or len(self._lines) < 2:
+            raise LogclientError(f"collector: ended with {self._process.returncode}: {_tail(self._log)}")
+        return self._lines[-1]
+
+
+def _verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
+    """The verdict of a process that is told about nothing but ledger and capture."""
+    log = folder / "verify.log"
+    progress = Progress()
+    begun = time.monotonic()
+    with open(log, "wb") as errors, open(folder / "verify.json", "w+b") as output:
+        process = subprocess.Popen(
+            _python(
+                "verify", "--ledger", str(ledger), "--capture", str(capture), "--out", str(checked), "--json"
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+        try:
+            while True:
+                try:
+                    code = process.wait(_PROGRESS_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    taken = time.monotonic() - begun
+                    progress.show(f"  Spark is judging, {taken:.0f}s")
+                    if taken > _VERIFY_S:
+                        raise LogclientError(f"verify: not done after {_VERIFY_S:g}s") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        output.seek(0)
+        text = output.read()
+    progress.done()
+    try:
+        counts: dict[str, Any] = json.loads(text)["counts"]
+    except ValueError:
+        raise LogclientError(f"verify: ended with {code}: {_tail(log)}") from None
+    print(f"  verify ended with {code} after {time.monotonic() - begun:.1f}s")
+    return code, counts
+
+
+def _tail(log: Path) -> str:
+    """The last line that says something."""
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+# -- the judgement
+
+
+def read_witness(path: Path) -> dict[str, list[list[str]]]:
+    """What the liar wrote down: fault -> the ids of each time."""
+    lied: dict[str, list[list[str]]] = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            entry = json.loads(line)
+            lied.setdefault(entry["fault"], []).append(entry["ids"])
+    return lied
+
+
+def read_violations(checked: Path) -> dict[str, set[str]]:
+    """The verifier's findings: word -> ids."""
+    from logclient.verify.job import violations
+
+    found: dict[str, set[str]] = {word: set() for word in _NAMED}
+    for word, event_id in violations(checked):
+        found.setdefault(word, set()).add(event_id)
+    return found
+
+
+def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sent: int) -> list[str]:
+    """Why an honest run is not as it must be; empty: it is."""
+    troubles = []
+    if code != ExitCode.OK:
+        troubles.append(f"verify ended with {code}, must be 0")
+    if verdict["ok"] != sent:
+        troubles.append(f"ok is {verdict['ok']}, must be all {sent}")
+    troubles += [
+        f"{word} is {verdict[word]}, must be 0"
+        for word in ("lost", "missing", "unexpected", "corrupted", "reordered", "dropped", "unknown")
+        if verdict[word]
+    ]
+    if counts["cuts"] < 5:
+        troubles.append(f"{counts['cuts']} cuts, must be at least 5")
+    if counts["cuts_before_ack"] < 2:
+        troubles.append(f"{counts['cuts_before_ack']} cuts between write and ack, must be at least 2")
+    if not verdict["duplicated"]:
+        troubles.append("nothing was duplicated: no resend was put to the test")
+    if verdict["duplicated"] != counts["copies"]:
+        troubles.append(f"duplicated is {verdict['duplicated']}, the collector counted {counts['copies']}")
+    return troubles
+
+
+def judge_liar(
+    code: int,
+    verdict: dict[str, Any],
+    found: dict[str, set[str]],
+    lied: dict[str, list[list[str]]],
+    counts: dict[str, Any],
+    planned: str,
+) -> list[str]:
+    """Why a liar counts as not caught; empty: every id it wrote down was found, and no other."""
+    troubles = []
+    if code != ExitCode.BROKEN:
+        troubles.append(f"verify ended with {code}, must be 1")
+    if counts["cuts"]:
+        troubles.append(f"{counts['cuts']} cuts, must be none")
+    truth: dict[str, set[str]] = {word: set() for word in _NAMED}
+    for fault, times in lied.items():
+        for ids in times:
+            truth[_FOUND_AS[fault]].update(ids)
+    for word in _NAMED:
+        if found[word] != truth[word]:
+            troubles.append(
+                f"{word}: {len(found[word])} ids found, {len(truth[word])} written down, "
+                f"{len(found[word] & truth[word])} of them the same"
+            )
+        if verdict[word] != len(found[word]):
+            troubles.append(f"{word} is {verdict[word]}, but {len(found[word])} ids are listed")
+    troubles += [f"{word} is {verdict[word]}, must be 0" for word in ("dropped", "unknown") if verdict[word]]
+    # Whether there was enough at stake.
+    for fault in _FOUND_AS:
+        if f"{fault}=" in planned and not lied.get(fault):
+            troubles.append(f"{fault}: never happened")
+    discards = lied.get("discard")
+    if discards:
+        connections = len({event_id[:20] for ids in discards for event_id in ids})
+        largest = max(map(len, discards))
+        if len(discards) < 20 or connections < 3 or largest > 200:
+            troubles.append(
+                f"discarded {len(discards)} units of up to {largest} events over {connections} connections, "
+                "must be 20 of at most 200 over 3"
+            )
+    return troubles
+
+
+def _sentence(
+    part: Part,
+    verdict: dict[str, Any],
+    counts: dict[str, Any],
+    lied: dict[str, list[list[str]]],
+    caught: bool,
+) -> str:
+    if not part.liar:
+        return (
+            f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
+            f"{verdict['lost']} of {verdict['ok'] + verdict['lost']} acknowledged events lost, "
+            f"{verdict['duplicated']} arrived twice, as the collector itself counted."
+        )
+    did = {
+        "discard": "acknowledged and threw away",
+        "swap": "swapped with the next",
+        "duplicate": "kept twice",
+        "corrupt": "flipped a byte of",
+        "add": "invented",
+    }
+    deeds = [
+        f"{did[fault]} {sum(map(len, times))} event{'s' if sum(map(len, times)) > 1 else ''}"
+        + (f" in {len(times)} units" if len(times) > 1 else "")
+        for fault, times in lied.items()
+    ]
+    end = "every one was found, and nothing else." if caught else "NOT found to the event."
+    return f"the collector {', '.join(deeds)}; {end}"
+
+
+# -- what the user gets
+
+
+def _table(results: list[Result]) -> str:
+    head = ("run", "events", *_WORDS, "cuts", "exit", "as it must be")
+    rows = [
+        (
+            result.part.name,
+            str(result.sent),
+            *(str(result.verdict[word]) for word in _WORDS),
+            str(result.collector["cuts"]),
+            str(result.exit),
+            "NO" if result.troubles else "yes",
+        )
+        for result in results
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in (head, *rows):
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
+
+
+def _write_verdict(path: Path, results: list[Result]) -> None:
+    runs = [
+        {
+            "name": result.part.name,
+            "protocol": result.protocol,
+            "liar": result.part.liar,
+            "events": result.sent,
+            **{word: result.verdict[word] for word in _WORDS},
+            "cuts": result.collector["cuts"],
+            "cuts_before_ack": result.collector["cuts_before_ack"],
+            "collector_duplicated": result.collector["copies"],
+            "exit": result.exit,
+            "caught": result.caught,
+            "sets_equal": result.caught if result.part.liar else None,
+            "troubles": result.troubles,
+            "report": str(result.report),
+        }
+        for result in results
+    ]
+    text = json.dumps({"runs": runs}, indent=2) + "\n"
+    # Whole or not at all: whoever reads it must not find an older run's figures beside new ones.
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

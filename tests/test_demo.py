@@ -1,0 +1,307 @@
+"""The demo: what it sends, when it believes the verifier, and the whole of it once in small."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import demo
+from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
+from tests.shared import ROOT
+
+A, B, C = "a" * 20, "b" * 20, "c" * 20
+
+
+def event_id(producer: str, sequence: int) -> str:
+    return f"{producer}{sequence:012x}"
+
+
+class TestInput:
+    def test_files_are_read_as_lines(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one.log", tmp_path / "two.log"
+        one.write_bytes(b"first\r\n\nan error \xff\n")
+        two.write_bytes(b"a warning\na debug line")
+        lines, files = demo.read_lines([str(one), str(two)])
+        assert files == 2
+        assert [line.text for line in lines] == ["first", "an error \ufffd", "a warning", "a debug line"]
+        assert [line.level for line in lines] == [logging.INFO, logging.ERROR, logging.WARNING, logging.DEBUG]
+        assert lines[0].file == str(one)
+
+    def test_a_file_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match="No such file"):
+            demo.read_lines([str(tmp_path / "none")])
+
+    def test_nothing_to_send_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        with pytest.raises(ConfigError, match="no log lines found"):
+            demo.read_lines([str(tmp_path / "empty")])
+
+    def test_only_so_much_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(demo, "_MAX_LINES", 3)
+        (tmp_path / "a").write_text("line\n" * 10)
+        assert len(demo.read_lines([str(tmp_path / "a"), str(tmp_path / "a")])[0]) == 3
+
+    def test_text_is_told_from_journals_and_packed_logs(self, tmp_path: Path) -> None:
+        cases = {
+            "text": "line ☃\n".encode(),
+            "empty": b"",
+            "nul": b"LPKSHHRH\0\0",
+            "gz": b"\x1f\x8b\x08\xff" * 9,
+        }
+        cases["cut"] = b"x" * 4095 + "☃".encode()  # a character across the end of what is looked at
+        for name, data in cases.items():
+            (tmp_path / name).write_bytes(data)
+        assert [name for name in cases if demo._is_text(tmp_path / name)] == ["text", "cut"]
+        assert not demo._is_text(tmp_path)
+        assert not demo._is_text(tmp_path / "none")
+
+    def test_without_logs_the_shared_data_serve(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "x.log").write_text("shared line\n")
+        monkeypatch.setenv("LOGCLIENT_SHARED", str(tmp_path))
+        real = Path.rglob
+        monkeypatch.setattr(
+            Path, "rglob", lambda self, pattern: iter(()) if str(self) == "/var/log" else real(self, pattern)
+        )
+        lines, files = demo.read_lines([])
+        assert ([line.text for line in lines], files) == (["shared line"], 1)
+
+
+class TestFolder:
+    def test_what_is_no_demos_is_never_deleted(self, tmp_path: Path) -> None:
+        (tmp_path / "lumberjack-honest").mkdir()
+        (tmp_path / "lumberjack-honest" / "precious").touch()
+        (tmp_path / "a.log").write_text("line\n")
+        with pytest.raises(ConfigError, match="exists and is not a demo's"):
+            demo.run([str(tmp_path / "a.log")], out=str(tmp_path))
+        assert (tmp_path / "lumberjack-honest" / "precious").exists()
+
+    def test_what_an_earlier_demo_left_is(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            demo._clear(tmp_path / "run")
+            assert [path.name for path in (tmp_path / "run").iterdir()] == [".logclient-demo"]
+            (tmp_path / "run" / "capture").mkdir()
+
+
+HONEST = dict.fromkeys(
+    ("lost", "missing", "recovered", "unexpected", "corrupted", "reordered", "dropped", "unknown"), 0
+) | {"ok": 1000, "duplicated": 200}
+COUNTS = {"cuts": 7, "cuts_before_ack": 5, "copies": 200}
+
+
+class TestHonest:
+    def test_as_it_must_be(self) -> None:
+        assert demo.judge_honest(0, HONEST, COUNTS, 1000) == []
+
+    @pytest.mark.parametrize(
+        ("code", "verdict", "counts", "says"),
+        [
+            (1, {}, {}, "verify ended with 1, must be 0"),
+            (3, {}, {}, "verify ended with 3, must be 0"),
+            (0, {"ok": 999}, {}, "ok is 999, must be all 1000"),
+            (0, {"lost": 1}, {}, "lost is 1"),
+            (0, {"missing": 1}, {}, "missing is 1"),
+            (0, {"reordered": 1}, {}, "reordered is 1"),
+            (0, {"unknown": 1}, {}, "unknown is 1"),
+            (0, {"dropped": 1}, {}, "dropped is 1"),
+            (0, {}, {"cuts": 4}, "4 cuts, must be at least 5"),
+            (0, {}, {"cuts_before_ack": 1}, "1 cuts between write and ack"),
+            (0, {"duplicated": 0}, {"copies": 0}, "nothing was duplicated"),
+            (0, {"duplicated": 199}, {}, "duplicated is 199, the collector counted 200"),
+        ],
+    )
+    def test_not_as_it_must_be(
+        self, code: int, verdict: dict[str, int], counts: dict[str, int], says: str
+    ) -> None:
+        (trouble,) = demo.judge_honest(code, HONEST | verdict, COUNTS | counts, 1000)
+        assert says in trouble
+
+
+class TestLiar:
+    @staticmethod
+    def judge(
+        lied: dict[str, list[list[str]]], found: dict[str, set[str]], planned: str, code: int = 1, **more: int
+    ) -> list[str]:
+        everything = {word: found.get(word, set()) for word in demo._NAMED}
+        verdict = {word: len(ids) for word, ids in everything.items()} | {"dropped": 0, "unknown": 0}
+        cuts = {"cuts": more.pop("cuts", 0)}
+        return demo.judge_liar(code, verdict | more, everything, lied, cuts, planned)
+
+    @pytest.fixture
+    def discards(self) -> list[list[str]]:
+        return [
+            [event_id(p, n) for n in range(at, at + 200)] for p in (A, B, C) for at in range(1, 2000, 250)
+        ]
+
+    def test_caught_to_the_event(self, discards: list[list[str]]) -> None:
+        ids = {one for unit in discards for one in unit}
+        assert self.judge({"discard": discards}, {"lost": ids}, "discard=every:5") == []
+
+    def test_one_id_too_few_or_too_many_or_another_is_not_caught(self, discards: list[list[str]]) -> None:
+        ids = {one for unit in discards for one in unit}
+        some = next(iter(ids))
+        for wrong in (ids - {some}, ids | {event_id(A, 9999)}, (ids - {some}) | {event_id(A, 9999)}):
+            (trouble,) = self.judge({"discard": discards}, {"lost": wrong}, "discard=every:5")
+            assert trouble.startswith("lost: ")
+        troubles = self.judge({"discard": discards}, {"lost": ids, "missing": {some}}, "discard=every:5")
+        assert [trouble.split(":")[0] for trouble in troubles] == ["missing"]
+
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            ({"code": 0}, "verify ended with 0, must be 1"),
+            ({"cuts": 1}, "1 cuts, must be none"),
+            ({"unknown": 1}, "unknown is 1"),
+            ({"dropped": 5}, "dropped is 5"),
+            ({"lost": 5}, "lost is 5, but 4800 ids are listed"),
+        ],
+    )
+    def test_all_else_must_be_right_too(
+        self, discards: list[list[str]], more: dict[str, int], says: str
+    ) -> None:
+        ids = {one for unit in discards for one in unit}
+        (trouble,) = self.judge({"discard": discards}, {"lost": ids}, "discard=every:5", **more)
+        assert says in trouble
+
+    def test_too_little_at_stake_is_not_caught(self, discards: list[list[str]]) -> None:
+        for few in (
+            discards[:19],
+            [*discards[:8]] * 3,
+            [[event_id(A, n) for n in range(1, 4000)], *discards],
+        ):
+            ids = {one for unit in few for one in unit}
+            (trouble,) = self.judge({"discard": few}, {"lost": ids}, "discard=every:5")
+            assert "must be 20 of at most 200 over 3" in trouble
+        assert self.judge({}, {}, "discard=every:5") == ["discard: never happened"]
+
+    def test_the_second_liar(self) -> None:
+        lied = {
+            "swap": [[event_id(A, n) for n in range(1, 201)]],
+            "duplicate": [[event_id(B, n) for n in range(1, 201)]],
+            "corrupt": [[event_id(C, 7)]],
+            "add": [[event_id("d" * 20, 1)]],
+        }
+        found = {demo._FOUND_AS[fault]: set(ids) for fault, (ids,) in lied.items()}
+        planned = "swap=every:9,duplicate=every:14,corrupt=every:19,add=every:24"
+        assert self.judge(lied, found, planned) == []
+        for word in found:
+            (trouble,) = self.judge(lied, found | {word: set()}, planned)
+            assert trouble.startswith(f"{word}: 0 ids found")
+        del lied["add"], found["unexpected"]
+        assert self.judge(lied, found, planned) == ["add: never happened"]
+
+
+class TestProcesses:
+    def test_a_collector_that_does_not_start(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ConnectFailed, match=r"collector: did not start: .*'explode' is no fault"),
+            demo.Collector(
+                "lumberjack://127.0.0.1:0", "explode=every:1", False, tmp_path / "c", tmp_path / "w", tmp_path
+            ),
+        ):
+            pytest.fail("it started")
+
+    def test_a_collector_that_dies(self, tmp_path: Path) -> None:
+        with demo.Collector(
+            "lumberjack://127.0.0.1:0", "seed=1", False, tmp_path / "c", tmp_path / "w", tmp_path
+        ) as one:
+            one._process.kill()
+            with pytest.raises(LogclientError, match="collector: ended with -9: it said nothing"):
+                one.stop()
+
+    def test_a_verifier_that_cannot(self, tmp_path: Path) -> None:
+        with pytest.raises(LogclientError, match="verify: ended with 2: logclient: "):
+            demo._verify(tmp_path / "none", tmp_path / "none", tmp_path / "out", tmp_path)
+
+
+def in_this_process(spark: Any) -> demo.Verify:
+    """Judge on the session that all tests share; in the demo itself it is a process of its own."""
+    from logclient.verify import job
+
+    def verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
+        verdict = job.run(ledger, capture, out=checked, spark=spark)
+        return verdict.exit_code, verdict.to_json()["counts"]
+
+    return verify
+
+
+def check(folder: Path, events: int, out: str) -> None:
+    runs = json.loads((folder / "verdict.json").read_text())["runs"]
+    assert [(run["name"], run["liar"], run["exit"], run["caught"]) for run in runs] == [
+        ("lumberjack-honest", False, 0, False),
+        ("lumberjack-discards", True, 1, True),
+        ("lumberjack-tampers", True, 1, True),
+    ]
+    honest, discards, tampers = runs
+    assert honest["events"] == honest["ok"] == events
+    assert honest["cuts"] >= 5
+    assert honest["cuts_before_ack"] >= 2
+    assert honest["duplicated"] == honest["collector_duplicated"] > 0
+    assert honest["lost"] == honest["missing"] == honest["unknown"] == 0
+    assert discards["lost"] >= 20
+    assert discards["ok"] == discards["events"] - discards["lost"]
+    assert (tampers["corrupted"], tampers["unexpected"]) == (1, 1)
+    assert tampers["reordered"] > 0
+    assert tampers["duplicated"] > 0
+    for run in runs:
+        assert run["protocol"] == "lumberjack"
+        assert run["troubles"] == []
+        assert Path(run["report"]).read_text().startswith("<!doctype html>")
+        assert run["name"] in out
+    assert "verdict.json" in out
+
+
+@pytest.mark.spark
+def test_the_whole_of_it_in_small(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
+    code = demo.run([str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process(spark))
+    out = capsys.readouterr().out
+    assert code == ExitCode.OK, out
+    check(tmp_path / "out", 40_000, out)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_command_itself(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "logclient", "demo", "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    check(tmp_path / "out", 200_000, done.stdout)
+
+
+@pytest.mark.spark
+def test_a_verifier_that_finds_nothing_is_caught(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo must fail when the verifier is fooled: else it would show nothing."""
+
+    def blind(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
+        (checked / "violations").mkdir(parents=True)
+        return 0, dict.fromkeys(demo._WORDS, 0) | {"ok": 40_000}
+
+    file = tmp_path / "a.log"
+    file.write_text("line\n")
+    assert demo.run([str(file)], events=40_000, out=str(tmp_path / "out"), verify=blind) == ExitCode.BROKEN
+    runs = json.loads((tmp_path / "out" / "verdict.json").read_text())["runs"]
+    assert all(run["troubles"] for run in runs)
+    assert not any(run["caught"] for run in runs)
+    out = capsys.readouterr().out
+    assert "NOT AS IT MUST BE" in out
+    assert "NOT found to the event" in out
