@@ -282,8 +282,12 @@ def _said(v: Verdict) -> str:
     if v.why and v.reached is None:
         return v.why
     if not v.op:
-        return "control"
+        return "control" if v.what.startswith("A/A") else "printed"
     return f"{'reached' if v.reached else 'NOT reached'}{': ' + v.why if v.why else ''}"
+
+
+def _goal(v: Verdict) -> str:
+    return f"{v.op} {_digits(v.bound)}" if v.op else "1" if v.what.startswith("A/A") else "-"
 
 
 def _value(v: Verdict) -> str:
@@ -315,7 +319,7 @@ def table(row: Row) -> str:
     if row.verdicts:
         width = max(len(v.what) for v in row.verdicts)
         for v in row.verdicts:
-            goal = f"{v.op} {_digits(v.bound)}" if v.op else "1"
+            goal = _goal(v)
             out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_said(v)}")
     out += [f"  {note}" for note in (*row.notes, where(row))]
     return "\n".join(out)
@@ -335,8 +339,7 @@ def markdown(row: Row) -> str:
     if row.verdicts:
         out += ["| claim | measured | target | |", "|---|---|---|---|"]
         for v in row.verdicts:
-            goal = f"{v.op} {_digits(v.bound)}" if v.op else "1"
-            out.append(f"| {v.what} | {_value(v)} | {goal} | {_said(v)} |")
+            out.append(f"| {v.what} | {_value(v)} | {_goal(v)} | {_said(v)} |")
         out.append("")
     out += [f"- {note}" for note in row.notes]
     out.append("- " + where(row))
