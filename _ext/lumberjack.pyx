@@ -197,9 +197,9 @@ def check_json(body, /):
             return None
         base = scratch.data
         own = user_id(&o)
-        taken = K_ID1_TAKEN if o.has_metadata else 0
+        taken = <int> K_ID1_TAKEN if o.has_metadata else 0
         if o.dotted_id.at != NULL or o.event_id.at != NULL:
-            taken |= K_ID2_TAKEN
+            taken |= <int> K_ID2_TAKEN
         return (o.start - base, o.close + 1 - base, taken,
                 None if own.at == NULL else <bytes> own.at[:own.size])
     finally:
@@ -216,7 +216,7 @@ def check_pairs(body, /):
             return None
         if own.at == NULL:
             return 0, None
-        return K_ID2_TAKEN, <bytes> own.at[:own.size]
+        return <int> K_ID2_TAKEN, <bytes> own.at[:own.size]
     finally:
         PyBuffer_Release(&view)
 

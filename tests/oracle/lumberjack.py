@@ -1,0 +1,570 @@
+"""Lumberjack in plain Python: the twin of each compiled function, written for reading, not for speed.
+
+JSON is judged by the standard library's parser, zlib by its own module, bytes by struct.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tests.oracle.xxh64 import xxh64
+
+PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
+NOT_JSON, UNENCODABLE = 5, 4
+K_DOCUMENT, K_RAW, K_BYTES = 0, 1, 2
+ID1_TAKEN, ID2_TAKEN = 0x10, 0x20
+MAX_WINDOW, MAX_DEPTH, MAX_DIGITS = 10_000, 1000, 1000
+OK, FOREIGN, NO_ID, NOT_JSON_ROW, TORN, BAD_ZLIB, BAD_FRAME = range(7)
+SPACE = " \t\n\r"
+
+
+# --- the checking pass --------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    start: int
+    end: int
+    taken: int
+    user_id: bytes | None
+
+
+def _number(text: str) -> float:
+    if len(text) > MAX_DIGITS or math.isinf(float(text)):
+        raise ValueError(text)
+    return float(text)
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+DECODER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_refuse)
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in SPACE:
+        at += 1
+    return at
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, str, int]]:
+    """(key, raw value, where it ends) of the object that begins at `at`; then ("", "", its end)."""
+    if text[at : at + 1] != "{":
+        raise ValueError("no object")
+    at = _skip(text, at + 1)
+    if text[at : at + 1] == "}":
+        yield "", "", at + 1
+        return
+    while True:
+        if text[at : at + 1] != '"':
+            raise ValueError("no key")
+        key, at = DECODER.raw_decode(text, at)
+        at = _skip(text, at)
+        if text[at : at + 1] != ":":
+            raise ValueError("no colon")
+        at = _skip(text, at + 1)
+        _, end = DECODER.raw_decode(text, at)
+        yield key, text[at:end], end
+        at = _skip(text, end)
+        if text[at : at + 1] == "}":
+            yield "", "", at + 1
+            return
+        if text[at : at + 1] != ",":
+            raise ValueError("no comma")
+        at = _skip(text, at + 1)
+
+
+def _inner(raw: str, wanted: str) -> str | None:
+    """The raw value of the last member of that name, when `raw` is an object."""
+    if not raw.startswith("{"):
+        return None
+    found = None
+    for key, value, end in _members(raw, 0):
+        if end < len(raw) and key == wanted:
+            found = value
+    return found
+
+
+def depth(text: str) -> int:
+    """How deep the brackets outside strings go."""
+    level = deepest = 0
+    for c in re.sub(r'"(?:[^"\\]|\\.)*"', '""', text):
+        level += (c in "{[") - (c in "}]")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def places(body: bytes) -> tuple[int, int, bool, list[bytes | None]] | None:
+    """(start, end, has @metadata, the three places of an id) of one JSON object, or None."""
+    try:
+        text = body.decode("utf-8")
+        start = _skip(text, 0)
+        if depth(text) > MAX_DEPTH:
+            return None
+        metadata, dotted, nested = None, None, None
+        end = start
+        members = list(_members(text, start))
+        end = members[-1][2]
+        if _skip(text, end) != len(text):
+            return None
+        for key, raw, _ in members[:-1]:
+            if key == "@metadata":
+                metadata = raw
+            elif key == "event.id":
+                dotted = raw
+            elif key == "event":
+                nested = _inner(raw, "id")
+    except (ValueError, UnicodeDecodeError):
+        return None
+    ids = [_inner(metadata, "_id") if metadata is not None else None, dotted, nested]
+    raws = [None if raw is None else (raw[1:-1] if raw.startswith('"') else raw).encode() for raw in ids]
+    return len(text[:start].encode()), len(text[:end].encode()), metadata is not None, raws
+
+
+def check_json(body: bytes) -> Found | None:
+    found = places(body)
+    if found is None:
+        return None
+    start, end, metadata, ids = found
+    taken = ID1_TAKEN * metadata | ID2_TAKEN * (ids[1] is not None or ids[2] is not None)
+    return Found(start, end, taken, next((i for i in ids if i is not None), None))
+
+
+def split_pairs(body: bytes) -> list[tuple[bytes, bytes]] | None:
+    """The pairs of a pair block, or None when the lengths do not add up."""
+    try:
+        (count,) = struct.unpack_from(">I", body)
+        texts, at = [], 4
+        for _ in range(2 * count):
+            (length,) = struct.unpack_from(">I", body, at)
+            if at + 4 + length > len(body):
+                return None
+            texts.append(body[at + 4 : at + 4 + length])
+            at += 4 + length
+    except struct.error:
+        return None
+    return list(zip(texts[::2], texts[1::2], strict=True)) if at == len(body) else None
+
+
+def join_pairs(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    return struct.pack(">I", len(pairs)) + b"".join(
+        struct.pack(">I", len(text)) + text for pair in pairs for text in pair
+    )
+
+
+def check_pairs(body: bytes) -> tuple[int, bytes | None] | None:
+    pairs = split_pairs(body)
+    if pairs is None:
+        return None
+    own = [value for key, value in pairs if key == b"event.id"]
+    return (ID2_TAKEN, own[-1]) if own else (0, None)
+
+
+# --- the writer ---------------------------------------------------------------------------------
+
+
+def the_id(producer: bytes, sequence: int) -> str:
+    return producer.hex() + f"{sequence:012x}"
+
+
+def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: int = 2,
+           identity: bool = True, check: bool = True) -> tuple[bytes, tuple[int, int]] | int:  # fmt: skip
+    """(the body as carried, the hash words of the user's id or 0, 0), or the reason why it fails."""
+    checked = check and kind & 0x0F in (K_RAW, K_BYTES)
+    own: bytes | None = None
+    if version == 1:
+        taken = bool(kind & (ID1_TAKEN | ID2_TAKEN))
+        pairs = split_pairs(body)
+        if pairs is None:
+            return UNENCODABLE
+        found = check_pairs(body)
+        if (checked or taken) and found is not None:
+            own = found[1]
+            taken = taken or own is not None
+        if identity and not taken:
+            return join_pairs([*pairs, (b"event.id", the_id(producer, sequence).encode())]), (0, 0)
+        if not pairs:
+            return UNENCODABLE
+        return body, words(own or b"") if identity else (0, 0)
+    stripped = body.strip(SPACE.encode())
+    if checked:
+        looked = check_json(body)
+        if looked is None:
+            return NOT_JSON
+        kind |= looked.taken
+        own = looked.user_id
+    elif not (len(stripped) > 1 and stripped.startswith(b"{") and stripped.endswith(b"}")):
+        return NOT_JSON
+    if not identity:
+        return stripped, (0, 0)
+    text = the_id(producer, sequence)
+    extra = []
+    if not kind & ID1_TAKEN:
+        extra.append(f'"@metadata":{{"_id":"{text}"}}')
+    if not kind & ID2_TAKEN:
+        extra.append(f'"event.id":"{text}"')
+    if not extra:
+        looked = check_json(body)
+        if looked is None:
+            return NOT_JSON
+        return stripped, words(looked.user_id or b"")
+    comma = "" if stripped[1:-1].strip(SPACE.encode()) == b"" else ","
+    return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), (0, 0)
+
+
+def words(own: bytes) -> tuple[int, int]:
+    return xxh64(own, 42), xxh64(own, 43)
+
+
+def frame(version: int, number: int, body: bytes) -> bytes:
+    if version == 1:
+        return b"1D" + struct.pack(">I", number) + body
+    return b"2J" + struct.pack(">II", number, len(body)) + body
+
+
+class Encoded(NamedTuple):
+    data: bytes
+    sequences: list[int]  # in the window, in order
+    failed: dict[int, int]  # sequence: reason
+    hashes: dict[int, int]
+    id_hashes: dict[int, tuple[int, int]]
+
+
+def encode_window(
+    events: list[tuple[int, int, bytes]], producer: bytes, *, version: int = 2, window: int = 2048,
+    window_bytes: int = 1 << 20, identity: bool = True, check: bool = True, compress: bool = False,
+) -> Encoded:  # fmt: skip
+    """The first window of (sequence, kind, body); frames compressed by the standard zlib."""
+    frames: list[bytes] = []
+    out = Encoded(b"", [], {}, {}, {})
+    for sequence, kind, body in events:
+        used = sum(map(len, frames))
+        if len(frames) == window or (frames and used + 10 + len(body) + 102 > window_bytes):
+            break
+        done = finish(body, kind, sequence, producer, version=version, identity=identity, check=check)
+        if isinstance(done, int):
+            out.failed[sequence] = done
+            continue
+        carried, own = done
+        frames.append(frame(version, len(frames) + 1, carried))
+        out.sequences.append(sequence)
+        out.hashes[sequence] = xxh64(carried)
+        out.id_hashes[sequence] = own
+    if not frames:
+        return out
+    inner = b"".join(frames)
+    head = b"%dW" % version + struct.pack(">I", len(frames))
+    if compress or version == 1:
+        small = zlib.compress(inner, 3)
+        inner = b"%dC" % version + struct.pack(">I", len(small)) + small
+    return out._replace(data=head + inner)
+
+
+class BrokenError(Exception):
+    """The reader broke the protocol."""
+
+
+class Acks:
+    """What a writer makes of the bytes a reader sends."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[list[int], int]] = []  # sequences, acknowledged
+        self.left = b""
+        self.acked: list[int] = []
+        self.alive = self.progress = 0
+
+    def feed(self, data: bytes) -> None:
+        self.left += data
+        while self.left:
+            if self.left[:1] not in (b"1", b"2") or self.left[1:2] not in (b"", b"A"):
+                raise BrokenError("frame")
+            if len(self.left) < 6:
+                return
+            (number,) = struct.unpack(">I", self.left[2:6])
+            self.left = self.left[6:]
+            self.alive += 1
+            if number == 0:
+                continue
+            if not self.windows:
+                raise BrokenError("time")
+            sequences, acked = self.windows[0]
+            if number > len(sequences):
+                raise BrokenError("number")
+            if number > acked:
+                self.acked += sequences[acked:number]
+                self.progress += 1
+                self.windows[0] = sequences, number
+                if number == len(sequences):
+                    del self.windows[0]
+
+
+# --- the reader ---------------------------------------------------------------------------------
+
+
+class Read(NamedTuple):
+    version: int
+    ack: int
+    unit: bytes
+    events: list[bytes]
+    sequences: list[int]
+
+
+class NeedMore(Exception):  # noqa: N818 - it is no error
+    """The frame is not whole."""
+
+
+class FaultyError(Exception):
+    """The writer broke the protocol, or a bound."""
+
+
+class Limits(NamedTuple):
+    max_window: int = MAX_WINDOW
+    max_frame: int = 1 << 24
+    max_unit: int = 1 << 26
+    max_inflated: int = 1 << 26
+
+
+def inflate(data: bytes, limit: int) -> bytes:
+    """As far as it goes: an unfinished stream is taken, bytes behind its end are ignored."""
+    out = zlib.decompressobj().decompress(data, limit + 1)
+    if len(out) > limit:
+        raise OverflowError
+    return out
+
+
+def one_frame(data: bytes, version: int, limits: Limits) -> tuple[int, str, int, bytes]:
+    """(size, type, sequence, body) of the frame that `data` begins with."""
+    if data[:1] != b"%d" % version:
+        raise FaultyError("version")
+    kind = data[1:2].decode("latin-1")
+    if kind == "":
+        raise NeedMore
+    if kind == "J" and version == 2:
+        if len(data) < 10:
+            raise NeedMore
+        sequence, size = struct.unpack_from(">II", data, 2)
+        if size == 0 or size > limits.max_frame:
+            raise FaultyError("length")
+        if len(data) < 10 + size:
+            raise NeedMore
+        return 10 + size, kind, sequence, data[10 : 10 + size]
+    if kind == "D" and version == 1:
+        if len(data) < 10:
+            raise NeedMore
+        sequence, count = struct.unpack_from(">II", data, 2)
+        if count * 8 > limits.max_frame:
+            raise FaultyError("length")
+        at = 10
+        for i in range(2 * count):
+            if len(data) < at + 4:
+                raise NeedMore
+            (size,) = struct.unpack_from(">I", data, at)
+            if at + 4 + size > limits.max_frame:
+                raise FaultyError("length")
+            at += 4 + size
+            if len(data) < at + 4 * (i % 2 == 0):
+                raise NeedMore
+        return at, kind, sequence, data[6:at]
+    if kind == "C":
+        if len(data) < 6:
+            raise NeedMore
+        (size,) = struct.unpack_from(">I", data, 2)
+        if size == 0:
+            raise FaultyError("length")
+        if len(data) < 6 + size:
+            raise NeedMore
+        return 6 + size, kind, 0, data[6 : 6 + size]
+    raise FaultyError("type")
+
+
+def read(data: bytes, limits: Limits | None = None) -> tuple[list[Read], bool, int]:
+    """(windows, whether the writer broke a rule, bytes of the unfinished window)."""
+    limits = limits or Limits()
+    windows: list[Read] = []
+    while data:
+        try:
+            window, size = read_window(data, limits)
+        except NeedMore:
+            return windows, False, len(data)
+        except FaultyError:
+            return windows, True, len(data)
+        windows.append(window)
+        data = data[size:]
+    return windows, False, 0
+
+
+def read_window(data: bytes, limits: Limits) -> tuple[Read, int]:
+    if data[:1] not in (b"1", b"2") or data[1:2] not in (b"", b"W"):
+        raise FaultyError("window")
+    if len(data) < 6:
+        raise NeedMore
+    version = data[0] - ord("0")
+    (n,) = struct.unpack_from(">I", data, 2)
+    if n > limits.max_window:
+        raise FaultyError("window")
+    events: list[bytes] = []
+    sequences: list[int] = []
+    inflated = 0
+
+    def take(part: bytes, nested: int) -> int:
+        nonlocal inflated
+        if nested == 2 and part[1:2] == b"C" and part[0] == data[0]:
+            raise FaultyError("nested")
+        size, kind, sequence, body = one_frame(part, version, limits)
+        if kind != "C":
+            if len(events) == n:
+                raise FaultyError("extra")
+            events.append(body)
+            sequences.append(sequence)
+            return size
+        try:
+            inner = inflate(body, limits.max_inflated - inflated)
+        except (zlib.error, OverflowError):
+            raise FaultyError("zlib") from None
+        inflated += len(inner)
+        while inner:
+            try:
+                inner = inner[take(inner, nested + 1) :]
+            except NeedMore:
+                raise FaultyError("cut") from None
+        return size
+
+    at = 6
+    while len(events) < n:
+        if at == len(data):
+            raise NeedMore
+        head = data[at : at + 10]
+        if len(head) > 5 and head[:1] == data[:1]:
+            # a length is judged before the bytes come
+            size = 0
+            if head[1:2] == b"C":
+                size = 6 + struct.unpack(">I", head[2:6])[0]
+            elif head[1:2] == b"J" and version == 2 and len(head) == 10:
+                size = 10 + struct.unpack(">I", head[6:10])[0]
+            if at + size > limits.max_unit:
+                raise FaultyError("unit")
+        try:
+            at += take(data[at:], 0)
+        except NeedMore:
+            if head[1:2] == b"D" and len(data) > limits.max_unit:
+                raise FaultyError("unit") from None
+            raise
+        if at > limits.max_unit:
+            raise FaultyError("unit")
+    signed = [s - (1 << 32) if s >> 31 else s for s in sequences]
+    highest = max(signed, default=-1)
+    return Read(version, highest if highest > 0 else n, data[:at], events, sequences), at
+
+
+# --- the decoder --------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    status: int
+    producer: int = -1
+    high: int = 0
+    low: int = 0
+    sequence: int = 0
+    hash: int = 0
+    wire: int = 0
+    offset: int = 0
+    length: int = 0
+    id_hash: tuple[int, int] = (0, 0)
+
+
+HEX = re.compile(rb"[0-9a-f]{32}")
+
+
+def decode_body(version: int, body: bytes, producers: list[bytes], identity: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"status": NO_ID, "hash": xxh64(body)}
+    if not identity:
+        return found
+    if version == 1:
+        checked = check_pairs(body)
+        ids = None if checked is None else [checked[1]]
+    else:
+        looked = places(body)
+        ids = None if looked is None else looked[3]
+    if ids is None:
+        return found | {"status": NOT_JSON_ROW}
+    first: dict[str, Any] = {}
+    for text in ids:
+        if text is None or not HEX.fullmatch(text):
+            continue
+        raw = bytes.fromhex(text.decode())
+        some = {
+            "producer": producers.index(raw[:10]) if raw[:10] in producers else -1,
+            "high": int.from_bytes(raw[:8], "big"),
+            "low": int.from_bytes(raw[8:10], "big"),
+            "sequence": int.from_bytes(raw[10:], "big"),
+        }
+        if some["producer"] >= 0 or not producers:
+            return found | some | {"status": OK}
+        first = first or some
+    own = next((i for i in ids if i is not None), None)
+    if own is None:
+        return found
+    return found | first | {"status": FOREIGN, "id_hash": words(own)}
+
+
+def decode_unit(
+    unit: bytes, producers: list[bytes], identity: bool = True, max_inflated: int = 1 << 26
+) -> list[Row]:
+    """A row an event, and one more for what is wrong."""
+    rows: list[Row] = []
+    if unit[:1] not in (b"1", b"2", b"") or unit[1:2] not in (b"W", b""):
+        return [Row(BAD_FRAME, length=len(unit))]
+    if len(unit) < 6:
+        return [Row(TORN, length=len(unit))]
+    version = unit[0] - ord("0")
+    (n,) = struct.unpack_from(">I", unit, 2)
+    at, got, left = 6, 0, max_inflated
+    unlimited = Limits(max_frame=1 << 40, max_unit=1 << 40)
+
+    def region(data: bytes, nested: int) -> bool:
+        nonlocal at, got, left
+        while data:
+            if got == n or data[:1] != unit[:1]:
+                rows.append(Row(BAD_FRAME, offset=at, length=len(data)))
+                return False
+            if data[1:2] == b"J" and version == 2 and data[6:10] == b"\0\0\0\0":
+                size, kind, wire, body = 10, "J", struct.unpack_from(">I", data, 2)[0], b""
+            elif data[1:2] == b"C" and nested < 2 and data[2:6] == b"\0\0\0\0":
+                size, kind, wire, body = 6, "C", 0, b""
+            else:
+                try:
+                    if data[1:2] == b"C" and nested == 2:
+                        raise FaultyError
+                    size, kind, wire, body = one_frame(data, version, unlimited)
+                except NeedMore:
+                    rows.append(Row(TORN, offset=at, length=len(data)))
+                    return False
+                except FaultyError:
+                    rows.append(Row(BAD_FRAME, offset=at, length=len(data)))
+                    return False
+            if kind == "C":
+                try:
+                    inner = inflate(body, left)
+                except (zlib.error, OverflowError):
+                    rows.append(Row(BAD_ZLIB, offset=at, length=size))
+                    return False
+                left -= len(inner)
+                if not region(inner, nested + 1):
+                    return False
+            else:
+                got += 1
+                rows.append(Row(offset=at + size - len(body), length=len(body), wire=wire,
+                                **decode_body(version, body, producers, identity)))  # fmt: skip
+                at += size
+            data = data[size:]
+        return True
+
+    if region(unit[6:], 0) and got < n:
+        rows.append(Row(TORN, offset=at, length=0))
+    return rows
