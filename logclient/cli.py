@@ -150,7 +150,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="log files to send (default: those of /var/log)",
     )
-    demo.add_argument("--events", type=positive, default=200_000, metavar="N", help="in the honest run")
+    demo.add_argument(
+        "--events", type=positive, default=200_000, metavar="N", help="in the honest run (at least 40000)"
+    )
     demo.add_argument("--out", default="logclient-demo", metavar="DIR", help="where everything goes")
 
     send = command("send", _send, "ship the lines of files")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from logclient.cli import Progress
-from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
+from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError, MissingExtra
 
 __all__ = ["run"]
 
@@ -35,6 +35,7 @@ _MAX_LINES = 100_000
 _MAX_INPUT = 32 << 20  # bytes of log lines kept in memory
 _PROGRESS_S = 0.1
 _STALLED_S = 60.0
+_LIFE_S = 1800.0  # of a collector whose demo was killed
 _START_S = 30.0  # for a collector to listen
 _STOP_S = 30.0  # ... and to write its last record
 _VERIFY_S = 900.0
@@ -149,6 +150,11 @@ class Result(NamedTuple):
     report: Path
 
 
+def _say(text: str = "") -> None:
+    """A line for whoever watches: at once, so that it stands where it belongs among those on stderr."""
+    print(text, flush=True)
+
+
 def run(
     inputs: Sequence[str] = (),
     events: int = 200_000,
@@ -165,30 +171,41 @@ def run(
 
     Raises:
         ConfigError: no log lines, or `out` holds what is not a demo's.
+        MissingExtra: what verify needs is not installed.
     """
+    if verify is None:
+        _extras()  # or it would be told only after the first run
     folder = Path(out)
     lines, files = read_lines(inputs)
     parts = [(protocol, part) for protocol in PROTOCOLS for part in protocol.parts]
     for _, part in parts:
         _clear(folder / part.name)
-    print(f"{len(lines)} log lines from {files} files, repeated as needed; everything goes to {folder}")
+    _say(f"{len(lines):,} log lines from {files} files, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
     results = [
         _run(protocol, part, lines, events, folder / part.name, verify or _verify) for protocol, part in parts
     ]
     _write_verdict(folder / "verdict.json", results)
-    print()
-    print(_table(results))
-    print()
+    _say()
+    _say(_tables(results))
+    _say()
     for result in results:
-        print(f"{result.part.name}: {result.sentence}")
+        _say(f"{result.part.name}: {result.sentence}")
         for trouble in result.troubles:
-            print(f"  NOT AS IT MUST BE: {trouble}")
-    print()
+            _say(f"  NOT AS IT MUST BE: {trouble}")
+    _say()
     for result in results:
-        print(f"report: {result.report}")
-    print(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
+        _say(f"report: {result.report}")
+    _say(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
     return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
+
+
+def _extras() -> None:
+    from importlib.util import find_spec
+
+    for module in ("pyspark", "pyarrow", "numpy"):
+        if find_spec(module) is None:
+            raise MissingExtra(module, "verify")
 
 
 # -- input
@@ -289,7 +306,7 @@ def _run(
     ledger, capture, checked = folder / "ledger", folder / "capture", folder / "verify"
     windows = wanted // part.window
     faults = part.faults.format(seventh=windows // 7, third=windows // 3, half=windows // 2)
-    print(f"\n{part.name}")
+    _say(f"\n{part.name}")
     # The witness lies where no argument of the verifier points to, until the verdict is there.
     with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
         witness = Path(apart) / "witness.jsonl"
@@ -313,7 +330,7 @@ def _run(
         code,
         part.liar and not troubles,
         troubles,
-        _sentence(part, verdict, counts, lied, caught=not troubles),
+        _sentence(part, wanted, verdict, counts, lied, caught=not troubles),
         checked / "report.html",
     )
 
@@ -367,7 +384,7 @@ def _ship(url: str, part: Part, lines: list[Line], events: int, ledger: Path, lo
         acked = sum(one.acked for one in stats)
         resent = sum(one.resent for one in stats)
         took = time.monotonic() - begun
-        print(f"  shipped {events} events in {took:.1f}s: {acked} acknowledged, {resent} resent")
+        _say(f"  shipped {events:,} events in {took:.1f}s: {acked:,} acknowledged, {resent:,} resent")
     finally:
         for handler in handlers:
             handler.close()
@@ -419,7 +436,7 @@ def _wait(clients: list[Any], threads: list[threading.Thread], events: int, part
             left = sum(client.flush(timeout=_PROGRESS_S) for client in clients)
         stats = [client.stats() for client in clients]
         acked = sum(one.acked for one in stats)
-        progress.show(f"  {acked} of {events} acknowledged")
+        progress.show(f"  {acked:,} of {events:,} acknowledged")
         now = time.monotonic()
         if acked != moved:
             moved, since = acked, now
@@ -446,6 +463,7 @@ class Collector:
         self, listen: str, faults: str, liar: bool, capture: Path, witness: Path, folder: Path
     ) -> None:
         arguments = ["collect", listen, "--capture", str(capture), "--faults", faults, "--json"]
+        arguments += ["--for", f"{_LIFE_S:g}s"]
         if liar:
             arguments += ["--witness", str(witness)]
         self._log = folder / "collector.log"
@@ -531,7 +549,7 @@ def _verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[i
         counts: dict[str, Any] = json.loads(text)["counts"]
     except ValueError:
         raise LogclientError(f"verify: ended with {code}: {_tail(log)}") from None
-    print(f"  verify ended with {code} after {time.monotonic() - begun:.1f}s")
+    _say(f"  verify ended with {code} after {time.monotonic() - begun:.1f}s")
     return code, counts
 
 
@@ -632,6 +650,7 @@ def judge_liar(
 
 def _sentence(
     part: Part,
+    sent: int,
     verdict: dict[str, Any],
     counts: dict[str, Any],
     lied: dict[str, list[list[str]]],
@@ -640,8 +659,8 @@ def _sentence(
     if not part.liar:
         return (
             f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
-            f"{verdict['lost']} of {verdict['ok'] + verdict['lost']} acknowledged events lost, "
-            f"{verdict['duplicated']} arrived twice, as the collector itself counted."
+            f"{verdict['lost']:,} of {sent:,} events were lost, "
+            f"{verdict['duplicated']:,} copies arrived besides (the collector itself counted {counts['copies']:,})."
         )
     did = {
         "discard": "acknowledged and threw away",
@@ -650,11 +669,11 @@ def _sentence(
         "corrupt": "flipped a byte of",
         "add": "invented",
     }
-    deeds = [
-        f"{did[fault]} {sum(map(len, times))} event{'s' if sum(map(len, times)) > 1 else ''}"
-        + (f" in {len(times)} units" if len(times) > 1 else "")
-        for fault, times in lied.items()
-    ]
+    deeds = []
+    for fault, times in lied.items():
+        events = sum(map(len, times))
+        units = f" in {len(times)} units" if len(times) > 1 else ""
+        deeds.append(f"{did[fault]} {events:,} event{'s' if events > 1 else ''}{units}")
     end = "every one was found, and nothing else." if caught else "NOT found to the event."
     return f"the collector {', '.join(deeds)}; {end}"
 
@@ -662,29 +681,27 @@ def _sentence(
 # -- what the user gets
 
 
-def _table(results: list[Result]) -> str:
-    head = ("run", "events", *_WORDS, "cuts", "exit", "as it must be")
-    rows = [
-        (
-            result.part.name,
-            str(result.sent),
-            *(str(result.verdict[word]) for word in _WORDS),
-            str(result.collector["cuts"]),
-            str(result.exit),
-            "NO" if result.troubles else "yes",
-        )
-        for result in results
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = []
-    for row in (head, *rows):
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+def _tables(results: list[Result]) -> str:
+    """A table a protocol, a run a column: narrow enough for any terminal."""
+    tables = []
+    for protocol in dict.fromkeys(result.protocol for result in results):
+        mine = [result for result in results if result.protocol == protocol]
+        rows = [
+            ["", *(result.part.name for result in mine)],
+            ["sent", *(f"{result.sent:,}" for result in mine)],
+            *([word, *(f"{result.verdict[word]:,}" for result in mine)] for word in _WORDS),
+            ["connections cut", *(str(result.collector["cuts"]) for result in mine)],
+            ["exit code of verify", *(str(result.exit) for result in mine)],
+            ["as it must be", *("NO" if result.troubles else "yes" for result in mine)],
         ]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def _write_verdict(path: Path, results: list[Result]) -> None:
@@ -700,7 +717,6 @@ def _write_verdict(path: Path, results: list[Result]) -> None:
             "collector_duplicated": result.collector["copies"],
             "exit": result.exit,
             "caught": result.caught,
-            "sets_equal": result.caught if result.part.liar else None,
             "troubles": result.troubles,
             "report": str(result.report),
         }
