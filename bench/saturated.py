@@ -213,6 +213,9 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         )
         tails = [s["p99"] / s["p50"] for s in said]
         tail = Spread(statistics.median(tails), min(tails), max(tails))
+        if kind == "plain" and len(said) > 1:
+            p50 = [s["p50"] for s in said]
+            verdicts.append(claim(f"A/A: {name}, p50 of the slowest run / the fastest", max(p50) / min(p50)))
         if kind in PEERS:
             verdicts.append(claim(f"{name}: p99 / p50 of handle()", tail))
             continue
