@@ -660,7 +660,8 @@ def _sentence(
         return (
             f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
             f"{verdict['lost']:,} of {sent:,} events were lost, "
-            f"{verdict['duplicated']:,} copies arrived besides (the collector itself counted {counts['copies']:,})."
+            f"{verdict['duplicated']:,} copies arrived besides "
+            f"(the collector counted {counts['copies']:,})."
         )
     did = {
         "discard": "acknowledged and threw away",
