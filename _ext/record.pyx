@@ -1153,7 +1153,11 @@ cdef class Encoder:
         else:
             text = override
         if fields is not None:
-            o.taken = _taken(<PyObject *> fields, 0, None, &status) | <uint32_t> 1 << KEY_MESSAGE
+            if isinstance(fields.get("message"), str):
+                text = fields.pop("message")         # to its place
+            o.taken = _taken(<PyObject *> fields, 0, None, &status)
+            if text is None:
+                o.taken |= <uint32_t> 1 << KEY_MESSAGE
         elif extra >= 0:
             o.taken = _taken(d, extra, self.standard, &status)
             if status:
@@ -1597,6 +1601,10 @@ cdef class Emitter:
         if status == 1:
             self.handoff.count_ignored()
         elif status == -1:
+            try:
+                raise _error(o.reason, record, self.encoder.max_event_bytes)
+            except Exception:
+                self._complain(record)
             return self._put_tomb(record, o.reason, level)
         else:
             try:

@@ -154,6 +154,8 @@ class Document:
         put("log.level", name.lower() if isinstance(name, str) else name)
         if not structured:
             put("message", self.message(record))
+        elif isinstance(fields.get("message"), str):
+            put("message", fields.pop("message"))
         put("ecs.version", VERSION)
         put("log.logger", record.name)
         put("log.origin.file.name", record.filename)
