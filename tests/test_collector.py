@@ -50,11 +50,12 @@ def frame(version: int, kind: bytes, number: int, rest: bytes = b"") -> bytes:
 
 
 def window(*bodies: bytes, version: int = 2, compressed: bool = False, first: int = 1) -> bytes:
-    frames = b""
+    parts = []
     for seq, body in enumerate(bodies, first):
         if version == 2:
             body = struct.pack(">I", len(body)) + body
-        frames += frame(version, b"J" if version == 2 else b"D", seq, body)
+        parts.append(frame(version, b"J" if version == 2 else b"D", seq, body))
+    frames = b"".join(parts)
     if compressed:
         frames = zlib.compress(frames)
         frames = frame(version, b"C", len(frames), frames)
@@ -301,8 +302,10 @@ class TestBadWriters:
             frame(2, b"W", 0xFFFFFFFF),
             frame(2, b"W", 1) + frame(2, b"C", 9, b"no zlib!!"),
             frame(2, b"W", 1) + frame(2, b"J", 1, b"\xff\xff\xff\xff"),
-            window(b"{} {}"),
-            window(b"\xff"),
+            window(event(1), b"{} {}"),
+            window(b"\xff", compressed=True),
+            window(b"[]"),
+            window(b"null"),
         ],
     )
     def test_are_cut_off_with_a_reason(self, collector, data):
@@ -322,6 +325,10 @@ class TestBadWriters:
             writer.send(window(event(1)) + b"garbage")
             assert writer.until_closed() == b"2A\0\0\0\1"
         assert len(collector.events()) == 1
+
+    def test_what_is_no_json_may_be_let_in(self):
+        with Collector(check=False) as collector, Writer(collector) as writer:
+            assert writer.ship(b"null", b"{") == (2, 2)
 
     def test_bounds(self):
         with Collector(max_window=3, max_bytes=2000) as collector:

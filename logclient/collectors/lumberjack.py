@@ -9,6 +9,7 @@ Logstash and go-lumber differ (``W`` as batch header, what closes a connection) 
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import selectors
@@ -24,7 +25,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from logclient._ext.lumberjack import Decoder, Reader, Window, encode_ack
+from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
@@ -34,6 +35,7 @@ __all__ = ["Collector", "Counts", "decode"]
 KEEPALIVE = b"2A\0\0\0\0"
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # a writer that does not read its acks is not read from either
+_REASONS_MAX = 1000
 _NEVER = float("inf")
 
 
@@ -139,7 +141,7 @@ def decode(unit: bytes) -> list[Any]:
         ValueError: it is not one whole window, or an event is not JSON.
     """
     reader = Reader()
-    windows = reader.receive_data(unit)
+    windows = reader.receive_data(unit) if unit else []
     if len(windows) != 1 or reader.pending:
         raise ValueError(f"unit: {reader.error or 'not one whole window'}")
     return [_document(windows[0].version, body) for body in windows[0].events]
@@ -195,10 +197,8 @@ class _Tally:
         self.duplicates = 0  # ids
         self.copies = 0  # beyond the first of each
         self._pages: dict[tuple[int, int, int], bytearray] = {}
-        self._decoder = Decoder()
 
-    def add(self, unit: bytes) -> None:
-        decoded = self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
+    def add(self, decoded: Decoded) -> None:
         high, low, sequences = (
             column.tolist() for column in (decoded.prefix_high, decoded.prefix_low, decoded.sequence)
         )
@@ -298,6 +298,7 @@ class Collector:
         idle: seconds after which a connection on which nothing happens is closed; 0 = never.
         max_window: events in a window; a larger one breaks the protocol.
         max_bytes: bytes of a window, on the wire and decompressed.
+        check: an event that is not one JSON object in UTF-8 breaks the protocol, as with Logstash.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
 
@@ -321,6 +322,7 @@ class Collector:
         idle: float = 0.0,
         max_window: int = 10_000,
         max_bytes: int = 64 << 20,
+        check: bool = True,
         count_duplicates: bool = False,
         keep: bool = False,
     ) -> None:
@@ -337,6 +339,8 @@ class Collector:
         self._idle = idle
         self._max_window = max_window
         self._max_bytes = max_bytes
+        self._check = check
+        self._decoder = Decoder()
         self._tally = _Tally() if count_duplicates else None
         self._keep = keep
         self._kept: list[bytes] = []
@@ -418,6 +422,7 @@ class Collector:
                 self._witness.close()
             raise
         self._stopping = False
+        self.error = None
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -618,8 +623,10 @@ class Collector:
     def _accept(self, listener: socket.socket, now: float) -> None:
         try:
             sock, address = listener.accept()
-        except OSError:
-            return  # gone before we came, or no descriptor left: those connected go on
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(0.01)  # no descriptor left: it stays in the backlog, those connected go on
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count["connections"] += 1
@@ -685,15 +692,27 @@ class Collector:
         for window in reader.receive_data(self._buffer[:size]):
             self._count["windows"] += 1
             self._count["events"] += len(window)
-            self._unit(connection, window, now)
+            if self._check and NOT_JSON in bytes(self._decoded(window.unit).status):
+                self._refuse(connection, "json: an event is not one JSON object in UTF-8")
+            else:
+                self._unit(connection, window, now)
             if connection.doomed:  # what came behind a cut has not arrived
                 break
         else:
             if reader.error is not None:
-                self._count["protocol_errors"] += 1
-                self._reasons[reader.error] = self._reasons.get(reader.error, 0) + 1
-                self._doom(connection, "")
+                self._refuse(connection, reader.error)
         self._watch(connection)
+
+    def _decoded(self, unit: bytes) -> Decoded:
+        return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        """It broke the protocol: what came before is answered, then the connection is closed."""
+        self._count["protocol_errors"] += 1
+        # Bounded, whatever writers come up with.
+        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        self._doom(connection, "")
 
     def _unit(self, connection: _Connection, window: Window, now: float) -> None:
         """Capture one window, and line up its answer; or do what the faults say."""
@@ -808,7 +827,7 @@ class Collector:
             if self._keep:
                 self._kept.append(unit)
             if self._tally is not None:
-                self._tally.add(unit)
+                self._tally.add(self._decoded(unit))
                 self._count["duplicates"] = self._tally.duplicates
                 self._count["copies"] = self._tally.copies
 
