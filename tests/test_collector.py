@@ -1038,7 +1038,7 @@ def test_kill(tmp_path):
     capture = tmp_path / "capture"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    shippers = [Shipper(port, f"{n:020x}", 40) for n in (1, 2)]
+    shippers = [Shipper(port, f"{n:020x}", 60) for n in (1, 2)]
     kills = 0
     for kill in range(11):
         command = Command(
@@ -1050,7 +1050,7 @@ def test_kill(tmp_path):
         )
         command.line()
         for shipper in shippers:
-            target = shipper.acked + 40 * rng.randrange(1, 30)
+            target = shipper.acked + 60 * rng.randrange(1, 30)
             with shipper.changed:
                 assert shipper.changed.wait_for(lambda s=shipper, t=target: s.acked >= t, DEADLINE)
         if kill < 10:
