@@ -22,6 +22,8 @@ cdef extern from "platform.h" nogil:
     void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds)
     double lc_monotonic()
     int64_t lc_wall_us()
+    uint64_t lc_ticks()
+    uint64_t LC_SOON
     int lc_wake_open(lc_wake *w)
     void lc_wake_set(lc_wake *w)
     void lc_wake_clear(lc_wake *w)
@@ -81,8 +83,10 @@ ctypedef struct lc_handoff:
     uint32_t free_count
     uint64_t queued_events
     uint64_t queued_bytes
-    uint64_t held_events     # detached: in a batch or between
-    uint64_t held_bytes
+    uint64_t kept_events     # of the queued: those in `kept`
+    uint64_t kept_bytes
+    uint64_t held_events     # detached (in a batch or between) and without a fate
+    uint64_t held_bytes      # of whole batches: until the last of their events has its fate
     uint64_t max_events
     uint64_t max_bytes
     uint32_t max_event_bytes
@@ -93,6 +97,8 @@ ctypedef struct lc_handoff:
     uint8_t closed
     uint8_t state
     int attention            # != 0: the caller must call Client._attend() after a put
+    uint64_t clock_ticks     # when clock_us was read
+    int64_t clock_us         # wall clock, a few microseconds old at most
     uint64_t next_seq
     uint64_t settled         # every sequence up to here has its fate
     uint64_t target          # somebody waits until settled >= target; 0 = nobody

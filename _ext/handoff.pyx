@@ -78,6 +78,9 @@ cdef int _drop_head(lc_handoff *h, lc_list *list) noexcept nogil:
     c.count -= 1
     h.queued_events -= 1
     h.queued_bytes -= room
+    if list == &h.kept:
+        h.kept_events -= 1
+        h.kept_bytes -= room
     h.dropped[<int> R_OVERFLOW] += 1
     if c.read == c.used:
         list.head = c.next
@@ -92,9 +95,19 @@ cdef inline bint _over(lc_handoff *h, uint64_t room) noexcept nogil:
             or h.queued_events + h.held_events >= h.max_events)
 
 
+cdef inline bint _hopeless(lc_handoff *h, uint64_t room, bint keep) noexcept nogil:
+    # Whether pushing out all that this event may push out would still not be enough.
+    cdef uint64_t size = h.held_bytes + room
+    cdef uint64_t events = h.held_events
+    if not keep:
+        size += h.kept_bytes
+        events += h.kept_events
+    return size > h.max_bytes or events >= h.max_events
+
+
 cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us) noexcept nogil:
-    cdef uint64_t room, seq
+    cdef uint64_t room, seq, ticks
     cdef lc_list *list
     cdef lc_chunk *c
     cdef lc_event *e
@@ -108,10 +121,14 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
         body = &tomb
         size = 1
         kind = <uint8_t> K_TOMB
-    if created_us == 0:
-        created_us = lc_wall_us()
     room = event_room(size)
+    ticks = lc_ticks()
     lc_mutex_lock(&h.mutex)
+    if created_us == 0:
+        if ticks - h.clock_ticks >= LC_SOON:
+            h.clock_ticks = ticks
+            h.clock_us = lc_wall_us()
+        created_us = h.clock_us
     if h.closed:
         h.dropped[<int> R_CLOSED] += 1
         lc_mutex_unlock(&h.mutex)
@@ -120,13 +137,12 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
         if h.policy == BLOCK or h.policy == RAISE:
             lc_mutex_unlock(&h.mutex)
             return PUT_FULL
-        if h.policy == DROP_OLDEST:
+        if h.policy == DROP_OLDEST and not _hopeless(h, room, level >= h.keep_level):
             # Ordinary events go first; a kept one is pushed out only by another kept one.
             while _over(h, room) and _drop_head(h, &h.queue):
                 pass
-            if level >= h.keep_level:
-                while _over(h, room) and _drop_head(h, &h.kept):
-                    pass
+            while _over(h, room) and _drop_head(h, &h.kept):
+                pass
         if _over(h, room):
             # The sequence is used up all the same: the gap is the drop, in the ledger too.
             h.next_seq += 1
@@ -160,6 +176,9 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     c.count += 1
     h.queued_events += 1
     h.queued_bytes += room
+    if list == &h.kept:
+        h.kept_events += 1
+        h.kept_bytes += room
     if h.state == SENDER_IDLE or (h.state == SENDER_NAP and (
             level >= ERROR_LEVEL or h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes)):
         h.state = SENDER_BUSY
@@ -179,7 +198,7 @@ cdef class Handoff:
         Bounds over everything undelivered: queued, in flight and kept for a resend. The bytes of an
         event are its body rounded up to 8, and 24 for its header.
     max_event_bytes
-        A longer body is counted failed(too_large).
+        A longer body is counted failed(too_large); so is one that `max_bytes` could never hold.
     policy
         ``drop_oldest``, ``drop_new``, ``block`` or ``raise``: what happens when a bound is reached.
     keep_level
@@ -195,7 +214,9 @@ cdef class Handoff:
         lc_watch_forks()
         like.max_events = max_events
         like.max_bytes = max_bytes
-        like.max_event_bytes = max_event_bytes
+        # Else it would find no room in an empty queue, and whoever blocks for it would never wake.
+        like.max_event_bytes = <uint32_t> min(
+            <uint64_t> max_event_bytes, max(max_bytes, sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7))
         like.policy = POLICIES[policy]
         like.keep_level = keep_level
         like.full_events = full_events
@@ -427,12 +448,16 @@ cdef class Handoff:
 
     def count_mangled(self, uint64_t n=1):
         """Values that had to be changed to have an encoding (a NaN, a lone surrogate)."""
+        if self.h.generation != lc_forks:
+            return           # the parent's, and its mutex may be held for ever
         lc_mutex_lock(&self.h.mutex)
         self.h.mangled += n
         lc_mutex_unlock(&self.h.mutex)
 
     def count_ignored(self, uint64_t n=1):
         """Records of the sender's own doing, which are never shipped."""
+        if self.h.generation != lc_forks:
+            return
         lc_mutex_lock(&self.h.mutex)
         self.h.ignored += n
         lc_mutex_unlock(&self.h.mutex)
