@@ -56,11 +56,20 @@ from logclient._ext.handoff import REASONS
 # One event of a batch, as a core written in Python sees it.
 Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
 
+cdef enum:
+    SPAN_US = 0x3FFFFFFF      # of a ledger line, either way from its first event: differences fit 32 bits
+
+cdef const uint64_t NO_SEQ = <uint64_t> -1
+
 FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
 
 
 cdef inline lc_event *_first(lc_list *list) noexcept nogil:
     return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
+
+
+cdef inline bint _older(lc_event *e, int64_t us) noexcept nogil:
+    return e != NULL and e.created_us < us
 
 
 cdef void _let_go(lc_flight *f, lc_chunk *c) noexcept nogil:
@@ -84,55 +93,62 @@ cdef void _shift(lc_list *source, lc_list *target) noexcept nogil:
     target.tail = c
 
 
+cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
+    cdef lc_event *e = _first(list)
+    return e.seq if e != NULL else NO_SEQ
+
+
 cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
-    # Detach whole chunks until there are `events` or `size` bytes between hand-off and batch.
+    # Detach whole chunks, lowest sequence first, until there are `events` or `size` bytes between
+    # hand-off and batch: no more, because what is detached can no longer be dropped.
     cdef lc_handoff *h = f.handoff
     cdef lc_chunk *c
-    cdef lc_event *e
+    cdef lc_list *lists[2]
     cdef uint64_t have_events = 0
     cdef uint64_t have_bytes = 0
-    cdef uint64_t moved_events = 0
-    cdef uint64_t moved_bytes = 0
-    c = f.ordinary.head
-    while c != NULL:
-        have_events += c.count
-        have_bytes += c.used - c.read
-        c = c.next
+    cdef uint64_t queued, kept, low
+    lists = [&f.ordinary, &f.kept]
+    for i in range(2):
+        c = lists[i].head
+        while c != NULL:
+            have_events += c.count
+            have_bytes += c.used - c.read
+            c = c.next
+    low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
     while f.dead != NULL:
         c = f.dead
         f.dead = c.next
         lc_release(h, c)
-    while h.queue.head != NULL and have_events < events and have_bytes < size:
-        c = h.queue.head
+    while True:
+        queued = _first_seq(&h.queue)
+        kept = _first_seq(&h.kept)
+        # Beyond the first event that stays behind nothing may be taken.
+        f.horizon = min(queued, kept, h.next_seq)
+        if queued == kept or (low < f.horizon and (have_events >= events or have_bytes >= size)):
+            break            # equal only when there is neither
+        low = min(low, f.horizon)
+        c = h.queue.head if queued < kept else h.kept.head
         have_events += c.count
         have_bytes += c.used - c.read
-        moved_events += c.count
-        moved_bytes += c.used - c.read
-        _shift(&h.queue, &f.ordinary)
-    # A kept event may only be taken before the first ordinary one that stays behind.
-    e = _first(&h.queue)
-    f.horizon = e.seq if e != NULL else h.next_seq
-    while h.kept.head != NULL and _first(&h.kept).seq < f.horizon:
-        c = h.kept.head
-        moved_events += c.count
-        moved_bytes += c.used - c.read
-        _shift(&h.kept, &f.kept)
-    h.queued_events -= moved_events
-    h.queued_bytes -= moved_bytes
-    h.held_events += moved_events
-    h.held_bytes += moved_bytes
+        h.queued_events -= c.count
+        h.queued_bytes -= c.used - c.read
+        h.held_events += c.count
+        h.held_bytes += c.used - c.read
+        if queued < kept:
+            _shift(&h.queue, &f.ordinary)
+        else:
+            h.kept_events -= c.count
+            h.kept_bytes -= c.used - c.read
+            _shift(&h.kept, &f.kept)
     lc_mutex_unlock(&h.mutex)
 
 
 cdef lc_event *_peek(lc_flight *f, lc_list **source) noexcept nogil:
-    cdef lc_event *a = _first(&f.ordinary)
-    cdef lc_event *b = _first(&f.kept)
-    if b != NULL and b.seq < f.horizon and (a == NULL or b.seq < a.seq):
-        source[0] = &f.kept
-        return b
-    source[0] = &f.ordinary
-    return a
+    cdef lc_event *e
+    source[0] = &f.ordinary if _first_seq(&f.ordinary) < _first_seq(&f.kept) else &f.kept
+    e = _first(source[0])
+    return e if e != NULL and e.seq < f.horizon else NULL
 
 
 cdef void _free_batch(lc_flight *f, lc_batch *b) noexcept nogil:
@@ -243,6 +259,7 @@ cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil:
 cdef void _count(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
     cdef uint8_t fate = b.fate[i]
     cdef uint8_t reason = b.reason[i]
+    f.freed_events += 1
     if fate == ACKED:
         f.acked += 1
     elif fate == HANDED:
@@ -337,7 +354,6 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     cdef lc_batch *b = f.head
     cdef lc_batch *before = NULL
     cdef lc_batch *following
-    cdef lc_event *e
     cdef lc_chunk *c
     cdef uint64_t first
     cdef uint32_t i
@@ -345,7 +361,6 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     while b != NULL:
         following = b.next
         if b.low == b.n:
-            f.freed_events += b.n
             f.freed_bytes += b.bytes
             if before == NULL:
                 f.head = following
@@ -361,26 +376,13 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     if f.head != NULL:
         first = f.head.seq[f.head.low]
     else:
-        first = <uint64_t> -1
-        e = _first(&f.ordinary)
-        if e != NULL:
-            first = e.seq
-        e = _first(&f.kept)
-        if e != NULL and e.seq < first:
-            first = e.seq
+        first = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
     while f.dead != NULL:
         c = f.dead
         f.dead = c.next
         lc_release(h, c)
-    if first == <uint64_t> -1:
-        first = h.next_seq
-        e = _first(&h.queue)
-        if e != NULL and e.seq < first:
-            first = e.seq
-        e = _first(&h.kept)
-        if e != NULL and e.seq < first:
-            first = e.seq
+    first = min(first, _first_seq(&h.queue), _first_seq(&h.kept), h.next_seq)
     h.held_events -= f.freed_events
     h.held_bytes -= f.freed_bytes
     h.inflight = f.inflight
@@ -534,8 +536,8 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
 
 
 cdef int flight_ledger(lc_flight *f, lc_batch *b) noexcept nogil:
-    # Once after each flight_encoded. Append to f.line what the ledger must know before these events' first byte is sent; nothing for
-    # a resend. A line's times are int32 microseconds after its first: longer spans make more lines.
+    # Once after each flight_encoded. Append to f.line what the ledger must know before the first byte of
+    # these events is sent; nothing for a resend. Longer spans of time make more lines.
     cdef uint32_t start = b.listed
     cdef uint32_t i
     cdef int64_t base
@@ -543,7 +545,7 @@ cdef int flight_ledger(lc_flight *f, lc_batch *b) noexcept nogil:
         return 0
     base = b.created_us[start]
     for i in range(start, b.cursor):
-        if b.created_us[i] - base > 0x7FFFFFFF or b.created_us[i] - base < -0x7FFFFFFF:
+        if not -SPAN_US <= b.created_us[i] - base <= SPAN_US:
             if _line(f, b, start, i, False) < 0:
                 return -1
             start = i
@@ -735,16 +737,13 @@ cdef class Flight:
         """Fail what was made before this moment (µs since 1970) and is not on the wire: max_age."""
         cdef lc_handoff *h = self.f.handoff
         cdef lc_batch *b
-        cdef lc_event *e
         cdef uint32_t i
         cdef bint old
         while True:
             # Detach only what is old; the rest stays where overflow can still drop it.
+            old = _older(_first(&self.f.ordinary), before_us) or _older(_first(&self.f.kept), before_us)
             lc_mutex_lock(&h.mutex)
-            e = _first(&h.queue)
-            old = e != NULL and e.created_us < before_us
-            e = _first(&h.kept)
-            old = old or (e != NULL and e.created_us < before_us)
+            old = old or _older(_first(&h.queue), before_us) or _older(_first(&h.kept), before_us)
             lc_mutex_unlock(&h.mutex)
             if not old or flight_take(&self.f, 2048, 1 << 20) == NULL:
                 break
@@ -761,23 +760,11 @@ cdef class Flight:
     def gaps(self):
         """Report what was dropped since the last event taken, as far as the queue tells."""
         cdef lc_handoff *h = self.f.handoff
-        cdef lc_event *e
         cdef uint64_t first
         lc_mutex_lock(&h.mutex)
-        first = h.next_seq
-        e = _first(&h.queue)
-        if e != NULL and e.seq < first:
-            first = e.seq
-        e = _first(&h.kept)
-        if e != NULL and e.seq < first:
-            first = e.seq
+        first = min(_first_seq(&h.queue), _first_seq(&h.kept), h.next_seq)
         lc_mutex_unlock(&h.mutex)
-        e = _first(&self.f.ordinary)
-        if e != NULL and e.seq < first:
-            first = e.seq
-        e = _first(&self.f.kept)
-        if e != NULL and e.seq < first:
-            first = e.seq
+        first = min(first, _first_seq(&self.f.ordinary), _first_seq(&self.f.kept))
         if first > self.f.expected:
             outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW)
             self.f.expected = first
@@ -807,18 +794,18 @@ cdef class Flight:
 
     @property
     def waiting(self):
-        """Events detached that must be sent (again)."""
+        """Events detached that must be sent (again), in a batch or not yet."""
         cdef lc_batch *b = self.f.head
+        cdef lc_chunk *c
+        cdef lc_list *lists[2]
         cdef uint64_t n = 0
         while b != NULL:
             n += b.pending
             b = b.next
+        lists = [&self.f.ordinary, &self.f.kept]
+        for i in range(2):
+            c = lists[i].head
+            while c != NULL:
+                n += c.count
+                c = c.next
         return n
-
-    @property
-    def oldest_us(self):
-        """When the oldest event without a fate was made (µs since 1970), or 0."""
-        cdef lc_event *e = _first(&self.f.ordinary)
-        if self.f.head != NULL:
-            return self.f.head.created_us[self.f.head.low]
-        return e.created_us if e != NULL else 0

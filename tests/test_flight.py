@@ -1,0 +1,365 @@
+"""Hand-off and flight against their plain-Python twin: every count, every fate, every ledger line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from logclient._ext.flight import Batch, Flight
+from logclient._ext.handoff import REASONS, Handoff
+from tests.oracle import handoff as twin
+
+PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
+REJECTED = REASONS.index("rejected")
+T0 = 1_700_000_000_000_000
+
+sizes = st.one_of(st.integers(0, 40), st.integers(0, 3000), st.sampled_from([8000, 30_000, 65_432, 70_000]))
+levels = st.sampled_from([0, 2, 2, 2, 4, 5])
+
+
+class Machine(RuleBasedStateMachine):
+    """One producer and one sender, in any order of steps."""
+
+    @initialize(
+        max_events=st.sampled_from([1, 5, 40, 10_000]),
+        max_bytes=st.sampled_from([200, 5000, 150_000, 64 << 20]),
+        max_event_bytes=st.sampled_from([100, 5000, 1 << 20]),
+        policy=st.sampled_from(["drop_oldest", "drop_oldest", "drop_new", "block", "raise"]),
+        keep_level=st.sampled_from([0, 4, 4, 6]),
+    )
+    def begin(self, **bounds: Any) -> None:
+        self.real = Handoff(**bounds)
+        self.model = twin.Handoff(**bounds)
+        self.flight = Flight(self.real)
+        self.twin = twin.Flight(self.model)
+        self.batches: list[tuple[Batch, twin.Batch]] = []
+        self.now = T0
+        self.n = 0
+
+    # -- the producer
+
+    def put(self, size: int, level: int, kind: int) -> None:
+        self.n += 1
+        body = (b"%d " % self.n * (size // 2 + 1))[:size]
+        assert self.real.push(body, level, kind, self.now) == self.model.push(body, level, kind, self.now)
+
+    @rule(size=sizes, level=levels, kind=st.sampled_from([0, 0, 1, 0x10]))
+    def push(self, size: int, level: int, kind: int) -> None:
+        self.put(size, level, kind)
+
+    @rule(n=st.integers(2, 60), size=st.integers(0, 3000), levels=st.lists(levels, min_size=1, max_size=5))
+    def push_many(self, n: int, size: int, levels: list[int]) -> None:
+        for i in range(n):
+            self.put(size, levels[i % len(levels)], 0)
+
+    @rule(reason=st.sampled_from([3, 4]), level=levels)
+    def push_tomb(self, reason: int, level: int) -> None:
+        self.put(0, level, 0) if level == 0 else None
+        body = bytes([reason])
+        assert self.real.push(body, level, twin.TOMB, self.now) == self.model.push(
+            body, level, twin.TOMB, self.now
+        )
+
+    @rule()
+    def refuse(self) -> None:
+        self.real.refuse()
+        self.model.refuse()
+
+    @rule(us=st.sampled_from([1, 1000, -5000, 3600_000_000, 0x3FFFFFFF]))
+    def clock(self, us: int) -> None:
+        self.now += us
+
+    @precondition(lambda self: self.n > 30)
+    @rule()
+    def close(self) -> None:
+        self.real.close()
+        self.model.closed = True
+
+    # -- the sender
+
+    @rule(events=st.integers(1, 50), size=st.sampled_from([1, 1000, 100_000, 1 << 20]))
+    def take(self, events: int, size: int) -> None:
+        real, model = self.flight.take(events, size), self.twin.take(events, size)
+        assert (real is None) == (model is None)
+        if real is not None and model is not None:
+            assert len(real) == len(model.events)
+            self.batches.append((real, model))
+
+    @rule(k=st.integers(1, 60), fates=st.lists(st.sampled_from([1, 1, 1, 1, 3, 4]), min_size=1, max_size=4))
+    def encode(self, k: int, fates: list[int]) -> None:
+        """A core frames the first k pending events of the oldest batch that has any."""
+        model = self.twin.pending()
+        assert (self.flight.pending() is None) == (model is None)
+        if model is None:
+            return
+        real = next(r for r, m in self.batches if m is model)
+        found = real.pending(k)
+        wanted = model.pending()[:k]
+        assert [(e.seq, e.created_us, e.level, e.kind, e.body) for e in found] == [
+            (e.seq, e.created_us, e.level, e.kind, e.body) for e in wanted
+        ]
+        marks = {}
+        for i, event in enumerate(found):
+            fate = fates[i % len(fates)]
+            mark = (fate, REJECTED if fate == FAILED else 0, event.seq * 7919 if fate != FAILED else 0)
+            marks[event.seq] = mark
+            real.mark(event.seq, *mark)
+        assert self.flight.encoded(real) == self.twin.encoded(model, marks)
+        assert real.fates() == {e.seq: twin.FATES[e.fate] for e in model.events}
+        assert real.hashes() == {e.seq: e.hash for e in model.events}
+
+    @rule(
+        ends=st.lists(st.tuples(st.integers(1, 400), st.integers(0, 60)), min_size=1, max_size=4),
+        fate=st.sampled_from([PENDING, ACKED, ACKED, FAILED]),
+    )
+    def apply(self, ends: list[tuple[int, int]], fate: int) -> None:
+        ranges = [(first, first + more) for first, more in ends]
+        reason = REJECTED if fate == FAILED else 0
+        self.flight.apply(ranges, fate, reason)
+        self.twin.apply(ranges, fate, reason)
+
+    @rule(k=st.integers(1, 20))
+    def acknowledge(self, k: int) -> None:
+        """The oldest in flight."""
+        seqs = [e.seq for b in self.twin.batches for e in b.events if e.fate == INFLIGHT][:k]
+        self.flight.apply([(s, s) for s in seqs], ACKED)
+        self.twin.apply([(s, s) for s in seqs], ACKED, 0)
+
+    @rule()
+    def requeue(self) -> None:
+        self.flight.requeue()
+        self.twin.requeue()
+
+    @precondition(lambda self: self.n > 60)
+    @rule()
+    def fail(self) -> None:
+        assert self.flight.fail(2) == self.twin.fail(2)
+
+    @rule(ago=st.sampled_from([0, 500, 4_000_000_000]))
+    def expire(self, ago: int) -> None:
+        self.flight.expire(self.now - ago)
+        self.twin.expire(self.now - ago)
+
+    @rule()
+    def gaps(self) -> None:
+        self.flight.gaps()
+        self.twin.gaps()
+
+    @rule()
+    def commit(self) -> None:
+        assert self.flight.commit() is False
+        self.twin.commit()
+        self.batches = [(r, m) for r, m in self.batches if m in self.twin.batches]
+
+    @rule()
+    def report(self) -> None:
+        assert self.flight.reported == bool(self.twin.reports)
+        assert self.flight.report() == self.twin.report()
+
+    # -- always
+
+    @invariant()
+    def same(self) -> None:
+        if not hasattr(self, "real"):
+            return
+        counts = self.real.counters()
+        assert counts == self.model.counters()
+        assert self.real.queued == self.model.queued()
+        assert self.flight.inflight == self.twin.inflight
+        assert self.flight.waiting == self.twin.waiting
+        assert self.real.fits(100) == self.model.fits(100)
+        # Between two commits too: nothing is counted twice, nothing not at all.
+        dropped = sum(n for reason, n in counts["dropped"].items() if reason != "closed")
+        given = counts["acked"] + counts["handed"] + sum(counts["failed"].values()) + dropped
+        assert counts["sent"] == counts["queued"] + counts["inflight"] + given
+        assert counts["queued"] >= 0 and counts["queued_bytes"] <= self.model.max_bytes
+
+    def teardown(self) -> None:
+        """However it was left: everything gets exactly one fate, and the books say the same."""
+        if not hasattr(self, "real"):
+            return
+        seen: dict[int, tuple[str, str]] = {}
+        self.flight.fail(2)
+        self.twin.fail(2)
+        self.flight.commit()
+        self.twin.commit()
+        assert self.flight.report() == self.twin.report()
+        counts = self.real.counters()
+        assert counts == self.model.counters()
+        assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
+        assert seen == {}
+
+
+Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestMachine = Machine.TestCase
+
+
+# -- what the machine does not show ------------------------------------------------------------------
+
+
+def flight_with(n: int, size: int = 10, **bounds: Any) -> Flight:
+    handoff = Handoff(**bounds)
+    for i in range(n):
+        assert handoff.push(b"%*d" % (size, i)) > 0
+    return Flight(handoff)
+
+
+def taken(flight: Flight, events: int = 100_000, size: int = 1 << 40) -> Batch:
+    batch = flight.take(events, size)
+    assert batch is not None
+    return batch
+
+
+def send(flight: Flight, batch: Batch, k: int | None = None) -> bytes:
+    for event in batch.pending(k):
+        batch.mark(event.seq, INFLIGHT, 0, event.seq)
+    return flight.encoded(batch)
+
+
+def test_partial_acks_add_up() -> None:
+    flight = flight_with(10)
+    send(flight, taken(flight))
+    flight.apply([(1, 4)], ACKED)
+    flight.commit()
+    counts = flight.handoff.counters()
+    assert (counts["sent"], counts["acked"], counts["inflight"], counts["queued"]) == (10, 4, 6, 0)
+    assert counts["settled"] == 4
+
+
+def test_bodies_stay_until_all_of_a_batch_is_done() -> None:
+    flight = flight_with(10)
+    batch = taken(flight)
+    send(flight, batch)
+    before = flight.handoff.counters()["queued_bytes"]
+    flight.apply([(1, 9)], ACKED)
+    flight.commit()
+    assert flight.handoff.counters()["queued_bytes"] == before
+    flight.requeue()
+    assert [e.seq for e in batch.pending()] == [10]
+    send(flight, batch)
+    flight.apply([(10, 10)], ACKED)
+    flight.commit()
+    assert flight.handoff.counters()["queued_bytes"] == 0
+    with pytest.raises(LookupError, match="has its fate"):
+        batch.pending()
+
+
+def test_events_that_a_batch_left_behind_are_waiting() -> None:
+    # They are no longer queued and in no batch yet: a sender must still know that there is work.
+    flight = flight_with(10)
+    batch = taken(flight, 4)
+    send(flight, batch)
+    flight.apply([(1, 4)], ACKED)
+    flight.commit()
+    assert flight.handoff.queued == (0, 0)
+    assert flight.waiting == 6
+
+
+def test_expire_reaches_what_was_left_behind() -> None:
+    handoff = Handoff()
+    for i in range(10):
+        handoff.push(b"old", 2, 0, T0 + i)
+    flight = Flight(handoff)
+    batch = taken(flight, 4)
+    send(flight, batch)
+    flight.apply([(1, 4)], ACKED)
+    flight.expire(T0 + 8)
+    flight.commit()
+    assert handoff.counters()["failed"] == {"max_age": 4}
+
+
+def test_in_flight_does_not_expire() -> None:
+    flight = flight_with(3)
+    send(flight, taken(flight))
+    flight.expire(1 << 62)
+    flight.commit()
+    assert flight.inflight == 3
+    assert flight.handoff.counters()["failed"] == {}
+
+
+def test_kept_events_are_merged_by_sequence() -> None:
+    handoff = Handoff()
+    for i in range(3000):
+        handoff.push(b"x" * 100, 4 if i % 7 == 0 else 2)
+    flight = Flight(handoff)
+    seqs: list[int] = []
+    while (batch := flight.take(100, 1 << 20)) is not None:
+        seqs += [e.seq for e in batch.pending()]
+    assert seqs == list(range(1, 3001))
+
+
+def test_a_flood_of_errors_stays_droppable() -> None:
+    """Only as much is detached as a batch needs, of kept events too; the rest can still be dropped."""
+    handoff = Handoff(policy="drop_oldest", max_bytes=1 << 20)
+    for _ in range(5000):
+        assert handoff.push(b"x" * 100, 4) > 0
+    flight = Flight(handoff)
+    send(flight, taken(flight, 10))
+    queued, _ = handoff.queued
+    assert queued > 4000
+    for _ in range(10_000):
+        assert handoff.push(b"y" * 100, 4) > 0
+    assert handoff.counters()["dropped"]["overflow"] > 5000
+
+
+def test_gaps_are_reported_as_drops() -> None:
+    handoff = Handoff(policy="drop_oldest", max_events=5)
+    for _ in range(12):
+        handoff.push(b"x")
+    flight = Flight(handoff)
+    taken(flight)
+    handoff.refuse()
+    flight.gaps()
+    assert flight.report() == [(1, 7, "dropped", "overflow"), (13, 13, "dropped", "overflow")]
+    flight.gaps()
+    assert flight.report() == []
+
+
+def test_resent_counts_events_not_attempts_that_failed() -> None:
+    flight = flight_with(6)
+    batch = taken(flight)
+    send(flight, batch, 4)
+    flight.requeue()
+    send(flight, batch, 2)
+    send(flight, batch)
+    flight.commit()
+    assert flight.handoff.counters()["resent"] == 4
+
+
+def test_ledger_lines_are_written_once() -> None:
+    flight = flight_with(6)
+    batch = taken(flight)
+    first = json.loads(send(flight, batch, 4))
+    assert first["seqs"] == [[1, 4]] and first["n"] == 4
+    flight.requeue()
+    assert json.loads(send(flight, batch))["seqs"] == [[5, 6]]
+    flight.requeue()
+    assert send(flight, batch) == b""
+
+
+def test_an_event_left_alone_is_no_obstacle() -> None:
+    # At least one event comes, however small the bound.
+    flight = flight_with(2, size=5000)
+    assert len(taken(flight, 10, 1)) == 1
+    assert len(taken(flight, 10, 1)) == 1
+    assert flight.take(10, 1) is None
+
+
+def test_a_fate_is_final() -> None:
+    flight = flight_with(2)
+    batch = taken(flight)
+    send(flight, batch)
+    flight.apply([(1, 1)], ACKED)
+    flight.apply([(1, 1)], FAILED, REJECTED)
+    flight.apply([(1, 1)], PENDING)
+    assert batch.fates() == {1: "acked", 2: "inflight"}
+    with pytest.raises(LookupError):
+        batch.mark(1, INFLIGHT)
+    flight.apply([(1, 1_000_000)], ACKED)  # what was never sent, too
+    flight.commit()
+    assert flight.handoff.counters()["acked"] == 2
