@@ -82,7 +82,6 @@ ENDS = (
 )
 
 
-
 cdef class TcpPump:
     """Drives one core's compiled half over one connected, non-blocking stream socket at a time.
 
@@ -238,11 +237,11 @@ cdef class TcpPump:
                     continue
             encoded = self.hot.encode(self.hot.self, b, events, now, &self.wire, &self.out)
             self.out.n = 0       # what encode settled, flight_encoded finds in the batch
-            if encoded < 0:
-                return -<int> (END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
             if f.inflight == 0:
                 self.last_progress = now
-            flight_encoded(f, b)
+            flight_encoded(f, b)     # also before an end: what it took is in flight, and requeued
+            if encoded < 0:
+                return -<int> (END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
             if self.ledger_fd < 0:
                 b.listed = b.cursor if b.cursor > b.listed else b.listed
             else:
@@ -253,7 +252,8 @@ cdef class TcpPump:
             if encoded:
                 self.windows += 1
                 self.nap_end = now + self.nap
-        return 0
+        # The last window may not be on its way yet: come back when the socket takes it.
+        return 1 if self.offset < self.wire.size else 0
 
     # Read what is there: 0, or a negative end.
     cdef int _receive(self, int fd, double now) noexcept nogil:

@@ -37,7 +37,6 @@ class Machine(RuleBasedStateMachine):
         self.model = twin.Handoff(**bounds)
         self.flight = Flight(self.real)
         self.twin = twin.Flight(self.model)
-        self.batches: list[tuple[Batch, twin.Batch]] = []
         self.now = T0
         self.n = 0
 
@@ -59,7 +58,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(reason=st.sampled_from([3, 4]), level=levels)
     def push_tomb(self, reason: int, level: int) -> None:
-        self.put(0, level, 0) if level == 0 else None
         body = bytes([reason])
         assert self.real.push(body, level, twin.TOMB, self.now) == self.model.push(
             body, level, twin.TOMB, self.now
@@ -88,16 +86,14 @@ class Machine(RuleBasedStateMachine):
         assert (real is None) == (model is None)
         if real is not None and model is not None:
             assert len(real) == len(model.events)
-            self.batches.append((real, model))
 
     @rule(k=st.integers(1, 60), fates=st.lists(st.sampled_from([1, 1, 1, 1, 3, 4]), min_size=1, max_size=4))
     def encode(self, k: int, fates: list[int]) -> None:
         """A core frames the first k pending events of the oldest batch that has any."""
-        model = self.twin.pending()
-        assert (self.flight.pending() is None) == (model is None)
-        if model is None:
+        real, model = self.flight.pending(), self.twin.pending()
+        assert (real is None) == (model is None)
+        if real is None or model is None:
             return
-        real = next(r for r, m in self.batches if m is model)
         found = real.pending(k)
         wanted = model.pending()[:k]
         assert [(e.seq, e.created_us, e.level, e.kind, e.body) for e in found] == [
@@ -154,7 +150,6 @@ class Machine(RuleBasedStateMachine):
     def commit(self) -> None:
         assert self.flight.commit() is False
         self.twin.commit()
-        self.batches = [(r, m) for r, m in self.batches if m in self.twin.batches]
 
     @rule()
     def report(self) -> None:
@@ -180,10 +175,9 @@ class Machine(RuleBasedStateMachine):
         assert counts["queued"] >= 0 and counts["queued_bytes"] <= self.model.max_bytes
 
     def teardown(self) -> None:
-        """However it was left: everything gets exactly one fate, and the books say the same."""
+        """However it was left, all of it gets a fate, and the books say the same."""
         if not hasattr(self, "real"):
             return
-        seen: dict[int, tuple[str, str]] = {}
         self.flight.fail(2)
         self.twin.fail(2)
         self.flight.commit()
@@ -192,10 +186,9 @@ class Machine(RuleBasedStateMachine):
         counts = self.real.counters()
         assert counts == self.model.counters()
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
-        assert seen == {}
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+Machine.TestCase.settings = settings(max_examples=400, stateful_step_count=50)
 TestMachine = Machine.TestCase
 
 
