@@ -64,6 +64,7 @@ cdef enum:
     RECEIVE = 65536
     REPORT_MS = 100          # between two reports to Python
     SPREE = 64               # windows sent between two looks at acks, stop and clock
+    GULP = 16                # pieces received between two such looks
 
 cdef enum End:
     END_UNTIL
@@ -258,8 +259,8 @@ cdef class TcpPump:
     # Read what is there: 0, or a negative end.
     cdef int _receive(self, int fd, double now) noexcept nogil:
         cdef ssize_t n
-        cdef int stop
-        while True:
+        cdef int stop, gulp
+        for gulp in range(GULP):
             n = recv(fd, self.inbox, RECEIVE, MSG_DONTWAIT)
             if n == 0:
                 return -<int> END_CLOSED
@@ -280,7 +281,8 @@ cdef class TcpPump:
             if stop < 0:
                 return -<int> (END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
             if n < RECEIVE:
-                return 0
+                break
+        return 0
 
     cdef int _run(self, int fd, double until) noexcept nogil:
         cdef lc_flight *f = &self.flight.f
@@ -288,16 +290,17 @@ cdef class TcpPump:
         cdef pollfd fds[2]
         cdef double now, limit, deadline
         cdef int full, end, timeout
-        cdef bint sleep, napping
+        cdef bint sleep, napping, reached
         cdef uint32_t events = 0
         cdef uint64_t size = 0
         while True:
             now = lc_monotonic()
             full = self._send(fd, now)
-            if flight_commit(f):
-                return END_TARGET
+            reached = flight_commit(f)
             if full < 0:
                 return -full
+            if reached:
+                return END_TARGET
             if self.stopping:
                 return END_STOPPED
             if now >= until:

@@ -35,7 +35,7 @@ from logclient.delivery.pump import Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
-from logclient.protocols.core import Core
+from logclient.protocols.core import Core, CoreEvent
 
 PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
 
@@ -84,6 +84,7 @@ class Engine:
         limits: bounds and deadlines.
         ledger: (directory, what its ``open`` lines say) or None.
         url: redacted, for stats.
+        heard: called by the sender with replies and what the peer says of its own accord.
     """
 
     def __init__(
@@ -96,10 +97,12 @@ class Engine:
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         reporter: Reporter | None = None,
+        heard: Callable[[CoreEvent], object] = lambda event: None,
     ) -> None:
         self.limits = limits
         self.url = url
         self.reporter = reporter or Reporter()
+        self.heard = heard
         self.handoff = Handoff(
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
@@ -111,7 +114,7 @@ class Engine:
         )
         self.flight = Flight(self.handoff)
         self.closed = False
-        self.exiting_until = 0.0  # != 0: the interpreter ends; events are pumped in the call
+        self.exiting = False  # the interpreter ends: events are pumped in the call
         self._make_core = make_core
         self._transport = transport
         self._endpoints = endpoints
@@ -146,9 +149,11 @@ class Engine:
         self._connected_at = 0.0
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._running = False
         self._stopping = False
         self._orphaned = False
         self._no_threads = False
+        self._patience = self.limits.atexit_timeout  # seconds that calls may still wait at exit
         self._endpoint = 0
         self._backoff = Backoff(self.limits.backoff_min, self.limits.backoff_max, random)
         self._not_before = 0.0
@@ -203,7 +208,7 @@ class Engine:
             return False
         if self._inline:
             # There is no other thread to make room.
-            return self._drive(lambda: self.handoff.fits(size), min(seconds, self._exit_left()))
+            return self._drive(lambda: self.handoff.fits(size), min(seconds, self._patience))
         return self.handoff.wait_room(size, seconds)
 
     def attend(self) -> None:
@@ -212,40 +217,43 @@ class Engine:
             self.after_fork()
         if self.closed:
             return
-        if not self._inline and self._start():
+        if not self._inline and (self._start() or not self._no_threads):
             return
-        if self._inline and not lifecycle.must_not_block(self.sender_ident):
+        if not lifecycle.must_not_block(self.sender_ident):
             target = self.handoff.next_seq - 1
-            self._drive(lambda: self.handoff.settled >= target, self._exit_left())
+            self._drive(lambda: self.handoff.settled >= target, self._patience)
 
     @property
     def _inline(self) -> bool:
-        return self._no_threads or self.exiting_until != 0.0
+        return self._no_threads or self.exiting
 
-    def _exit_left(self) -> float:
-        if not self.exiting_until:
-            return self.limits.atexit_timeout
-        return max(0.0, self.exiting_until - time.monotonic())
-
-    def _start(self) -> bool:
+    def _start(self, wait: bool = False) -> bool:
         """Start the sender's thread unless it runs; False when none can be started."""
         # Between the fork's two hooks no thread may be born. And a log call in a destructor or signal
         # handler may come while this very thread starts one.
-        if self._forking or not self._starting.acquire(blocking=False):
+        if self._forking or not self._starting.acquire(blocking=wait):
             return True
         try:
-            if self._thread is None or not self._thread.is_alive():
-                lifecycle.at_first_event()
-                self._stopping = False
-                self.pump.resume()
-                thread = threading.Thread(target=self._run, name="logclient-sender", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter is shutting down
-                    self._no_threads = True
-                    return False
-                self._thread = thread
+            # First: a sender that ends meanwhile sets it again.
             self.handoff.needs_attention = False
+            if self._running:
+                return True
+            lifecycle.at_first_event()
+            self._stopping = False
+            self.pump.resume()
+            thread = threading.Thread(target=self._run, name="logclient-sender", daemon=True)
+            self._running = True
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._running = False
+                self.handoff.needs_attention = True
+                # Shut down for good, or only out of threads: then the next event tries again.
+                self._no_threads = "shutdown" in str(error)
+                if not self._no_threads:
+                    self._complain(f"{self.url}: no sender: {error}", "sender")
+                return False
+            self._thread = thread
             return True
         finally:
             self._starting.release()
@@ -281,12 +289,14 @@ class Engine:
         """Wait until all sent before this call is settled; how many events still are not."""
         if self.handoff.forked:
             self.after_fork()
-        if self.exiting_until:
-            timeout = min(timeout, self._exit_left())
+        if self.exiting:
+            timeout = min(timeout, self._patience)
         target = self.handoff.next_seq - 1
-        if not self._settled_by(target, timeout):
-            return max(0, target - self.handoff.settled)
-        return 0
+        if self._settled_by(target, timeout):
+            return 0
+        # Acks may come in any order: what lies beyond `settled` may have its fate too.
+        counts = self.handoff.counters()
+        return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
 
     def _settled_by(self, target: int, timeout: float) -> bool:
         if self.handoff.settled >= target:
@@ -300,29 +310,30 @@ class Engine:
 
     def _drive(self, done: Callable[[], bool], timeout: float) -> bool:
         """Be the sender until `done`; for when there is no thread to be it."""
-        deadline = time.monotonic() + timeout
-        thread = self._thread
+        begin = time.monotonic()
+        deadline = begin + timeout
+        self.handoff.wake()  # whoever naps: a caller waits
         while not done():
             left = deadline - time.monotonic()
             if left <= 0:
-                return False
-            if not self._role.acquire(timeout=min(left, 0.05)):
-                # The thread still holds the role: wake it, it does the work.
-                self.handoff.wake()
-                if thread is None or not thread.is_alive():
+                break
+            with _held(self._role, min(left, 0.05)) as held:
+                if not held:
+                    # A thread has it still, and does the work.
+                    self.handoff.wake()
                     continue
-                self.handoff.wait_settled(self.handoff.next_seq - 1, min(left, 0.05))
-                continue
-            self.sender_ident = threading.get_ident()
-            own_thread(True)
-            try:
-                self.handoff.wake()
-                self.turn(deadline)
-            finally:
-                own_thread(False)
-                self.sender_ident = 0
-                self._role.release()
-        return True
+                self.sender_ident = threading.get_ident()
+                own = own_thread(True)
+                try:
+                    self.turn(deadline)
+                    if self.exiting:
+                        self._total_ledger()
+                finally:
+                    own_thread(own)
+                    self.sender_ident = 0
+        if self._inline:
+            self._patience = max(0.0, self._patience - (time.monotonic() - begin))
+        return done()
 
     def close(self, timeout: float) -> int:
         """Take nothing more, deliver what is there, end; how many events were given up.
@@ -332,11 +343,11 @@ class Engine:
         """
         if self.handoff.forked:
             self.after_fork()
-        if self.exiting_until:
-            left = self.flush(min(timeout, self._exit_left()))
-            with _held(self._role, self._exit_left()) as held:
+        if self.exiting:
+            left = self.flush(min(timeout, self._patience))
+            with _held(self._role, 0.05) as held:
                 if held:
-                    self._close_ledger()
+                    self._total_ledger()
             return left
         if self.closed:
             return 0
@@ -363,7 +374,10 @@ class Engine:
         if self.link is not None:
             self.link.close()
             self.link = None
-        self._close_ledger()
+        self._total_ledger()
+        if self.ledger is not None:
+            self.pump.set_ledger(-1)
+            self.ledger.close()
         with self._follow:
             left = list(self.deliveries.values())
             self.deliveries.clear()
@@ -398,24 +412,22 @@ class Engine:
         Everything it works on stays; the next event (or ``unpark``) starts another.
         """
         self._forking = True
-        if self._thread is None or lifecycle.in_sender(self.sender_ident):
-            return
-        if self._stop_thread(PARK):
-            self._thread = None
         self.handoff.needs_attention = True
+        if not lifecycle.in_sender(self.sender_ident):
+            self._stop_thread(PARK)
 
     def unpark(self) -> None:
         """In the parent, after a fork."""
         self._forking = False
         self._stopping = False
         self.pump.resume()
-        events, _ = self.handoff.queued
-        if not self.closed and (events or self.flight.waiting or self.flight.inflight):
+        if not self.closed and not self.settled_all:
             self.attend()
 
     def after_fork(self) -> None:
         """In the child: empty hand-off, new producer, no connection. The parent keeps all."""
         link, ledger, deliveries = self.link, self.ledger, self.deliveries
+        self.reporter.after_fork()
         self.handoff.renew()
         self.flight.renew()
         self._begin()
@@ -426,7 +438,7 @@ class Engine:
         if ledger is not None:
             ledger.abandon()
         for delivery in deliveries.values():
-            delivery.settle(Outcome("failed", "forked"))
+            delivery.after_fork(Outcome("failed", "forked"))
 
     def finish(self, deadline: float) -> None:
         """At exit: deliver what is there until the monotonic `deadline`; what then is left fails.
@@ -435,24 +447,26 @@ class Engine:
         """
         if self.handoff.forked:
             self.after_fork()
-        if self.closed or self.exiting_until:
+        if self.closed or self.exiting:
             return
         target = self.handoff.next_seq - 1
         self.retry_now()
         if target:
             self._settled_by(target, max(0.0, deadline - time.monotonic()))
-        self.exiting_until = deadline
+        self.exiting = True
         self.handoff.needs_attention = True
-        self._stop_thread(max(0.05, deadline - time.monotonic()))
+        self._patience = max(0.0, deadline - time.monotonic())
+        self._stop_thread(max(0.05, self._patience))
         self._stopping = False
         self.pump.resume()
         with _held(self._role, 0.05) as held:
-            if not held:
-                return
-            left = self.flight.fail(R_CLOSED)
-            self.flight.commit()
-            self._book()
-            self._close_ledger()
+            if held:
+                left = self.flight.fail(R_CLOSED)
+                self.flight.commit()
+                self._book()
+                self._total_ledger()
+            else:  # stuck in a name look-up
+                left = self.handoff.next_seq - 1 - self.handoff.settled
         if left:
             self.reporter.complain("exit", f"{self.url}: {left} events were not delivered before exit", 40)
 
@@ -472,12 +486,16 @@ class Engine:
             except BaseException as error:
                 # A bug of ours must not end in silence; the next event starts a new sender.
                 self._complain(f"the sender stopped: {type(error).__name__}: {error}", "sender")
-                self.handoff.needs_attention = True
                 raise
             finally:
                 self.sender_ident = 0
                 if self.closed:
                     self._end()
+                self._running = False
+                self.handoff.needs_attention = True
+        # Told to stop for a fork, and the fork is over already?
+        if not self._stopping and not self.closed and not self.settled_all:
+            self._start(wait=True)
 
     def turn(self, until: float) -> None:
         """One step, until the monotonic second `until` at most; the caller holds the role."""
@@ -496,6 +514,7 @@ class Engine:
             self._book()
             return
         assert self.link is not None
+        self._open_ledger()
         end = self.pump.run(self.link, until)
         if self.pump.progress != self._acked_progress:
             self._acked_progress = self.pump.progress
@@ -535,10 +554,6 @@ class Engine:
         self.link = link
         self._connected_at = time.monotonic()
         self._progress_before = self.pump.progress
-        if self.ledger is not None and self.ledger.fd < 0 and not self.ledger.stopped:
-            self.pump.set_ledger(self.ledger.open())
-            if self.ledger.stopped:
-                self._complain_ledger()
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True
@@ -597,6 +612,12 @@ class Engine:
         self.last_error = text
         self.reporter.complain(kind, text)
 
+    def _open_ledger(self) -> None:
+        if self.ledger is not None and self.ledger.fd < 0 and not self.ledger.stopped:
+            self.pump.set_ledger(self.ledger.open())
+            if self.ledger.stopped:
+                self._complain_ledger()
+
     def _complain_ledger(self) -> None:
         assert self.ledger is not None
         self._complain(f"the ledger stopped, delivery goes on: {self.ledger.stopped}", "ledger")
@@ -613,21 +634,22 @@ class Engine:
                     self.pump.set_ledger(ledger.fd)
                 if ledger.stopped:
                     self._complain_ledger()
+        inbox = getattr(self.pump, "inbox", None)
+        while inbox:
+            self.heard(inbox.popleft())
         fates = self.flight.report()
         if not fates:
             return
         if ledger is not None and not ledger.stopped:
-            if ledger.fd < 0:
-                self.pump.set_ledger(ledger.open())
+            self._open_ledger()
             lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
             for first, last, status, reason in fates:
                 lines.setdefault((status, reason), []).append((first, last))
             for (status, reason), seqs in lines.items():
-                if status == "dropped":
-                    ledger.write("dropped", reason=reason, seqs=seqs)
-                else:
-                    ledger.write("outcome", status=status, reason=reason, seqs=seqs)
+                kind = {"reason": reason} if status == "dropped" else {"status": status, "reason": reason}
+                ledger.write("dropped" if status == "dropped" else "outcome", **kind, seqs=_merged(seqs))
             if ledger.stopped:
+                self.pump.set_ledger(-1)
                 self._complain_ledger()
         if self.deliveries or self._submitting:
             self._settle(fates)
@@ -647,12 +669,14 @@ class Engine:
         for delivery, outcome in done:
             delivery.settle(outcome)
 
-    def _close_ledger(self) -> None:
+    def _total_ledger(self) -> None:
+        """Write the `close` line; a process that still logs while it exits writes another."""
         ledger = self.ledger
         if ledger is None or ledger.fd < 0:
             return
         counts = self.handoff.counters()
-        ledger.close(
+        ledger.write(
+            "close",
             last=counts["sent"],
             acked=counts["acked"],
             handed=counts["handed"],
@@ -667,6 +691,8 @@ class Engine:
     # -- looking in ---------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
+        if self.handoff.forked:  # from C: the parent's mutex may be held for ever
+            self.after_fork()
         counts = self.handoff.counters()
         dropped = dict(counts["dropped"])
         return Stats(
@@ -702,6 +728,18 @@ def _held(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     finally:
         if held:
             lock.release()
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In rising order, neighbours joined: acks may come in any order."""
+    ranges.sort()
+    found = ranges[:1]
+    for first, last in ranges[1:]:
+        if first == found[-1][1] + 1:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 def _name(endpoint: Any) -> str:

@@ -22,7 +22,7 @@ def prepare_directory(path: str | os.PathLike[str], what: str = "ledger") -> str
     """Make the directory (mode 0700) or check the one that is there.
 
     Raises:
-        LedgerError: another user owns it, others may write to it, or it is no directory.
+        LedgerError: another user owns it, or it is no directory.
     """
     name = os.fspath(path)
     try:
@@ -103,9 +103,7 @@ class Ledger:
                 pass
         self._close_file()
 
-    def close(self, **totals: Any) -> None:
-        """The last line, and the end."""
-        self.write("close", **totals)
+    def close(self) -> None:
         self._close_file()
 
     def abandon(self) -> None:

@@ -97,7 +97,12 @@ def _in_signal_handler() -> bool:
     codes = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
-        code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+        if not callable(handler):  # the default, ignored, or installed from C
+            continue
+        while hasattr(handler, "func"):  # functools.partial
+            handler = handler.func
+        handler = getattr(handler, "__func__", handler)
+        code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
         # default_int_handler and the like are built in and log nothing.
         if code is not None:
             codes.add(code)
@@ -121,11 +126,15 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
 
     def handle(number: int, frame: FrameType | None) -> None:
         deadline = time.monotonic() + timeout
+        ends = not callable(previous) and previous != signal.SIG_IGN
         for engine in engines():
-            engine.flush(max(0.0, deadline - time.monotonic()))
+            if ends:
+                engine.finish(deadline)
+            else:
+                engine.flush(max(0.0, deadline - time.monotonic()))
         if callable(previous):
             previous(number, frame)
-        elif previous != signal.SIG_IGN:
+        elif ends:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

@@ -62,6 +62,12 @@ class Delivery:
         for callback in callbacks:
             self._runner.run(callback, self)
 
+    def after_fork(self, outcome: Outcome) -> None:
+        """In the child: another thread of the parent may have held these locks."""
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self.settle(outcome)
+
     def __repr__(self) -> str:
         state = "pending" if self._outcome is None else " ".join(filter(None, self._outcome))
         return f"<Delivery {self.seq} {state}>"
@@ -90,13 +96,13 @@ class CallbackThread:
             threading.Thread(target=self._work, name="logclient-callbacks", daemon=True).start()
         except RuntimeError:
             # At interpreter shutdown no thread can be started any more: run them here.
-            self._work()
+            self._work(0.0)
 
-    def _work(self) -> None:
+    def _work(self, linger: float = 1.0) -> None:
         while True:
             with self._wake:
                 if not self._waiting:
-                    self._wake.wait(1.0)
+                    self._wake.wait(linger)
                 if not self._waiting:
                     self._alive = False
                     return

@@ -31,6 +31,12 @@ FATE = {"acked": ACKED, "handed": HANDED, "failed": FAILED}
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
 
+SPREE = 64
+"""Batches sent between two looks at acknowledgements, stop and clock."""
+
+GULP = 16
+"""Pieces received between two such looks."""
+
 
 class Link(Protocol):
     """A connection as a pump needs it."""
@@ -130,12 +136,13 @@ class PythonPump:
         try:
             while True:
                 now = self.clock()
-                self._send(link, now)
+                more = self._send(link, now)
                 end = self._events(now)
-                if self.flight.commit():
-                    return "target"
+                reached = self.flight.commit()
                 if end:
                     return end
+                if reached:
+                    return "target"
                 if self._stopping:
                     return "stopped"
                 if now >= until:
@@ -153,9 +160,11 @@ class PythonPump:
                         self.flight.commit()
                         return "silence" if end == "protocol" else end
                     continue
-                self._rest(link, now, until, timeout)
-                data = link.receive()
-                while data is not None:
+                self._rest(link, now, 0.0 if more else until, timeout)
+                for _ in range(GULP):
+                    data = link.receive()
+                    if data is None:
+                        break
                     if data == b"":
                         self.core.receive_eof()
                         end = self._events(self.clock())
@@ -166,18 +175,23 @@ class PythonPump:
                     if end:
                         self.flight.commit()
                         return end
-                    data = link.receive()
         except OSError as error:
             self.errno = error.errno or 0
             self.flight.commit()
             return "error"
+        except MemoryError:
+            self.flight.commit()
+            return "memory"
         finally:
             handoff.rouse()
 
-    def _send(self, link: Link, now: float) -> None:
+    def _send(self, link: Link, now: float) -> bool:
+        """Fill the link; whether it would take more at once."""
         if self._full:
             self._full = not link.flush()
-        while not self._full:
+        for _ in range(SPREE):
+            if self._full:
+                return False
             events, size = self.core.credit(now)
             if events > 0:
                 batch = self.flight.pending()
@@ -205,7 +219,8 @@ class PythonPump:
                 self.windows += 1
                 self._nap_end = now + self.nap
             if batch is None and not moved:
-                return
+                return False
+        return not self._full
 
     def _due(self, now: float) -> bool:
         if now >= self._nap_end:

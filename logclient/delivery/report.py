@@ -45,10 +45,16 @@ class Reporter:
         _write(text, level)
         return True
 
+    def after_fork(self) -> None:
+        """In the child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
 
 def _write(text: str, level: int) -> None:
     line = text.replace("\r", " ").replace("\n", " ")
-    handlers = [h for h in logging.getLogger(NAME).handlers if not getattr(h, "ships_logs", False)]
+    # Not getLogger: its lock may be held by who waits for us (dictConfig closes old handlers under it).
+    logger = logging.root.manager.loggerDict.get(NAME)
+    handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]
     try:
         if handlers:
             record = logging.LogRecord(NAME, level, __file__, 0, line, None, None)

@@ -96,8 +96,12 @@ class Tcp:
         """
         host, port = endpoint
         failure: OSError | None = None
-        deadline = time.monotonic() + self.connect_timeout
-        for family, kind, number, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            raise OSError(f"{host!r} is no host name") from None
+        for family, kind, number, _, address in found:
+            deadline = time.monotonic() + self.connect_timeout
             sock = socket.socket(family, kind, number)
             try:
                 sock.setblocking(False)
@@ -105,6 +109,9 @@ class Tcp:
                 if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
                     raise OSError(error, os.strerror(error))
                 self._finish(sock, stopped, deadline)
+                if sock.getsockname() == sock.getpeername():
+                    # Nobody listens on a port that the system gave to this very socket.
+                    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 if hasattr(socket, "SO_NOSIGPIPE"):

@@ -19,9 +19,10 @@ SPAN = 0x3FFFFFFF  # microseconds from the first event of a ledger line
 
 PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
 FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
-REASONS = (
-    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked", "fatal",
-)  # fmt: skip
+REASONS = [
+    "", "overflow", "closed", "too_large", "unencodable",
+    "not_json", "rejected", "max_age", "forked", "fatal",
+]  # fmt: skip
 OVERFLOW, CLOSED, TOO_LARGE, MAX_AGE = 1, 2, 3, 7
 TOMB = 3
 
