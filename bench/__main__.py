@@ -12,7 +12,7 @@ import sys
 import time
 from importlib import import_module
 
-from bench.harness import ROOT, load, machine, record, show
+from bench.harness import ROOT, Neighbours, load, machine, record, show
 
 # row -> module and the packages whose version belongs beside it
 ROWS = {
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
                 failed.append(name)
             continue
         module, packages = ROWS[name]
-        before, start = load(), time.monotonic()
+        before, start, neighbours = load(), time.monotonic(), Neighbours()
         try:
             row = import_module(module).run(rounds=chosen.rounds, seed=chosen.seed, quick=chosen.quick)
         except Exception as error:
@@ -83,7 +83,11 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: could not run: {type(error).__name__}: {error}\n", file=sys.stderr)
             failed.append(name)
             continue
-        facts = machine(packages) | {"load": (before, load()), "seconds": round(time.monotonic() - start, 1)}
+        facts = machine(packages) | {
+            "load": (before, load()),
+            "seconds": round(time.monotonic() - start, 1),
+            "others": round(neighbours.cores(), 2),
+        }
         row = row._replace(facts=facts | dict(row.facts))
         show(row)
         if chosen.record:

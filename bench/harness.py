@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
+QUIET = 0.2   # cores that other programs may use while a row runs, for its figures to be quoted
 CLOCKS = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
 
 
@@ -230,6 +231,27 @@ def load() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
 
 
+class Neighbours:
+    """How many cores other programs used while a row ran (nan where it cannot be known)."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def cores(self) -> float:
+        wall, machine, ours = (b - a for a, b in zip(self._start, self._now(), strict=True))
+        return max(0.0, machine - ours) / wall if wall > 0 else float("nan")
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        used = os.times()   # children count once they were waited for: all of a row's are
+        try:
+            ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        except (OSError, ValueError):
+            return used.elapsed, float("nan"), 0.0
+        busy = sum(ticks) - ticks[3] - ticks[4]   # all but idle and waiting for disks
+        return used.elapsed, busy / os.sysconf("SC_CLK_TCK"), sum(used[:4])
+
+
 def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
     """Where these figures come from, without a word on whose machine it is."""
     from importlib import metadata
@@ -300,9 +322,12 @@ def where(row: Row) -> str:
     f = row.facts
     packages = "".join(f", {k} {v}" for k, v in f["packages"].items() if v)
     commit = f"; commit {f['commit']}" if f["commit"] else ""
+    others = f["others"]
+    busy = f": busy, not to be quoted (more than {QUIET})" if others > QUIET else ""
     return (
-        f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, {f['python']}{packages}; "
-        f"load {f['load'][0]:.1f} before, {f['load'][1]:.1f} after, {f['seconds']:.0f} s{commit}"
+        f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, {f['python']}{packages}{commit}; "
+        f"load {f['load'][0]:.1f} before, {f['load'][1]:.1f} after, {f['seconds']:.0f} s; "
+        f"other programs used {others:.2f} cores{busy}"
     )
 
 

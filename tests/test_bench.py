@@ -68,8 +68,8 @@ def test_a_peer_that_is_missing_is_said_to_be():
     assert verdict.why == "b is not installed"
 
 
-def row(name="some", value=1.0):
-    facts = harness.machine() | {"load": (0.5, 0.75), "seconds": 3.0}
+def row(name="some", value=1.0, others=0.1):
+    facts = harness.machine() | {"load": (0.5, 0.75), "seconds": 3.0, "others": others}
     samples = {"a": {"cpu": [value] * 3, "wall": [value] * 3}}
     return harness.Row(
         name, "a title", "us", harness.lines(samples), [harness.claim("x", value, "<=", 2.0)], ["n"], facts
@@ -88,6 +88,15 @@ def test_a_section_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
     assert "NOT reached" in text
     assert text.index("### one:") < text.index("### two:")
     assert "load 0.5 before, 0.8 after" in text
+
+
+def test_a_busy_machine_is_said_to_be():
+    assert "other programs used 0.10 cores" in harness.markdown(row())
+    assert "not to be quoted" not in harness.markdown(row())
+    assert "not to be quoted" in harness.markdown(row(others=0.5))
+    neighbours = harness.Neighbours()
+    busy()
+    assert not neighbours.cores() < 0
 
 
 def test_what_a_row_writes(tmp_path, capsys):
