@@ -439,7 +439,7 @@ cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size,
         return INFLATE_MEMORY
     if <size_t> len(large) > limit:
         return INFLATE_TOO_LARGE
-    to = wire_reserve(out, len(large))
+    to = wire_reserve(out, len(large) + 1)       # it may be empty
     if to == NULL:
         return INFLATE_MEMORY
     memcpy(to, <const uint8_t *> large, len(large))

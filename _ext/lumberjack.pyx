@@ -150,6 +150,7 @@ cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept n
     cdef const uint8_t *k
     cdef uint32_t count, length, key
     event_id.at = NULL
+    event_id.size = 0
     if size < 4:
         return -1
     count = lc_get32(p)
@@ -374,20 +375,14 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
 
 
 # One pair block, at p already, room behind it. Its new size; 0 when it is none, or empty; STOP_MEMORY.
+# Its lengths are checked whoever made it: nothing else tells a reader where the frame ends.
 cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                  size_t size) noexcept nogil:
-    cdef uint8_t kind = batch.kind[i]
-    cdef bint taken = kind & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
-    cdef bint check = w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES)
+    cdef bint taken
     cdef lc_span own
-    if size < 4:
+    if scan_pairs(p, size, &own) < 0:
         return 0
-    own.at = NULL
-    own.size = 0
-    if check or taken:
-        if scan_pairs(p, size, &own) < 0:
-            return 0
-        taken = taken or own.at != NULL
+    taken = own.at != NULL or batch.kind[i] & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
     if w.identity and not taken:
         memcpy(p + size, w.pair, PAIR_SIZE)
         put_sequence(p + size + PAIR_SIZE - 12, batch.seq[i])
@@ -1193,7 +1188,7 @@ cdef class Reader:
         if r.fault:
             return windows
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        to = wire_reserve(&r.data, view.len)
+        to = wire_reserve(&r.data, view.len + 1)     # nothing may come, and nothing be there
         if to != NULL:
             memcpy(to, view.buf, view.len)
             r.data.size += view.len
@@ -1206,6 +1201,10 @@ cdef class Reader:
             if done <= 0:
                 break
             windows.append(self.window())
+        if r.fault:
+            r.inflated.size = r.scratch.size = 0
+            trim(&r.inflated)
+            trim(&r.scratch)
         if r.fault == FAULT_MEMORY:
             raise MemoryError()
         if r.base:

@@ -20,13 +20,23 @@ scalars = (
 )
 keys = st.sampled_from(CARRIERS) | st.text(max_size=12)
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.lists(st.tuples(keys, inner), max_size=4).map(tuple),
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.lists(st.tuples(keys, inner),
+    max_size=4).map(tuple),
     max_leaves=12,
 )  # fmt: skip
 members = st.lists(st.tuples(keys, values), max_size=6).map(tuple)  # an object; keys may repeat
 randoms = st.randoms(use_true_random=False)
 
-SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "/": "\\/"}
+SHORT = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\b": "\\b",
+    "\f": "\\f",
+    "/": "\\/",
+}
 
 
 def space(random: Random) -> str:
@@ -76,7 +86,9 @@ def damaged(data: bytes, random: Random) -> bytes:
         at = random.randrange(len(some) + 1)
         how = random.randrange(4)
         if how == 0 and at < len(some):
-            some[at] = random.choice(b'{}[]",:\\ntfu0-+.eE \n\x00\x1f\x7f\x80\xc3\xed\xf4\xff' + bytes([some[at] ^ 1]))
+            some[at] = random.choice(
+                b'{}[]",:\\ntfu0-+.eE \n\x00\x1f\x7f\x80\xc3\xed\xf4\xff' + bytes([some[at] ^ 1])
+            )
         elif how == 1:
             del some[at : at + random.randint(1, 4)]
         elif how == 2:

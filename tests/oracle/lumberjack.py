@@ -183,10 +183,9 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         pairs = split_pairs(body)
         if pairs is None:
             return UNENCODABLE
-        found = check_pairs(body)
-        if (checked or taken) and found is not None:
-            own = found[1]
-            taken = taken or own is not None
+        values = [value for key, value in pairs if key == b"event.id"]
+        own = values[-1] if values else None
+        taken = taken or own is not None
         if identity and not taken:
             return join_pairs([*pairs, (b"event.id", the_id(producer, sequence).encode())]), (0, 0)
         if not pairs:
@@ -315,7 +314,7 @@ class Read(NamedTuple):
     sequences: list[int]
 
 
-class NeedMore(Exception):  # noqa: N818 - it is no error
+class NeedMore(Exception):
     """The frame is not whole."""
 
 
