@@ -621,7 +621,7 @@ cdef void release_hot(object capsule) noexcept:
 
 # Bytes that wait to be moved. A view of them keeps them; a new one is begun when a view is held.
 @cython.final
-cdef class Outbox:
+cdef class _Outbox:
     cdef lc_wire wire
     cdef Py_ssize_t views
 
@@ -658,7 +658,7 @@ cdef class Hot:
     cdef lc_writer w
     cdef lc_hot hot
     cdef lc_outcomes out
-    cdef Outbox box
+    cdef _Outbox box
     cdef list full
     cdef object zlib
 
@@ -715,7 +715,7 @@ cdef class Hot:
         self.hot.encode = writer_encode
         self.hot.receive = writer_receive
         self.hot.deadline = writer_deadline
-        self.box = Outbox()
+        self.box = _Outbox()
         self.full = []
 
     def __dealloc__(self):
@@ -787,7 +787,7 @@ cdef class Hot:
         cdef int n
         if self.box.views:
             self.full.append(self.box)
-            self.box = Outbox()
+            self.box = _Outbox()
         with nogil:
             n = writer_encode(&self.w, b, events, now, &self.box.wire, &self.out)
         return n
@@ -799,7 +799,7 @@ cdef class Hot:
     def sent(self):
         self.full.clear()
         if self.box.views:
-            self.box = Outbox()
+            self.box = _Outbox()
         self.box.wire.size = 0
 
     def receive(self, data, double now):

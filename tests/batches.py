@@ -13,7 +13,7 @@ FAILED = 4
 
 def flight_of(events: Iterable[tuple[bytes, int]], holes: Iterable[int] = ()) -> tuple[Flight, Batch]:
     """A flight with one batch of (body, kind); the sequences in `holes` are failed, not pending."""
-    handoff = Handoff()
+    handoff = Handoff(max_bytes=1 << 30, max_event_bytes=1 << 28)
     for body, kind in events:
         assert handoff.push(body, 2, kind) > 0
     flight = Flight(handoff)
