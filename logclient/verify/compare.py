@@ -1,0 +1,1053 @@
+"""The comparison: every event of the ledgers against every arrival of the captures, exact, order included.
+
+Two stages and one shuffle between them. A *map* task reads a few segments itself (their bytes never pass
+through the JVM), decodes them, and packs what arrived into one binary row for each bucket: a bucket is
+``2 ** bits`` sequences of one producer. A *reduce* task sees the rows of a bucket in the order of arrival,
+reads the bucket's ledger from where it lies, and says what became of each event. Cost does not depend on
+the order of arrival, on skew (a large producer is many buckets) or on the number of faults; memory is one
+bucket.
+
+Order needs a word across buckets: an event is reordered when its first copy arrived after the first copy
+of a later one, at the same listener. Inside a bucket that is a minimum from behind. Across buckets the
+reduce leaves, for each listener, the earliest first copy and the latest ones that are in order so far (at
+most ``tail``); the driver compares them with the later buckets. When even all of those came too late there
+may be more of them: such buckets (`Stitched.again`) are passed over once more with the later minimum known.
+
+What arrived and is no event of a bucket goes by other rows: `PHANTOM` ids (sequences beyond the ledger, ids
+of nobody), spread by hash, because somebody may flood us with them; and the `POOL`, events without an id of
+their own, compared as a multiset of hashes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from logclient.verify import decode, ledger, sources
+from logclient.verify.ledger import ACKED, DROPPED, HANDED, I64, U64, Ledger
+
+__all__ = ["ARRIVALS", "RESULTS", "VIOLATIONS", "Plan", "map_task", "reduce_task"]
+
+# Keys of rows that belong to no bucket: facts, then phantoms, then the pool.
+FACT = -1
+PHANTOMS = 64
+PHANTOM = -2  # down to PHANTOM - PHANTOMS + 1
+POOL = PHANTOM - PHANTOMS  # down to POOL - plan.pools + 1
+
+# Who an unexpected id belongs to, when it is nobody of the ledger.
+STRANGER, USERS_OWN, NOBODY = -1, -2, -3
+
+# Where an event arrived, as one number that rises with the order of arrival at a listener:
+# rank of the segment, unit in the segment, event in the unit.
+RANK_BITS, UNIT_BITS, EVENT_BITS = 14, 26, 23
+NEVER = np.iinfo(np.int64).max
+
+ARRIVALS = pa.schema(
+    [
+        ("part", pa.int32()),  # where the row goes
+        ("key", pa.int64()),
+        ("listener", pa.int32()),
+        ("x", pa.int64()),  # the first of xs: rows of a bucket come in this order
+        ("received_us", pa.int64()),
+        ("shift", pa.int32()),
+        ("offs", pa.binary()),  # int32, sequence in the bucket
+        ("hashes", pa.binary()),  # uint64
+        ("xs", pa.binary()),  # int64, rising
+        ("after", pa.binary()),  # uint32: received_us + (after << shift)
+    ]
+)
+RESULTS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.int64()),
+        ("listener", pa.int32()),
+        ("head", pa.string()),  # JSON
+        ("offs", pa.binary()),
+        ("xs", pa.binary()),
+    ]
+)
+VIOLATIONS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("producer", pa.string()),  # 20 hex digits; null for what carries no such id
+        ("first", pa.int64()),  # sequences, inclusive
+        ("last", pa.int64()),
+        ("copies", pa.int64()),  # that arrived, of each
+        ("sent", pa.bool_()),  # listed in a ledger
+        ("other", pa.string()),  # what carries no id of ours: 32 hex of its own id's hash, 16 of the body's
+    ]
+)
+
+# What becomes of a sequence; each has exactly one.
+STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown")
+OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_, UNEXPECTED, UNKNOWN = range(8)
+EXCLUDED = 8  # in the pool, counted there
+
+
+class Plan(NamedTuple):
+    """What all tasks know; kept as JSON in the work folder."""
+
+    work: str
+    bits: int
+    units: int  # in one batch
+    chunk: int
+    tail: int
+    examples: int
+    partitions: int
+    pools: int
+    segments: list[list[Any]]  # sources.Segment, listener index, rank, protocol
+    tasks: list[dict[str, list[int]]]  # {"segments": [...]} or {"pool": [file, ...]}, and "live": [from, to]
+    violations: str  # folder, empty for none
+
+    def save(self) -> None:
+        with open(os.path.join(self.work, "plan.json"), "w") as file:
+            json.dump(self._asdict(), file)
+
+    @classmethod
+    def load(cls, work: str) -> Plan:
+        with open(os.path.join(work, "plan.json")) as file:
+            return cls(**json.load(file))
+
+
+def binary(values: npt.NDArray[Any], starts: I64, ends: I64) -> pa.Array:
+    """Slices of one array as binary values, without a copy. The slices follow one another."""
+    size = values.dtype.itemsize
+    offsets = np.empty(len(starts) + 1, np.int32)
+    offsets[:-1] = starts * size
+    offsets[-1] = ends[-1] * size if len(ends) else 0
+    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+# -- map
+
+
+def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. With `only`, a second pass: nothing but the arrivals of these buckets."""
+    plan = Plan.load(work)
+    packed = Ledger(work, plan.bits)
+    task = plan.tasks[number]
+    mapper = _Mapper(plan, packed, only)
+    if only is None and "live" in task:
+        low, high = task["live"]
+        yield from mapper.skeleton(packed.live[low:high])
+    for segment in task.get("segments", ()):
+        yield from mapper.segment(plan.segments[segment])
+    if only is None:
+        for file in task.get("pool", ()):
+            yield from mapper.pool(file)
+
+
+class _Mapper:
+    def __init__(self, plan: Plan, packed: Ledger, only: frozenset[int] | None) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.mask = (1 << plan.bits) - 1
+        self.owners = np.flatnonzero(packed.addressed)
+        prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
+        self.prefixes = prefixes[self.owners].tobytes()
+        self.pools = plan.pools > 0
+        self.last = np.append(packed.last, 0)
+        self.bases = np.append(packed.bases[:-1], 0)
+        self.only = np.array(sorted(only), np.int64) if only is not None else None
+        self.live = packed.live if self.only is None else self.only
+        # When every bucket is live, which is the rule, none has to be looked up.
+        self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
+
+    def part(self, keys: I64) -> npt.NDArray[np.int32]:
+        """Buckets evenly over the partitions, whatever their numbers are."""
+        place = np.where(keys >= 0, np.searchsorted(self.ledger.live, keys), -keys)
+        return (place % self.plan.partitions).astype(np.int32)
+
+    def rows(
+        self,
+        keys: I64,
+        listener: int,
+        starts: I64,
+        offs: npt.NDArray[Any],
+        hashes: U64,
+        xs: I64,
+        received: npt.NDArray[np.int64] | None,
+        b: U64 | None = None,
+    ) -> pa.RecordBatch:
+        """One row for each slice; `received` becomes a base and 32 bits an event."""
+        ends = np.append(starts[1:], len(xs))
+        n = len(keys)
+        base = np.zeros(n, np.int64)
+        shift = np.zeros(n, np.int32)
+        if received is not None:
+            base = np.minimum.reduceat(received, starts)
+            width = np.maximum.reduceat(received, starts) - base
+            sizes = ends - starts
+            if int(width.max()) >> 32:  # more than 71 minutes in one row: coarser by a few microseconds
+                shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 32, 0).astype(np.int32)
+            after = ((received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)).astype(np.uint32)
+            last = binary(after, starts, ends)
+        elif b is not None:
+            last = binary(b, starts, ends)
+        else:
+            last = pa.array([b""] * n, pa.binary())
+        return pa.record_batch(
+            [
+                pa.array(self.part(keys)),
+                pa.array(keys),
+                pa.array(np.full(n, listener, np.int32)),
+                pa.array(xs[starts]),
+                pa.array(base),
+                pa.array(shift),
+                binary(offs, starts, ends),
+                binary(hashes, starts, ends),
+                binary(xs, starts, ends),
+                last,
+            ],
+            schema=ARRIVALS,
+        )
+
+    def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
+        """An empty row for each bucket: one in which nothing arrived must say so."""
+        if not len(live):
+            return
+        n = len(live)
+        none = pa.array([b""] * n, pa.binary())
+        zero = pa.array(np.zeros(n, np.int64))
+        yield pa.record_batch(
+            [
+                pa.array(self.part(live)),
+                pa.array(live),
+                pa.array(np.full(n, -1, np.int32)),
+                zero,
+                zero,
+                pa.array(np.zeros(n, np.int32)),
+                none,
+                none,
+                none,
+                none,
+            ],
+            schema=ARRIVALS,
+        )
+
+    def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
+        none = pa.array([b""], pa.binary())
+        zero = pa.array([0], pa.int64())
+        narrow = pa.array([0], pa.int32())
+        text = pa.array([json.dumps(fields).encode()], pa.binary())
+        return pa.record_batch(
+            [narrow, pa.array([FACT], pa.int64()), narrow, zero, zero, narrow, text, none, none, none],
+            schema=ARRIVALS,
+        )
+
+    # -- captures
+
+    def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:
+        fields, listener, rank, protocol = entry
+        segment = sources.Segment(*fields)
+        reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
+        facts: dict[str, Any] = {"acks": 0, "events": 0, "undecodable": {}, "undecoded": [], "first_us": 0, "last_us": 0}
+        find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
+        for batch in reader:
+            if find is None:
+                continue
+            mine = batch.direction == 0
+            if not mine.all():
+                facts["acks"] += int(len(mine) - mine.sum())
+                which = np.flatnonzero(mine)
+                batch = batch._replace(offset=batch.offset[which], length=batch.length[which])
+            else:
+                which = None
+            if not len(batch.offset):
+                continue
+            events = find(batch)
+            unit = events.unit if which is None else which[events.unit]
+            received = batch.received_us[unit]
+            if batch.ordinal + len(mine) > 1 << UNIT_BITS or len(unit) and int(events.within.max()) >> EVENT_BITS:
+                raise OverflowError(f"capture: {segment.name}: too many units or events to number them")
+            xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + unit) << EVENT_BITS
+            xs += events.within
+            self.count(facts, batch, events, segment)
+            yield from self.batch(events, xs, received, listener)
+        if self.only is not None:
+            return
+        facts.update(
+            listener=segment.listener,
+            index=listener,
+            number=segment.number,
+            name=segment.name,
+            size=segment.size,
+            protocol=protocol,
+            units=reader.units,
+            problems=[list(problem) for problem in reader.problems],
+            counts=reader.counts,
+            first_arrival=reader.first_arrival,
+            next_arrival=reader.next_arrival,
+            closed=reader.closed,
+            header=reader.header is not None,
+        )
+        yield self.fact(facts)
+
+    def count(
+        self, facts: dict[str, Any], batch: sources.Batch, events: decode.Events, segment: sources.Segment
+    ) -> None:
+        bad = events.status >= decode.NOT_JSON
+        facts["events"] += int((events.status <= decode.NOT_JSON).sum())
+        first, last = int(batch.received_us.min()), int(batch.received_us.max())
+        facts["first_us"] = min(facts["first_us"] or first, first)
+        facts["last_us"] = max(facts["last_us"], last)
+        if not bad.any():
+            return
+        for row in np.flatnonzero(bad):
+            name = events.names[events.status[row]]
+            facts["undecodable"][name] = facts["undecodable"].get(name, 0) + 1
+            if len(facts["undecoded"]) < self.plan.examples:
+                at = batch.base + int(batch.offset[events.unit[row]])
+                facts["undecoded"].append(
+                    {"segment": segment.name, "unit_at": at, "reason": name, "offset": int(events.offset[row])}
+                )
+
+    def batch(self, events: decode.Events, xs: I64, received: I64, listener: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one batch of events."""
+        ok = events.status == decode.OK
+        sequence = events.sequence
+        hashes = events.hash
+        if ok.all():
+            producer = self.owners[events.producer]
+            rest = None
+        else:
+            producer = np.where(ok, self.owners[np.where(ok, events.producer, 0)] if len(self.owners) else 0, NOBODY)
+            rest = ~ok & (events.status <= decode.NO_ID)
+            if len(self.ledger.ids) and (events.status == decode.FOREIGN).any():
+                producer, sequence = self.by_users_id(events, producer, sequence)
+                rest &= producer < 0
+        # Nobody's events have no place in the tables; the row of 0 behind them is the pool's.
+        whose = producer if rest is None else np.maximum(producer, 0)
+        known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[whose])
+        bucket = self.bases[whose] + ((sequence - 1) >> self.plan.bits)
+        if not self.all_live:
+            at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
+            known &= (self.live[at] == bucket) if len(self.live) else False
+        offs = ((sequence - 1) & self.mask).astype(np.int32)
+        if known.all():
+            yield self.sorted_rows(bucket, listener, offs, hashes, xs, received)
+            return
+        take = np.flatnonzero(known)
+        if len(take):
+            yield self.sorted_rows(bucket[take], listener, offs[take], hashes[take], xs[take], received[take])
+        if self.only is not None:
+            return
+        strange = ~known & (producer >= 0)
+        if rest is not None:
+            if self.pools:
+                rest |= strange & (producer == len(self.ledger))  # ids that the user gave twice
+                strange &= producer < len(self.ledger)
+                pooled = np.flatnonzero(rest)
+                yield from self.pool_rows(hashes[pooled], xs[pooled], listener)
+            else:
+                strange |= rest
+        which = np.flatnonzero(strange)
+        if len(which):
+            yield self.phantoms(events, producer, sequence, hashes, which, xs, listener)
+
+    def sorted_rows(
+        self, bucket: I64, listener: int, offs: npt.NDArray[np.int32], hashes: U64, xs: I64, received: I64
+    ) -> pa.RecordBatch:
+        if not (bucket[1:] >= bucket[:-1]).all():
+            low = int(bucket.min())
+            small = int(bucket.max()) - low < 1 << 16
+            # A stable sort is a radix sort for 16 bits only; stable, so that arrivals keep their order.
+            order = np.argsort((bucket - low).astype(np.uint16) if small else bucket, kind="stable")
+            bucket, offs, hashes, xs, received = bucket[order], offs[order], hashes[order], xs[order], received[order]
+        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+        return self.rows(bucket[starts], listener, starts, offs, hashes, xs, received)
+
+    def by_users_id(
+        self, events: decode.Events, producer: I64, sequence: I64
+    ) -> tuple[I64, I64]:
+        """Join what carries the user's own id by its hash."""
+        rows = np.flatnonzero(events.status == decode.FOREIGN)
+        high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
+        table = self.ledger.ids
+        at = np.searchsorted(table[:, 0], high)
+        producer = producer.copy()
+        sequence = sequence.copy()
+        while len(rows):  # once more only for each pair of ids that share half of their hash
+            inside = at < len(table)
+            rows, high, low, at = rows[inside], high[inside], low[inside], at[inside]
+            same = table[at, 0] == high
+            rows, high, low, at = rows[same], high[same], low[same], at[same]
+            hit = table[at, 1] == low
+            found = np.minimum(table[at[hit], 2], np.uint64(len(self.ledger))).astype(np.int64)
+            producer[rows[hit]] = found
+            sequence[rows[hit]] = np.where(found < len(self.ledger), table[at[hit], 3].astype(np.int64), 0)
+            rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
+        return producer, sequence
+
+    def phantoms(
+        self, events: decode.Events, producer: I64, sequence: I64, hashes: U64, which: I64, xs: I64, listener: int
+    ) -> pa.RecordBatch:
+        """Rows of ids that are no event of a bucket: whose, and 128 bits."""
+        whose = producer[which].astype(np.int32)
+        high, low = events.high[which], events.low[which]
+        looks = (high | low | sequence[which].astype(np.uint64)) != 0
+        status = events.status[which]
+        a = np.where(whose >= 0, sequence[which].astype(np.uint64), high)
+        b = np.where(whose >= 0, np.uint64(0), low.astype(np.uint64) << np.uint64(48) | sequence[which].astype(np.uint64))
+        whose = np.where(whose >= 0, whose, STRANGER).astype(np.int32)
+        own = (whose == STRANGER) & (status == decode.FOREIGN) & ~looks
+        a[own], b[own], whose[own] = events.id_hash[which[own], 0], events.id_hash[which[own], 1], USERS_OWN
+        none = (whose == STRANGER) & (status == decode.NO_ID)
+        a[none], b[none], whose[none] = hashes[which[none]], 0, NOBODY
+        mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        spread = (mixed >> np.uint64(58)).astype(np.int64)
+        order = np.argsort(spread.astype(np.uint16), kind="stable")
+        spread = spread[order]
+        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
+        return self.rows(
+            PHANTOM - spread[starts], listener, starts, whose[order], a[order], xs[which][order], None, b[order]
+        )
+
+    # -- the pool
+
+    def spread_pool(self, hashes: U64) -> I64:
+        return ((hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)).astype(np.int64) % self.plan.pools
+
+    def pool_rows(self, hashes: U64, xs: I64, listener: int, offs: Any = None, after: Any = None) -> Iterator[pa.RecordBatch]:
+        if not len(hashes):
+            return
+        spread = self.spread_pool(hashes)
+        order = np.argsort(spread, kind="stable")
+        spread = spread[order]
+        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
+        offs = np.zeros(len(hashes), np.int32) if offs is None else offs
+        yield self.rows(
+            POOL - spread[starts], listener, starts, offs[order], hashes[order], xs[order], None,
+            after[order] if after is not None else None,
+        )  # fmt: skip
+
+    def pool(self, file: int) -> Iterator[pa.RecordBatch]:
+        """The events of one packed file that have no id of their own: rows of listener -1."""
+        step = 1 << 17
+        spans = self.ledger.spans
+        for p, first, last, position, _ in spans[spans[:, 4] == file].tolist():
+            pooled = self.ledger.pooled_of(p)
+            if self.ledger.addressed[p] and not len(pooled):
+                continue
+            for low in range(first, last + 1, step):
+                high = min(low + step - 1, last)
+                hashes, _ = self.ledger.read(file, position + low - first, high - low + 1)
+                sequences = np.arange(low, high + 1, dtype=np.int64)
+                if self.ledger.addressed[p]:
+                    inside = pooled[np.searchsorted(pooled, low) : np.searchsorted(pooled, high + 1)]
+                    sequences, hashes = inside, hashes[inside - low]
+                fate = self.ledger.fates_at(p, sequences)
+                whose = np.full(len(sequences), p, np.int32)
+                yield from self.pool_rows(hashes, sequences, -1, whose, fate.astype(np.uint64))
+
+
+# -- reduce
+
+
+def reduce_task(
+    batches: Iterable[pa.RecordBatch], work: str, later: dict[tuple[int, int], int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Judge the rows of one partition, which come by key, listener and x.
+
+    Args:
+        later: a second pass over some buckets: (bucket, listener) -> the earliest first copy of all
+            later buckets. Only the order is judged then.
+    """
+    plan = Plan.load(work)
+    packed = Ledger(work, plan.bits)
+    writer = _Violations(plan.violations, packed)
+    current: _Bucket | _Phantoms | _Pool | None = None
+    key: int | None = None
+    out: list[dict[str, Any]] = []
+
+    def finish() -> None:
+        if current is not None:
+            out.extend(current.finish())
+
+    for batch in batches:
+        keys = batch.column("key").to_pylist()
+        listeners = batch.column("listener").to_pylist()
+        bases = batch.column("received_us").to_pylist()
+        shifts = batch.column("shift").to_pylist()
+        columns = [batch.column(name) for name in ("offs", "hashes", "xs", "after")]
+        for row in range(batch.num_rows):
+            if keys[row] != key:
+                finish()
+                key = keys[row]
+                if key == FACT:
+                    current = None
+                elif key >= 0:
+                    current = _Bucket(plan, packed, writer, key, later)
+                elif key > POOL:
+                    current = _Phantoms(plan, packed, writer, key)
+                else:
+                    current = _Pool(plan, packed, writer, key)
+            if current is None:
+                out.append(_result("fact", FACT, text=columns[0][row].as_py().decode()))
+                continue
+            data = [column[row].as_buffer() for column in columns]
+            if not len(data[2]):
+                continue  # skeleton
+            hashes = np.frombuffer(data[1], np.uint64)
+            xs = np.frombuffer(data[2], np.int64)
+            offs = np.frombuffer(data[0], np.int32)
+            if isinstance(current, _Bucket):
+                received = (np.frombuffer(data[3], np.uint32).astype(np.int64) << shifts[row]) + bases[row]
+                current.add(listeners[row], offs, hashes, xs, received)
+            else:
+                current.add(listeners[row], offs, hashes, xs, np.frombuffer(data[3], np.uint64))
+        if len(out) >= 256:
+            yield _results(out)
+            out = []
+    finish()
+    name = writer.close()
+    if name:
+        out.append(_result("file", FACT, text=name))
+    yield _results(out)
+
+
+def _result(kind: str, key: int, listener: int = -1, text: str = "", offs: bytes = b"", xs: bytes = b"") -> dict[str, Any]:
+    return {"kind": kind, "key": key, "listener": listener, "head": text, "offs": offs, "xs": xs}
+
+
+def _results(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+
+
+class _Violations:
+    """Writes every fault to a Parquet file of its own; nothing when no folder is wanted."""
+
+    def __init__(self, folder: str, packed: Ledger) -> None:
+        self.folder = folder
+        self.name = ""
+        self.producers = [packed.prefixes[i : i + 10].hex() for i in range(0, len(packed.prefixes), 10)]
+        self._writer: pq.ParquetWriter | None = None
+        self._rows: list[pa.RecordBatch] = []
+        self._count = 0
+
+    def add(self, kind: str, p: int, first: I64, last: I64, copies: I64 | int, sent: bool) -> None:
+        """Ranges of sequences of one producer."""
+        if not self.folder or not len(first):
+            return
+        n = len(first)
+        self._add(
+            [
+                pa.repeat(pa.scalar(kind), n),
+                pa.repeat(pa.scalar(self.producers[p]), n),
+                pa.array(first, pa.int64()),
+                pa.array(last, pa.int64()),
+                pa.array(np.broadcast_to(np.asarray(copies, np.int64), n)),
+                pa.repeat(pa.scalar(sent), n),
+                pa.nulls(n, pa.string()),
+            ]
+        )
+
+    def strangers(self, kind: str, rows: list[tuple[str | None, int | None, str | None, int]]) -> None:
+        """Ids of nobody in the ledger: (producer, sequence, other, copies)."""
+        if not self.folder or not rows:
+            return
+        producer, sequence, other, copies = zip(*rows, strict=True)
+        n = len(rows)
+        self._add(
+            [
+                pa.repeat(pa.scalar(kind), n),
+                pa.array(producer, pa.string()),
+                pa.array(sequence, pa.int64()),
+                pa.array(sequence, pa.int64()),
+                pa.array(copies, pa.int64()),
+                pa.repeat(pa.scalar(False), n),
+                pa.array(other, pa.string()),
+            ]
+        )
+
+    def _add(self, columns: list[pa.Array]) -> None:
+        self._rows.append(pa.record_batch(columns, schema=VIOLATIONS))
+        self._count += len(columns[0])
+        if self._count >= 1 << 17:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            # A name of its own for each attempt: the driver keeps those of the attempts that count.
+            self.name = f"{uuid.uuid4().hex}.parquet"
+            self._writer = pq.ParquetWriter(os.path.join(self.folder, self.name), VIOLATIONS, compression="zstd")
+        self._writer.write_table(pa.Table.from_batches(self._rows, VIOLATIONS))
+        self._rows.clear()
+        self._count = 0
+
+    def close(self) -> str:
+        """The name of the file, empty when there was nothing to write."""
+        if self._rows:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+        return self.name
+
+
+def runs(where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+    """First and last index of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
+    return edges[::2], edges[1::2] - 1
+
+
+class _Bucket:
+    """What arrived of one bucket, folded row by row."""
+
+    def __init__(
+        self, plan: Plan, packed: Ledger, writer: _Violations, key: int, later: dict[tuple[int, int], int] | None
+    ) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.writer = writer
+        self.key = key
+        self.later = later
+        self.bucket = packed.bucket(key)
+        n = len(self.bucket.hashes)
+        self.copies = np.zeros(n, np.int32)
+        self.bad = np.zeros(n, bool)
+        self.bad_at: dict[int, tuple[int, int]] = {}
+        self.listener = -1
+        self.first: dict[int, I64] = {}  # listener -> where the first copy of each event arrived
+        self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
+
+    def add(self, listener: int, offs: npt.NDArray[np.int32], hashes: U64, xs: I64, received: I64) -> None:
+        n = len(self.copies)
+        first = self.first.get(listener)
+        if first is None:
+            first = self.first[listener] = np.full(n, NEVER, np.int64)
+        low = int(offs[0])
+        if int(offs[-1]) - low == len(offs) - 1 and bool((offs[1:] - offs[:-1] == 1).all()):
+            # In order and without a hole, the way most rows come: slices instead of gathers.
+            where = slice(low, low + len(offs))
+            wrong = hashes != self.bucket.hashes[where]
+            self.copies[where] += 1
+            before = first[where]
+            if int(before.min()) == NEVER:
+                first[where] = xs
+            else:
+                np.minimum(before, xs, out=before)
+            mine = self.received[where]
+            np.minimum(mine, received, out=mine)
+        else:
+            wrong = hashes != self.bucket.hashes[offs]
+            if len(offs) * 16 < n:
+                np.add.at(self.copies, offs, 1)
+            else:
+                self.copies += np.bincount(offs, minlength=n).astype(np.int32)
+            # xs rise in a row: written from behind, the first copy stays.
+            earlier = xs < first[offs]
+            new = offs[earlier][::-1]
+            first[new] = xs[earlier][::-1]
+            np.minimum.at(self.received, offs, received)
+        if wrong.any():
+            which = np.flatnonzero(wrong)
+            self.bad[offs[which]] = True
+            for i in which[: self.plan.examples].tolist():
+                self.bad_at.setdefault(int(offs[i]), (listener, int(xs[i])))
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        bucket = self.bucket
+        state, counted = self.states()
+        listed = bucket.listed if bucket.pooled is None else bucket.listed & ~bucket.pooled
+        late, keeps = self.order(listed)
+        if self.later is not None:
+            yield from self.second(late, keeps)
+            return
+        seen = self.copies > 0
+        twice = listed & (self.copies > 1)
+        head: dict[str, Any] = {
+            "p": bucket.producer,
+            "counts": np.bincount(state, minlength=9)[:8].tolist(),
+            "sent": [int((counted & (state == LOST)).sum()), int((counted & (state == MISSING)).sum())],
+            "duplicated": int(self.copies[twice].sum() - twice.sum()),
+            "reordered": int(late.sum()),
+            "gaps": self.gaps(counted & ((state == LOST) | (state == MISSING))),
+        }
+        if bool((listed & seen).any()):
+            head["latency"] = self.latency(listed & seen)
+        head["examples"] = self.examples(state, twice, late)
+        self.write(state, counted, twice, late)
+        yield _result("bucket", self.key, text=json.dumps(head))
+        for listener, (minimum, offs, xs) in keeps.items():
+            cut = len(xs) > self.plan.tail
+            tail = slice(-self.plan.tail, None)
+            yield _result(
+                "order",
+                self.key,
+                listener,
+                json.dumps({"p": bucket.producer, "min": minimum, "cut": cut}),
+                offs[tail].astype(np.int32).tobytes(),
+                xs[tail].tobytes(),
+            )
+
+    def states(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+        """The state of each sequence, and which of them were sent and are judged here."""
+        bucket = self.bucket
+        n = len(self.copies)
+        seen = self.copies > 0
+        sure = bucket.fate >= HANDED
+        acked = bucket.fate == ACKED
+        # Sent: by fate and by what was seen.
+        state = np.where(
+            seen,
+            np.where(self.bad, CORRUPTED, np.where(sure, OK, RECOVERED)),
+            np.where(acked, LOST, MISSING),
+        ).astype(np.int8)
+        if not bucket.listed.all():
+            beyond = np.arange(bucket.first, bucket.first + n) > self.ledger.horizon[bucket.producer]
+            dropped = bucket.fate == DROPPED
+            unlisted = np.where(
+                seen,
+                np.where(beyond & ~dropped, UNKNOWN, UNEXPECTED),
+                np.where(dropped, DROPPED_, np.where(beyond, UNKNOWN, np.where(acked, LOST, MISSING))),
+            )
+            state = np.where(bucket.listed, state, unlisted).astype(np.int8)
+        counted = bucket.listed
+        if bucket.pooled is not None:
+            state[bucket.pooled] = EXCLUDED
+            counted = counted & ~bucket.pooled
+        return state, counted
+
+    def order(
+        self, listed: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.bool_], dict[int, tuple[int, I64, I64]]]:
+        """Who is late inside the bucket at any listener; and for each listener the earliest first copy,
+        and sequence and arrival of those that are in order so far."""
+        late = np.zeros(len(self.copies), bool)
+        kept: dict[int, tuple[int, I64, I64]] = {}
+        for listener, first in self.first.items():
+            which = np.flatnonzero(listed & (first != NEVER))
+            if not len(which):
+                continue
+            z = first[which]
+            after = np.minimum.accumulate(z[::-1])[::-1]
+            good = np.ones(len(z), bool)
+            good[:-1] = z[:-1] < after[1:]
+            late[which[~good]] = True
+            kept[listener] = int(after[0]), which[good], z[good]
+        if len(kept) > 1 and late.any():
+            # Counted already, whatever later buckets say at another listener.
+            kept = {
+                listener: (minimum, which[~late[which]], z[~late[which]])
+                for listener, (minimum, which, z) in kept.items()
+            }
+        return late, kept
+
+    def second(
+        self, late: npt.NDArray[np.bool_], keeps: dict[int, tuple[int, I64, I64]]
+    ) -> Iterator[dict[str, Any]]:
+        """Second pass: who else is late, now that the later minimum is known."""
+        assert self.later is not None
+        more = np.zeros(len(late), bool)
+        at: dict[int, tuple[int, int]] = {}
+        for listener, (_, which, z) in keeps.items():
+            behind = z > self.later.get((self.key, listener), NEVER)
+            more[which[behind]] = True
+            for i in np.flatnonzero(behind)[: self.plan.examples].tolist():
+                at.setdefault(int(which[i]), (listener, int(z[i])))
+        first, last = runs(more)
+        self.writer.add("reordered", self.bucket.producer, first + self.bucket.first, last + self.bucket.first, 1, True)
+        examples = [[self.bucket.first + off, *at[off]] for off in sorted(at)[: self.plan.examples]]
+        yield _result(
+            "again",
+            self.key,
+            text=json.dumps({"p": self.bucket.producer, "reordered": int(more.sum()), "examples": examples}),
+        )
+
+    def gaps(self, unseen: npt.NDArray[np.bool_]) -> dict[str, Any]:
+        """Runs of events that never arrived: those at the edges apart, the driver joins them."""
+        if not unseen.any():
+            return {}
+        first, last = runs(unseen)
+        n = len(unseen)
+        sizes = last - first + 1
+        out: dict[str, Any] = {"n": n, "first": self.bucket.first, "left": 0, "right": 0}
+        if int(first[0]) == 0:
+            out["left"] = int(sizes[0])
+            first, sizes = first[1:], sizes[1:]
+        if len(first) and int(first[-1] + sizes[-1]) == n:
+            out["right"] = int(sizes[-1])
+            first, sizes = first[:-1], sizes[:-1]
+        out["inside"] = len(first)
+        top = np.argsort(-sizes, kind="stable")[:5]
+        out["longest"] = [[int(first[i]) + self.bucket.first, int(sizes[i])] for i in top]
+        return out
+
+    def latency(self, which: npt.NDArray[np.bool_]) -> list[list[int]]:
+        """[cell, count] pairs, and the longest: see `cell`."""
+        took = np.maximum(self.received[which] - self.bucket.created_us[which], 0)
+        counts = np.bincount(cell(took))
+        used = np.flatnonzero(counts)
+        return [[int(took.max()), 0], *np.stack((used, counts[used]), axis=1).tolist()]
+
+    def examples(
+        self, state: npt.NDArray[np.int8], twice: npt.NDArray[np.bool_], late: npt.NDArray[np.bool_]
+    ) -> dict[str, list[list[int]]]:
+        """Up to so many of each fault: [sequence, listener, x, copies], listener -1 for what never arrived."""
+        out: dict[str, list[list[int]]] = {}
+        limit = self.plan.examples
+        faults = [(STATES[code], state == code) for code in range(1, 8) if code != DROPPED_]
+        for word, which in [*faults, ("duplicated", twice), ("reordered", late)]:
+            if not which.any():
+                continue
+            rows = []
+            # A bad copy is what shows; there are as many of them as examples.
+            some = sorted(off for off in self.bad_at if which[off]) if word == "corrupted" else []
+            for off in some[:limit] or np.flatnonzero(which)[:limit].tolist():
+                listener, x = self.bad_at[off] if some else (-1, 0)
+                if not some and self.copies[off]:
+                    listener, x = min((i, int(first[off])) for i, first in self.first.items() if first[off] != NEVER)
+                rows.append([self.bucket.first + off, listener, x, int(self.copies[off])])
+            out[word] = rows
+        return out
+
+    def write(
+        self,
+        state: npt.NDArray[np.int8],
+        counted: npt.NDArray[np.bool_],
+        twice: npt.NDArray[np.bool_],
+        late: npt.NDArray[np.bool_],
+    ) -> None:
+        if not self.writer.folder:
+            return
+        p, base = self.bucket.producer, self.bucket.first
+        for code in range(1, 8):
+            which = state == code
+            if which.any():
+                for sent in (True, False):
+                    first, last = runs(which & (counted == sent))
+                    # Copies may differ along a run: told exactly under `duplicated`.
+                    self.writer.add(STATES[code], p, first + base, last + base, self.copies[first].astype(np.int64), sent)
+        for copies in np.unique(self.copies[twice]).tolist():
+            first, last = runs(twice & (self.copies == copies))
+            self.writer.add("duplicated", p, first + base, last + base, copies, True)
+        first, last = runs(late)
+        self.writer.add("reordered", p, first + base, last + base, self.copies[first].astype(np.int64), True)
+
+
+def cell(took: I64) -> I64:
+    """The cell of a logarithmic histogram: 64 to an octave, so within 1.6 %; 0 for less than 1 µs."""
+    bits = took.astype(np.float64).view(np.int64) >> 46
+    return np.maximum(bits - (1023 << 6) + 1, 0)
+
+
+def cell_value(index: int) -> float:
+    """The middle of a cell, in microseconds."""
+    if index <= 0:
+        return 0.0
+    edges = (np.array([index - 1, index], np.int64) + (1023 << 6)) << 46
+    low, high = edges.view(np.float64)
+    return float(low + high) / 2
+
+
+class _Phantoms:
+    """Distinct ids that are no event of a bucket. Memory: one of `PHANTOMS` shares of the distinct ones."""
+
+    COMPACT = 1 << 20
+
+    def __init__(self, plan: Plan, packed: Ledger, writer: _Violations, key: int) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.writer = writer
+        self.key = key
+        self.whole: npt.NDArray[Any] = np.empty(0, self.ROW)
+        self.parts: list[npt.NDArray[Any]] = []
+        self.waiting = 0
+
+    ROW = np.dtype(
+        [("whose", np.int32), ("listener", np.int32), ("a", np.uint64), ("b", np.uint64), ("x", np.int64), ("n", np.int64)]
+    )
+
+    def add(self, listener: int, whose: npt.NDArray[np.int32], a: U64, xs: I64, b: U64) -> None:
+        part = np.empty(len(whose), self.ROW)
+        part["whose"], part["listener"], part["a"], part["b"], part["x"], part["n"] = whose, listener, a, b, xs, 1
+        self.parts.append(part)
+        self.waiting += len(part)
+        if self.waiting > max(self.COMPACT, len(self.whole)):
+            self.compact()
+
+    def compact(self) -> None:
+        rows = np.concatenate((self.whole, *self.parts))
+        self.parts.clear()
+        self.waiting = 0
+        rows = rows[np.lexsort((rows["x"], rows["listener"], rows["b"], rows["a"], rows["whose"]))]
+        if len(rows):
+            same = (rows["whose"][1:] == rows["whose"][:-1]) & (rows["a"][1:] == rows["a"][:-1])
+            starts = np.flatnonzero(np.concatenate(([True], ~(same & (rows["b"][1:] == rows["b"][:-1])))))
+            copies = np.add.reduceat(rows["n"], starts)
+            rows = rows[starts]
+            rows["n"] = copies
+        self.whole = rows
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        self.compact()
+        rows = self.whole
+        for p in np.unique(rows["whose"]).tolist():
+            mine = rows[rows["whose"] == p]
+            yield self.known(p, mine) if p >= 0 else self.strange(p, mine)
+
+    def known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
+        packed = self.ledger
+        sequences = rows["a"].astype(np.int64)
+        fate = packed.fates_at(p, sequences)
+        beyond = sequences > packed.horizon[p]
+        inside = (sequences >= 1) & (sequences <= packed.last[p])
+        unknown = (sequences >= 1) & (fate != DROPPED) & beyond & (inside | ~packed.closed[p])
+        # What the driver has counted as never seen.
+        was = np.where(
+            fate == DROPPED, DROPPED_, np.where(beyond, UNKNOWN, np.where(fate == ACKED, LOST, MISSING))
+        )[inside]
+        head: dict[str, Any] = {
+            "p": p,
+            "unexpected": int((~unknown).sum()),
+            "unknown": int(unknown.sum()),
+            "was": np.bincount(was, minlength=8).tolist(),
+            "inside": [int((inside & ~unknown).sum()), int((inside & unknown).sum())],
+            "examples": {},
+        }
+        for word, which in (("unexpected", ~unknown), ("unknown", unknown)):
+            some = rows[which]
+            self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
+            if len(some):
+                head["examples"][word] = [
+                    [int(row["a"]), int(row["listener"]), int(row["x"]), int(row["n"])]
+                    for row in some[: self.plan.examples]
+                ]
+        # The driver tells the ranges of what was never seen: these are not part of them.
+        return _result("phantom", self.key, text=json.dumps(head), xs=np.sort(sequences[inside]).tobytes())
+
+    def strange(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
+        step = 1 << 16
+        if self.writer.folder:
+            for low in range(0, len(rows), step):
+                self.writer.strangers(
+                    "unexpected", [(*name(p, row["a"], row["b"]), int(row["n"])) for row in rows[low : low + step]]
+                )
+        examples = [
+            [*name(p, row["a"], row["b"]), int(row["listener"]), int(row["x"]), int(row["n"])]
+            for row in rows[: self.plan.examples]
+        ]
+        return _result(
+            "phantom",
+            self.key,
+            text=json.dumps({"p": p, "unexpected": len(rows), "examples": {"unexpected": examples}}),
+        )
+
+
+def name(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
+    """(producer, sequence, other) of an id that is nobody's."""
+    a, b = int(a), int(b)
+    if p == STRANGER:
+        return f"{a:016x}{b >> 48:04x}", b & ledger.LAST_SEQUENCE, None
+    if p == USERS_OWN:
+        return None, None, f"{a:016x}{b:016x}"
+    return None, None, f"{a:016x}"
+
+
+class _Pool:
+    """A share of the hashes: events of the ledgers without an id of their own, and what arrived without one.
+
+    The copies of one body cannot be told apart. As many as arrived are said to be seen, acknowledged
+    ones first: `lost` is what no assignment could explain.
+    """
+
+    def __init__(self, plan: Plan, packed: Ledger, writer: _Violations, key: int) -> None:
+        self.plan = plan
+        self.writer = writer
+        self.key = key
+        self.ledger: list[npt.NDArray[Any]] = []
+        self.arrived = np.empty(0, self.ARRIVED)
+        self.parts: list[npt.NDArray[Any]] = []
+        self.waiting = 0
+
+    LEDGER = np.dtype([("hash", np.uint64), ("whose", np.int32), ("sequence", np.int64), ("fate", np.int32)])
+    ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int32), ("x", np.int64)])
+
+    def add(self, listener: int, whose: npt.NDArray[np.int32], hashes: U64, xs: I64, fate: U64) -> None:
+        if listener < 0:
+            rows = np.empty(len(hashes), self.LEDGER)
+            rows["hash"], rows["whose"], rows["sequence"], rows["fate"] = hashes, whose, xs, fate
+            self.ledger.append(rows)
+            return
+        part = np.empty(len(hashes), self.ARRIVED)
+        part["hash"], part["n"], part["listener"], part["x"] = hashes, 1, listener, xs
+        self.parts.append(part)
+        self.waiting += len(part)
+        if self.waiting > max(1 << 20, len(self.arrived)):
+            self.compact()
+
+    def compact(self) -> None:
+        rows = np.concatenate((self.arrived, *self.parts))
+        self.parts.clear()
+        self.waiting = 0
+        if len(rows):
+            rows = rows[np.lexsort((rows["x"], rows["listener"], rows["hash"]))]
+            starts = np.flatnonzero(np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1])))
+            counts = np.add.reduceat(rows["n"], starts)
+            rows = rows[starts]
+            rows["n"] = counts
+        self.arrived = rows
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        self.compact()
+        rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.LEDGER)
+        rows = rows[np.lexsort((rows["sequence"], rows["whose"], -rows["fate"], rows["hash"]))]
+        starts = np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1])) if len(rows) else np.empty(0, bool)
+        group = np.cumsum(starts) - 1
+        begins = np.flatnonzero(starts)
+        nth = np.arange(len(rows)) - begins[group] if len(rows) else np.empty(0, np.int64)
+        hashes = rows["hash"][begins]
+        have = self.arrived["hash"]
+        copies = np.zeros(len(hashes), np.int64)
+        matched = np.zeros(len(have), bool)
+        if len(have) and len(hashes):
+            at = np.minimum(np.searchsorted(have, hashes), len(have) - 1)
+            hit = have[at] == hashes
+            copies[hit] = self.arrived["n"][at[hit]]
+            matched[at[hit]] = True
+        seen = nth < copies[group] if len(rows) else np.empty(0, bool)
+        sure, acked = rows["fate"] >= HANDED, rows["fate"] == ACKED
+        state = np.where(seen, np.where(sure, OK, RECOVERED), np.where(acked, LOST, MISSING))
+        sizes = np.diff(np.append(begins, len(rows)))
+        extra = np.maximum(copies - sizes, 0)
+        leading = rows["whose"][begins]
+        for p in np.unique(rows["whose"]).tolist():
+            mine = rows["whose"] == p
+            head: dict[str, Any] = {
+                "p": p,
+                "counts": np.bincount(state[mine], minlength=8).tolist(),
+                "duplicated": int(extra[leading == p].sum()),
+                "examples": {},
+            }
+            for code in (LOST, MISSING, RECOVERED):
+                sequences = np.sort(rows["sequence"][mine & (state == code)])
+                self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
+                if len(sequences):
+                    head["examples"][STATES[code]] = [[s, -1, 0, 0] for s in sequences[: self.plan.examples].tolist()]
+            which = np.flatnonzero((leading == p) & (extra > 0))
+            sequences = rows["sequence"][begins[which]]
+            self.writer.add("duplicated", p, sequences, sequences, extra[which] + sizes[which], True)
+            yield _result("pool", self.key, text=json.dumps(head))
+        strange = self.arrived[~matched]
+        if len(strange):
+            if self.writer.folder:
+                self.writer.strangers(
+                    "unexpected", [(*name(NOBODY, row["hash"], 0), int(row["n"])) for row in strange]
+                )
+            examples = [
+                [*name(NOBODY, row["hash"], 0), int(row["listener"]), int(row["x"]), int(row["n"])]
+                for row in strange[: self.plan.examples]
+            ]
+            yield _result(
+                "phantom",
+                self.key,
+                text=json.dumps({"p": NOBODY, "unexpected": len(strange), "examples": {"unexpected": examples}}),
+            )

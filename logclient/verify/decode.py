@@ -1,0 +1,105 @@
+"""From whole wire units to events: producer, sequence and hash of each, with the codecs of ``_ext``.
+
+`decoder` gives the compiled decoder of a protocol; `Events` is what one batch of units holds, as columns.
+A fifth protocol is a line in `_DECODERS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.errors import ConfigError
+from logclient.verify.sources import I64, U64, U8, Batch
+
+__all__ = ["Events", "decode", "decoder", "raw_events"]
+
+# protocol -> module and class with `decode(data, offsets, lengths)`; STATUS_NAMES beside it.
+_DECODERS = {"lumberjack": ("logclient._ext.lumberjack", "Decoder")}
+
+# The same for every codec: see logclient/_ext/lumberjack.pyi.
+OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
+
+I32 = npt.NDArray[np.int32]
+
+
+class Events(NamedTuple):
+    """The events of a batch, a row each, and a row for each thing that did not decode."""
+
+    status: U8
+    producer: I32
+    high: U64  # bytes 0..7 of an id of 32 hex digits
+    low: npt.NDArray[np.uint16]  # bytes 8..9
+    sequence: I64
+    hash: U64
+    unit: I32
+    offset: I64  # in the unit, compressed frames inflated
+    length: I32
+    id_hash: U64  # shape (n, 2)
+    within: I64  # index of the row in its unit
+    names: tuple[str, ...]  # of the statuses
+
+
+def protocol_of(name: str) -> str:
+    """``lumberjack+tls`` is ``lumberjack``."""
+    return name.partition("+")[0]
+
+
+def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Callable[[Batch], Events]:
+    """The decoder of a protocol, for one thread.
+
+    Args:
+        producers: 10 bytes each, rising, joined: whose ids are looked for; without any, every id is.
+        identity: False when no producer wrote ids.
+
+    Raises:
+        ConfigError: no such protocol.
+    """
+    try:
+        module, name = _DECODERS[protocol_of(protocol)]
+    except KeyError:
+        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_DECODERS)}") from None
+    codec: Any = importlib.import_module(module)
+    decode_units = getattr(codec, name)(producers, identity=identity).decode
+    names: tuple[str, ...] = codec.STATUS_NAMES
+
+    def run(batch: Batch) -> Events:
+        return _events(decode_units(batch.data, batch.offset, batch.length), names)
+
+    return run
+
+
+def _events(found: Any, names: tuple[str, ...]) -> Events:
+    unit = np.frombuffer(found.unit, np.int32)
+    n = len(unit)
+    if n and int(unit[-1]) == n - 1 and bool((unit == np.arange(n, dtype=np.int32)).all()):  # an event a unit
+        within = np.zeros(n, np.int64)
+    else:
+        within = np.arange(n, dtype=np.int64)
+        starts = np.concatenate(([True], unit[1:] != unit[:-1])) if n else np.empty(0, bool)
+        within -= np.maximum.accumulate(np.where(starts, within, 0))
+    return Events(
+        np.frombuffer(found.status, np.uint8),
+        np.frombuffer(found.producer, np.int32),
+        np.frombuffer(found.prefix_high, np.uint64),
+        np.frombuffer(found.prefix_low, np.uint16),
+        np.frombuffer(found.sequence, np.int64),
+        np.frombuffer(found.hash, np.uint64),
+        unit,
+        np.frombuffer(found.offset, np.int64),
+        np.frombuffer(found.length, np.int32),
+        np.frombuffer(found.id_hash, np.uint64).reshape(-1, 2),
+        within,
+        names,
+    )
+
+
+def body(protocol: str, unit: bytes, offset: int, length: int) -> bytes:
+    """The bytes of one event of a unit, where `Events` says they are."""
+    module, _ = _DECODERS[protocol_of(protocol)]
+    expand: Callable[[bytes], bytes] = importlib.import_module(module).expand
+    return expand(unit)[offset : offset + length]

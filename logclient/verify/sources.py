@@ -1,0 +1,313 @@
+"""Captures as Spark sees them: the segments of a folder, batches of whole wire units, a DataSource.
+
+The format is in ``docs/formats.md``. A segment is read in pieces of some megabytes by plain reads: a map
+of the file would end the process when a restarted collector cuts a torn record off while we look at it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient._ext import capture as walker
+from logclient.errors import LedgerError
+
+__all__ = ["Batch", "Problem", "Segment", "SegmentReader", "read_header", "segments"]
+
+VERSION = 1
+CHUNK = 16 << 20  # bytes read at a time: some 50,000 single events
+UNITS = 1 << 18  # in one batch
+EXAMPLES = 20  # problems of one kind in one segment that are told apart; the rest is counted
+
+_NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
+_RECORD_HEAD = 8
+_UNIT_HEAD = 27
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+U8 = npt.NDArray[np.uint8]
+
+
+class Segment(NamedTuple):
+    """One file of a capture."""
+
+    listener: str
+    number: int
+    path: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+class Header(NamedTuple):
+    """The first record of a segment."""
+
+    run: str
+    protocol: str
+    listener: str
+    url: str
+    first_arrival: int
+
+
+class Problem(NamedTuple):
+    """Why a capture cannot speak for all that arrived.
+
+    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps) or ``unclosed`` (no
+    end record: the collector was killed, or is still at it).
+    """
+
+    kind: str
+    segment: str
+    offset: int
+    reason: str
+
+
+class Batch(NamedTuple):
+    """Whole wire units of one segment, in the order of the file. Valid until the next one is asked for."""
+
+    data: memoryview
+    base: int  # where `data` starts in the file
+    ordinal: int  # units of this segment before the first one here
+    offset: I64  # of the raw bytes in `data`
+    length: I64
+    arrival: U64
+    stream: U64
+    received_us: I64
+    direction: U8
+
+
+def segments(directory: str) -> list[Segment]:
+    """The segments of a capture, by listener and number.
+
+    Raises:
+        LedgerError: no such folder, or nothing of a capture in it.
+    """
+    found = []
+    try:
+        for entry in os.scandir(directory):
+            match = _NAME.fullmatch(entry.name)
+            if match and entry.is_file():
+                found.append(Segment(match["listener"], int(match["number"]), entry.path, entry.stat().st_size))
+    except OSError as error:
+        raise LedgerError(f"capture: {directory}: {error.strerror}") from error
+    if not found:
+        raise LedgerError(f"capture: {directory} has no segment: their names are <listener>-<nnnnnn>.cap")
+    return sorted(found)
+
+
+def read_header(segment: Segment) -> Header | None:
+    """The header of a segment, None when there is none that can be read.
+
+    Raises:
+        LedgerError: the file cannot be opened, or is of another version.
+    """
+    try:
+        with open(segment.path, "rb") as file:
+            data = file.read(_RECORD_HEAD + 65536)
+    except OSError as error:
+        raise LedgerError(f"capture: {segment.path}: {error.strerror}") from error
+    for kind, offset, length in walker.walk(data, limit=1).others[:1]:
+        if kind == walker.SEGMENT:
+            return _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length], segment.path)
+    return None
+
+
+def _header(payload: bytes, path: str) -> Header | None:
+    version = int.from_bytes(payload[1:5], "little")
+    if version != VERSION:
+        raise LedgerError(f"capture: {path} has version {version}: only {VERSION} is known")
+    try:
+        fields = json.loads(payload[5:])
+        return Header(
+            str(fields["run"]),
+            str(fields["protocol"]),
+            str(fields["listener"]),
+            str(fields["url"]),
+            int(fields["first_arrival"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class SegmentReader:
+    """Iterate over one segment: batches of units; afterwards, what was wrong and how it ended.
+
+    Args:
+        start, end: byte offsets of records; to the size of the file as it is now, when not given.
+        units: at most so many in a batch.
+        chunk: bytes read at a time; more when a record is longer.
+
+    Attributes:
+        problems: at most `EXAMPLES` of each kind; ``counts`` has how many there were.
+        peers: stream -> peer, filled as its records come by.
+    """
+
+    def __init__(
+        self, segment: Segment, *, start: int = 0, end: int | None = None, units: int = UNITS, chunk: int = CHUNK
+    ) -> None:
+        self.segment = segment
+        self.header: Header | None = None
+        self.peers: dict[int, str] = {}
+        self.problems: list[Problem] = []
+        self.counts = {"damage": 0, "gap": 0, "unclosed": 0}
+        self.units = 0
+        self.closed = ""  # the reason in the end record
+        self.first_arrival = 0  # 0: not known
+        self.next_arrival = 0
+        self._start = start
+        self._end = segment.size if end is None else end
+        self._limit = units
+        self._chunk = max(chunk, 64)
+        self._end_at = -1
+
+    def _problem(self, kind: str, offset: int, reason: str) -> None:
+        self.counts[kind] += 1
+        if self.counts[kind] <= EXAMPLES:
+            self.problems.append(Problem(kind, self.segment.name, offset, reason))
+
+    def __iter__(self) -> Iterator[Batch]:
+        with open(self.segment.path, "rb", buffering=0) as file:
+            yield from self._read(file)
+        if self._end_at < 0 and self._start == 0:
+            self._problem("unclosed", self._end, "no end record")
+
+    def _read(self, file: IO[bytes]) -> Iterator[Batch]:
+        base = self._start
+        left = self._end - base
+        file.seek(base)
+        buffer = bytearray(min(self._chunk, max(left, 1)))
+        filled = 0
+        while True:
+            view = memoryview(buffer)
+            while left and filled < len(buffer):
+                n = file.readinto(view[filled : filled + left])  # type: ignore[attr-defined]
+                if not n:
+                    left = 0  # it was cut while we read
+                    break
+                filled += n
+                left -= n
+            data = view[:filled]
+            at = 0
+            while True:
+                walk = walker.walk(data, at, limit=self._limit)
+                at = walk.end
+                yield from self._take(data, base, walk)
+                if walk.stop != walker.LIMIT:
+                    break
+            if walk.stop == walker.LENGTH:
+                self._stuck(file, data[at:], base + at)
+                return
+            rest = filled - at
+            if not left:
+                return  # what is left of a record is a torn tail: the segment has no end record then
+            need = _RECORD_HEAD + (int.from_bytes(data[at : at + 4], "little") if rest >= 4 else 0)
+            if need > rest + left:
+                return
+            tail = bytes(data[at:])
+            if need > len(buffer):
+                buffer = bytearray(need)
+            buffer[:rest] = tail
+            base += at
+            filled = rest
+
+    def _stuck(self, file: IO[bytes], data: memoryview, offset: int) -> None:
+        """A length that cannot be: a tail of zeros is what a crash of the machine leaves, else damage."""
+        length = int.from_bytes(data[:4], "little")
+        if length == 0 and not any(data):
+            while piece := file.read(1 << 20):
+                if piece.strip(b"\0"):
+                    break
+            else:
+                return
+        self._problem("damage", offset, f"a record of {length} bytes: nothing behind it can be read")
+
+    def _take(self, data: memoryview, base: int, walk: walker.Walk) -> Iterator[Batch]:
+        offset = np.frombuffer(walk.offset, np.int64)
+        arrival = np.frombuffer(walk.arrival, np.uint64)
+        ends = []
+        for kind, at, length in walk.others:
+            where = base + at
+            if self._end_at >= 0:
+                self._problem("damage", where, "a record after the end record")
+            payload = data[at + _RECORD_HEAD : at + _RECORD_HEAD + length]
+            if kind == walker.STREAM:
+                self.peers[int.from_bytes(payload[1:9], "little")] = bytes(payload[9:]).decode("utf-8", "replace")
+            elif kind == walker.SEGMENT:
+                header = _header(bytes(payload), self.segment.path)
+                if where or header is None:
+                    self._problem("damage", where, "a second header" if where else "a header that is not JSON")
+                else:
+                    self.header = header
+                    self.first_arrival = self.next_arrival = header.first_arrival
+            elif kind == walker.END:
+                self._end_at = where
+                self.closed = bytes(payload[9:]).decode("utf-8", "replace")
+                ends.append((at, int.from_bytes(payload[1:9], "little")))
+            elif kind == walker.BAD_CRC:
+                self._problem("damage", where, f"CRC of a record of {length} bytes is wrong")
+            else:
+                self._problem("damage", where, f"a record of {length} bytes and type {payload[0]} is none we know")
+        if len(arrival):
+            # One unsigned comparison finds jumps forward and back; the first unit has the header's word.
+            expected = np.empty_like(arrival)
+            expected[0] = self.next_arrival or int(arrival[0])
+            expected[1:] = arrival[:-1] + np.uint64(1)
+            for i in np.flatnonzero(arrival != expected):
+                at = base + int(offset[i]) - _UNIT_HEAD - _RECORD_HEAD
+                self._problem("gap", at, f"arrival {arrival[i]} where {expected[i]} was due")
+            if not self.first_arrival:
+                self.first_arrival = int(arrival[0])
+            self.next_arrival = int(arrival[-1]) + 1
+            for at, _ in ends:
+                if offset[-1] > at:
+                    self._problem("damage", base + at, "units after the end record")
+        for at, following in ends:
+            if self.next_arrival and following != self.next_arrival:
+                self._problem("gap", base + at, f"the end says arrival {following} where {self.next_arrival} was due")
+            self.next_arrival = following
+        if len(arrival):
+            ordinal = self.units
+            self.units += len(arrival)
+            yield Batch(
+                data,
+                base,
+                ordinal,
+                offset,
+                np.frombuffer(walk.length, np.int64),
+                arrival,
+                np.frombuffer(walk.stream, np.uint64),
+                np.frombuffer(walk.received_us, np.int64),
+                np.frombuffer(walk.direction, np.uint8),
+            )
+
+
+def continuity(segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool) -> list[Problem]:
+    """What only the neighbours of a segment can tell: a missing segment, an arrival that does not follow.
+
+    Args:
+        facts, previous: of this segment and of the one before it of the same listener, as `SegmentReader`
+            has them: ``number``, ``first_arrival``, ``next_arrival``, ``closed``.
+        last: whether no further segment follows.
+    """
+    problems = []
+
+    def gap(reason: str) -> None:
+        problems.append(Problem("gap", segment.name, 0, reason))
+
+    due_number = previous["number"] + 1 if previous else 1
+    due_arrival = previous["next_arrival"] if previous else 1
+    if segment.number != due_number:
+        gap(f"segment {segment.number} where {due_number} was due")
+    if facts["first_arrival"] and due_arrival and facts["first_arrival"] != due_arrival:
+        gap(f"arrival {facts['first_arrival']} where {due_arrival} was due")
+    if last and facts["closed"] == "rotated":
+        gap("it was rotated, and the segment that follows is missing")
+    return problems

@@ -1,0 +1,539 @@
+"""From the results of the reduce tasks to the verdict: sums, order across buckets, words, exit code.
+
+The words are those of Jepsen's checks of queues. Each sequence that a producer made has exactly one of
+``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown``; an event
+may be ``duplicated`` and ``reordered`` besides, and ``unexpected`` and ``unknown`` also count distinct ids
+beyond all that was made. ``docs/verify.md`` has them as a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logclient.errors import ConfigError, ExitCode
+from logclient.verify import compare
+from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Plan
+from logclient.verify.decode import protocol_of
+from logclient.verify.ledger import ACKED, DROPPED, LAST_SEQUENCE, I64, Ledger, Producer, intersect, length, subtract, union
+from logclient.verify.sources import Problem, Segment, continuity
+
+__all__ = ["Counts", "Latency", "Limits", "ProducerVerdict", "Tally", "Verdict"]
+
+FORMAT = 1
+
+#: Protocols whose promise includes order.
+ORDERED = ("lumberjack", "logjam")
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+
+
+class Counts(NamedTuple):
+    """How many of each. ``duplicated`` counts the copies beyond the first, all others count ids."""
+
+    events: int = 0
+    ok: int = 0
+    lost: int = 0
+    missing: int = 0
+    recovered: int = 0
+    duplicated: int = 0
+    unexpected: int = 0
+    corrupted: int = 0
+    reordered: int = 0
+    dropped: int = 0
+    unknown: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Latency(NamedTuple):
+    """From ``send`` to the collector's write, microseconds by both clocks; within 1.6 % but for ``max``."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: int
+
+
+class ProducerVerdict(NamedTuple):
+    """One producer, or all that belongs to none (``producer`` is empty then)."""
+
+    producer: str
+    protocol: str
+    url: str
+    identity: str
+    order: str  # "checked", or "not checked" where events have no ids
+    closed: bool
+    counts: Counts
+    gaps: int
+    latency: Latency | None
+
+
+class Gap(NamedTuple):
+    """Consecutive events that never arrived."""
+
+    producer: str
+    first: int
+    events: int
+
+
+class Limits(NamedTuple):
+    """More than this many, or more than this share of all events, breaks the promise. None = any number."""
+
+    missing: str | None = None
+    duplicated: str | None = None
+    dropped: str | None = None
+
+    @classmethod
+    def read(cls, **given: int | str | None) -> Limits:
+        """Check ``100`` and ``"0.1%"``.
+
+        Raises:
+            ConfigError: neither a count nor a share.
+        """
+        limits = {}
+        for word, value in given.items():
+            text = None if value is None else str(value)
+            if text is not None:
+                number = text.removesuffix("%")
+                whole = number == text
+                if not (number.isascii() and number.replace(".", "", 0 if whole else 1).isdigit()):
+                    raise ConfigError(f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%")
+            limits[word] = text
+        return cls(**limits)
+
+    def broken(self, counts: Counts) -> list[str]:
+        out = []
+        for word, text in zip(self._fields, self, strict=True):
+            n: int = getattr(counts, word)
+            if text is None:
+                continue
+            most = float(text[:-1]) / 100 * counts.events if text.endswith("%") else int(text)
+            if n > most:
+                out.append(f"{n:,} {word}, more than {text}")
+        return out
+
+
+class Verdict(NamedTuple):
+    """What the comparison found. ``to_json`` is documented in ``docs/verify.md``."""
+
+    exit_code: ExitCode
+    sentence: str
+    broken: tuple[str, ...]
+    counts: Counts
+    producers: tuple[ProducerVerdict, ...]
+    gaps: int
+    longest_gaps: tuple[Gap, ...]
+    latency: Latency | None
+    order: str  # "checked", "not checked", or "partly"
+    examples: dict[str, list[dict[str, Any]]]
+    undecodable: dict[str, int]
+    undecoded: list[dict[str, Any]]
+    capture: dict[str, Any]
+    ledger: dict[str, Any]
+    problems: tuple[str, ...]
+    limits: Limits
+    seconds: dict[str, float]
+
+    @property
+    def ok(self) -> bool:
+        """Exit code 0."""
+        return self.exit_code == ExitCode.OK
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, tuple) and hasattr(value, "_asdict"):
+                return {key: plain(item) for key, item in value._asdict().items()}
+            if isinstance(value, dict):
+                return {key: plain(item) for key, item in value.items()}
+            if isinstance(value, list | tuple):
+                return [plain(item) for item in value]
+            return int(value) if isinstance(value, ExitCode) else value
+
+        out: dict[str, Any] = {"version": FORMAT, **plain(self)}
+        return out
+
+
+class _Sum:
+    """What is added up for one producer."""
+
+    def __init__(self) -> None:
+        self.states = np.zeros(8, np.int64)  # of the sequences it made
+        self.beyond = {"unexpected": 0, "unknown": 0}  # distinct ids beyond those
+        self.sent = [0, 0]  # lost, missing: those that were listed
+        self.duplicated = 0
+        self.reordered = 0
+        self.cells: dict[int, int] = {}
+        self.longest_us = 0
+        self.gaps = 0
+
+    def counts(self, doubt: bool) -> Counts:
+        states = self.states.copy()
+        if doubt:
+            # A hole in the capture may hide what was sent, not what never was.
+            for code, n in zip((LOST, MISSING), self.sent, strict=True):
+                states[code] -= n
+                states[UNKNOWN] += n
+        named = dict(zip(STATES, states.tolist(), strict=True))
+        for word, n in self.beyond.items():
+            named[word] += n
+        return Counts(events=int(states.sum()), duplicated=self.duplicated, reordered=self.reordered, **named)
+
+
+def _latency(cells: dict[int, int], longest: int) -> Latency | None:
+    if not cells:
+        return None
+    index = np.array(sorted(cells), np.int64)
+    counts = np.array([cells[i] for i in index.tolist()], np.int64)
+    reach = np.cumsum(counts)
+    total = int(reach[-1])
+    values = {}
+    for word, q in QUANTILES:
+        at = int(np.searchsorted(reach, max(1, int(np.ceil(q * total)))))
+        values[word] = min(round(compare.cell_value(int(index[at])), 1), float(longest))
+    return Latency(count=total, max=longest, **values)
+
+
+class Tally:
+    """Takes the rows of the reduce tasks and makes the verdict of them. Runs on the driver.
+
+    Args:
+        plan, packed: as the tasks had them.
+        again: runs a second pass: ``again(buckets, later)`` gives the rows of it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        packed: Ledger,
+        again: Callable[[frozenset[int], dict[tuple[int, int], int]], Iterable[dict[str, Any]]],
+    ) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.producers: list[Producer] = packed.producers
+        self.again = again
+        self.sums = [_Sum() for _ in self.producers]
+        self.strangers = 0
+        self.order: dict[int, dict[int, tuple[int, bool, I64, I64]]] = {}
+        self.gap_rows: dict[int, dict[str, Any]] = {}
+        self.facts: list[dict[str, Any]] = []
+        self.files: list[str] = []
+        self.seen_unlisted: dict[int, list[I64]] = {}
+        self.examples: dict[str, list[tuple[Any, ...]]] = {}
+        self.second_passes = 0
+
+    def take(self, row: dict[str, Any]) -> None:
+        """One row of `compare.RESULTS`."""
+        kind = row["kind"]
+        if kind == "file":
+            self.files.append(row["head"])
+            return
+        head = json.loads(row["head"])
+        if kind == "fact":
+            self.facts.append(head)
+        elif kind == "order":
+            self.order.setdefault(row["key"], {})[row["listener"]] = (
+                head["min"],
+                head["cut"],
+                np.frombuffer(row["offs"], np.int32).astype(np.int64),
+                np.frombuffer(row["xs"], np.int64),
+            )
+        elif kind == "phantom" and head["p"] < 0:
+            self.strangers += head["unexpected"]
+            for word, found in head["examples"].items():
+                self._examples(word, [tuple(example) for example in found])
+        else:
+            self._producer(kind, head, row)
+
+    def _producer(self, kind: str, head: dict[str, Any], row: dict[str, Any]) -> None:
+        p = head["p"]
+        total = self.sums[p]
+        name = self.producers[p].producer
+        if kind == "again":
+            total.reordered += head["reordered"]
+            self._examples("reordered", [(name, s, None, listener, x, 1) for s, listener, x in head["examples"]])
+            return
+        for word, found in head["examples"].items():
+            self._examples(word, [(name, s, None, listener, x, copies) for s, listener, x, copies in found])
+        if kind == "phantom":
+            inside_unexpected, inside_unknown = head["inside"]
+            total.states -= np.array(head["was"])
+            total.states[UNEXPECTED] += inside_unexpected
+            total.states[UNKNOWN] += inside_unknown
+            total.beyond["unexpected"] += head["unexpected"] - inside_unexpected
+            total.beyond["unknown"] += head["unknown"] - inside_unknown
+            if row["xs"]:
+                self.seen_unlisted.setdefault(p, []).append(np.frombuffer(row["xs"], np.int64))
+            return
+        total.states += np.array(head["counts"])
+        total.duplicated += head["duplicated"]
+        if kind == "pool":
+            total.sent[0] += head["counts"][LOST]
+            total.sent[1] += head["counts"][MISSING]
+            return
+        total.sent[0] += head["sent"][0]
+        total.sent[1] += head["sent"][1]
+        total.reordered += head["reordered"]
+        if head["gaps"]:
+            self.gap_rows[row["key"]] = {"p": p, **head["gaps"]}
+        if "latency" in head:
+            (longest, _), *cells = head["latency"]
+            total.longest_us = max(total.longest_us, longest)
+            for cell, n in cells:
+                total.cells[cell] = total.cells.get(cell, 0) + n
+
+    def _examples(self, word: str, found: list[tuple[Any, ...]]) -> None:
+        """Keep the first few, by producer and sequence: which ones does not depend on the tasks."""
+        mine = self.examples.setdefault(word, [])
+        mine.extend(found)
+        if len(mine) > 50 * self.plan.examples:
+            self._trim(mine)
+
+    def _trim(self, mine: list[tuple[Any, ...]]) -> None:
+        mine.sort(key=lambda e: (e[0] or "~", -1 if e[1] is None else e[1], e[2] or ""))
+        del mine[self.plan.examples :]
+
+    # -- order across buckets
+
+    def stitch(self, writer: compare._Violations) -> None:
+        """Who is late because of a later bucket."""
+        later: dict[int, int] = {}
+        again: dict[tuple[int, int], int] = {}
+        owner = -1
+        for key in sorted(self.order, reverse=True):
+            p = self.ledger.owner(key)
+            if p != owner:
+                owner = p
+                later = {}
+            rows = self.order[key]
+            late: dict[int, tuple[int, int]] = {}
+            more = False
+            for listener, (_, cut, offs, xs) in rows.items():
+                limit = later.get(listener, NEVER)
+                behind = np.flatnonzero(xs > limit)
+                more |= cut and len(behind) == len(xs)
+                for i in behind.tolist():
+                    late.setdefault(int(offs[i]), (listener, int(xs[i])))
+            if more:
+                for listener in rows:
+                    again[key, listener] = later.get(listener, NEVER)
+            elif late:
+                self._late(p, key, late, writer)
+            for listener, (minimum, *_) in rows.items():
+                later[listener] = min(later.get(listener, NEVER), minimum)
+        if again:
+            self.second_passes += 1
+            for row in self.again(frozenset(key for key, _ in again), again):
+                self.take(row)
+
+    def _late(self, p: int, key: int, late: dict[int, tuple[int, int]], writer: compare._Violations) -> None:
+        base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
+        self.sums[p].reordered += len(late)
+        offs = np.array(sorted(late), np.int64)
+        ranges = union(np.stack((offs, offs), axis=1)) + base
+        writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
+        name = self.producers[p].producer
+        self._examples("reordered", [(name, base + off, None, *late[off], 1) for off in offs[: self.plan.examples].tolist()])
+
+    # -- what no bucket knows
+
+    def unlisted(self, writer: compare._Violations) -> None:
+        """Sequences outside all live buckets: nothing is listed there, so intervals are enough."""
+        live = self.ledger.live
+        for p, producer in enumerate(self.producers):
+            last = producer.last
+            if not last:
+                continue
+            low, high = np.searchsorted(live, self.ledger.bases[p : p + 2])
+            whole = np.array([[1, last]], np.int64)
+            if producer.identity == "id":
+                if high - low == self.ledger.bases[p + 1] - self.ledger.bases[p]:
+                    continue
+                first = ((live[low:high] - self.ledger.bases[p]) << self.ledger.bits) + 1
+                taken = union(np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1))
+            else:
+                taken = union(self.ledger.spans_of(p)[:, 1:3])
+            region = subtract(whole, taken)
+            if not len(region):
+                continue
+            rows = self.ledger.fates_of(p)
+            acked = union(rows[rows[:, 3] == ACKED][:, 1:3])
+            stronger = union(rows[rows[:, 3] > DROPPED][:, 1:3])
+            dropped = intersect(region, subtract(union(rows[rows[:, 3] == DROPPED][:, 1:3]), stronger))
+            region = subtract(region, dropped)
+            unknown = intersect(region, np.array([[producer.horizon + 1, LAST_SEQUENCE + 1]], np.int64))
+            region = subtract(region, unknown)
+            lost = intersect(region, acked)
+            missing = subtract(region, lost)
+            seen = union(np.concatenate(self.seen_unlisted[p])[:, None].repeat(2, axis=1)) if p in self.seen_unlisted else None
+            for word, ranges in (("dropped", dropped), ("unknown", unknown), ("lost", lost), ("missing", missing)):
+                self.sums[p].states[STATES.index(word)] += length(ranges)
+                if seen is not None:
+                    ranges = subtract(ranges, seen)
+                writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
+                if word != "dropped":
+                    some = ranges[: self.plan.examples, 0].tolist()
+                    self._examples(word, [(producer.producer, s, None, -1, 0, 0) for s in some])
+
+    # -- the whole
+
+    def doubts(self) -> tuple[list[Problem], set[str]]:
+        """Why the captures cannot speak for everything, and the protocols that this touches."""
+        problems: list[Problem] = []
+        doubtful: set[str] = set()
+        by_listener: dict[int, list[dict[str, Any]]] = {}
+        for fact in self.facts:
+            by_listener.setdefault(fact["index"], []).append(fact)
+        for facts in by_listener.values():
+            facts.sort(key=lambda fact: int(fact["number"]))
+            found = False
+            previous = None
+            for i, fact in enumerate(facts):
+                segment = Segment(fact["listener"], fact["number"], fact["name"], fact["size"])
+                mine = [Problem(*problem) for problem in fact["problems"]]
+                told = {kind: sum(problem.kind == kind for problem in mine) for kind in fact["counts"]}
+                for kind, n in fact["counts"].items():
+                    if n > told[kind]:
+                        mine.append(Problem(kind, fact["name"], 0, f"{n - told[kind]:,} more of this kind"))
+                if not fact["header"]:
+                    mine.append(Problem("damage", fact["name"], 0, "no header that can be read"))
+                mine += continuity(segment, fact, previous, i == len(facts) - 1)
+                previous = fact
+                problems += mine
+                found |= bool(mine)
+            if found:
+                named = {protocol_of(fact["protocol"]) for fact in facts if fact["protocol"]}
+                doubtful |= named or {protocol_of(producer.protocol) for producer in self.producers}
+        return problems, doubtful
+
+    def gaps(self) -> tuple[list[int], list[Gap]]:
+        """Gaps of each producer, joined where buckets meet, and the longest of all."""
+        counts = [0] * len(self.producers)
+        longest: list[Gap] = []
+        open_: tuple[int, int, int, int] | None = None  # key of its last bucket, producer, first, events
+
+        def close() -> None:
+            nonlocal open_
+            if open_ is not None:
+                _, p, first, events = open_
+                counts[p] += 1
+                longest.append(Gap(self.producers[p].producer, first, events))
+                open_ = None
+
+        for key in sorted(self.gap_rows):
+            row = self.gap_rows[key]
+            p, n = row["p"], row["n"]
+            if open_ is not None and not (open_[0] == key - 1 and open_[1] == p and row["left"]):
+                close()
+            if row["left"]:
+                first, events = (open_[2], open_[3]) if open_ is not None else (row["first"], 0)
+                open_ = (key, p, first, events + row["left"])
+                if row["left"] < n:
+                    close()
+            counts[p] += row["inside"]
+            longest += [Gap(self.producers[p].producer, first, size) for first, size in row["longest"]]
+            if row["right"]:
+                open_ = (key, p, row["first"] + n - row["right"], row["right"])
+            if len(longest) > 4096:
+                longest = sorted(longest, key=lambda gap: (-gap.events, gap))[:5]
+        close()
+        return counts, sorted(longest, key=lambda gap: (-gap.events, gap))[:5]
+
+    def verdict(self, limits: Limits) -> Verdict:
+        """Add everything up; `stitch` and `unlisted` come before."""
+        problems, doubtful = self.doubts()
+        gap_counts, longest = self.gaps()
+        total = Counts(unexpected=self.strangers)
+        verdicts = []
+        cells: dict[int, int] = {}
+        broken_order = 0
+        for p, (producer, mine) in enumerate(zip(self.producers, self.sums, strict=True)):
+            counts = mine.counts(protocol_of(producer.protocol) in doubtful)
+            total = total.plus(counts)
+            if protocol_of(producer.protocol) in ORDERED and producer.protocol != "logjam+push":
+                broken_order += counts.reordered
+            for cell, n in mine.cells.items():
+                cells[cell] = cells.get(cell, 0) + n
+            verdicts.append(
+                ProducerVerdict(
+                    producer.producer,
+                    producer.protocol,
+                    producer.url,
+                    producer.identity,
+                    "checked" if producer.identity == "id" else "not checked",
+                    producer.closed,
+                    counts,
+                    gap_counts[p],
+                    _latency(mine.cells, mine.longest_us),
+                )
+            )
+        if self.strangers:
+            verdicts.append(
+                ProducerVerdict("", "", "", "", "not checked", False, Counts(unexpected=self.strangers), 0, None)
+            )
+        broken = [f"{n:,} {word}" for word in ("lost", "corrupted", "unexpected") if (n := getattr(total, word))]
+        if broken_order:
+            broken.append(f"{broken_order:,} reordered")
+        broken += limits.broken(total)
+        code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if total.unknown else ExitCode.OK
+        for mine_ in self.examples.values():
+            self._trim(mine_)
+        undecodable: dict[str, int] = {}
+        for fact in self.facts:
+            for word, n in fact["undecodable"].items():
+                undecodable[word] = undecodable.get(word, 0) + n
+        orders = {x.order for x in verdicts if x.producer}
+        listeners = sorted({fact["listener"] for fact in self.facts})
+        return Verdict(
+            exit_code=code,
+            sentence=_sentence(code, broken, total, bool(doubtful)),
+            broken=tuple(broken),
+            counts=total,
+            producers=tuple(verdicts),
+            gaps=sum(gap_counts),
+            longest_gaps=tuple(longest),
+            latency=_latency(cells, max((x.longest_us for x in self.sums), default=0)),
+            order="partly" if len(orders) > 1 else orders.pop() if orders else "not checked",
+            examples={},
+            undecodable=undecodable,
+            undecoded=[row for fact in self.facts for row in fact["undecoded"]][: self.plan.examples],
+            capture={
+                "listeners": listeners,
+                "segments": len(self.facts),
+                "bytes": sum(fact["size"] for fact in self.facts),
+                "units": sum(fact["units"] for fact in self.facts),
+                "acks": sum(fact["acks"] for fact in self.facts),
+                "events": sum(fact["events"] for fact in self.facts),
+                "complete": not problems,
+            },
+            ledger={
+                "producers": len(self.producers),
+                "listed": sum(producer.events for producer in self.producers),
+                "complete": all(x.closed and not x.problems for x in self.producers),
+            },
+            problems=(
+                *(f"capture: {x.segment} at byte {x.offset}: {x.kind}: {x.reason}" for x in problems),
+                *(f"ledger: {problem}" for producer in self.producers for problem in producer.problems),
+            ),
+            limits=limits,
+            seconds={},
+        )
+
+
+def _sentence(code: ExitCode, broken: list[str], counts: Counts, doubt: bool) -> str:
+    if code == ExitCode.BROKEN:
+        return f"The promise is broken: {', '.join(broken)}, of {counts.events:,} events."
+    if code == ExitCode.UNREACHABLE:
+        why = "the capture is not complete" if doubt else "a ledger was not closed"
+        return f"It cannot be told: {counts.unknown:,} of {counts.events:,} events are unknown, because {why}."
+    if not counts.events:
+        return "The promise holds, but nothing was sent."
+    rest = [f"{n:,} {word}" for word in ("missing", "dropped", "recovered", "duplicated", "reordered") if (n := getattr(counts, word))]
+    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{'' if not rest else '; ' + ', '.join(rest)}."

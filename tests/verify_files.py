@@ -1,0 +1,170 @@
+"""Ledgers, captures and Lumberjack windows written by a few plain lines, for the tests of the verifier.
+
+Nothing of the package is used: docs/formats.md alone says what the bytes are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+
+def event_id(producer: str, seq: int) -> str:
+    return f"{producer}{seq:012x}"
+
+
+def xxh64(data: bytes, seed: int = 42) -> int:
+    return xxhash.xxh64_intdigest(data, seed=seed)
+
+
+def body(ident: str | None, text: str, *, carrier: str = "both", user: str | None = None) -> bytes:
+    """A JSON object with an id in its carriers: ``both``, ``metadata``, ``event`` or ``none``."""
+    fields = f'{{"message":{json.dumps(text)}'
+    if user is not None:
+        fields += f',"event":{{"id":{json.dumps(user)}}}'
+    elif ident is not None:
+        if carrier in ("both", "metadata"):
+            fields += f',"@metadata":{{"_id":"{ident}"}}'
+        if carrier in ("both", "event"):
+            fields += f',"event.id":"{ident}"'
+    return (fields + "}").encode()
+
+
+def window(bodies: Sequence[bytes], *, compress: bool = False) -> bytes:
+    """A Lumberjack version 2 window."""
+    frames = b"".join(b"2J" + struct.pack(">II", i, len(raw)) + raw for i, raw in enumerate(bodies, 1))
+    if compress:
+        packed = zlib.compress(frames)
+        frames = b"2C" + struct.pack(">I", len(packed)) + packed
+    return b"2W" + struct.pack(">I", len(bodies)) + frames
+
+
+# -- ledger
+
+
+def ranges(seqs: Iterable[int]) -> list[list[int]]:
+    out: list[list[int]] = []
+    for seq in sorted(seqs):
+        if out and out[-1][1] + 1 == seq:
+            out[-1][1] = seq
+        else:
+            out.append([seq, seq])
+    return out
+
+
+def open_line(producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack") -> dict[str, Any]:
+    return {
+        "t": "open", "version": 1, "producer": producer, "part": part, "protocol": protocol,
+        "url": f"{protocol}://127.0.0.1:5044", "identity": identity, "pid": 1, "host": "h", "at_us": 1,
+    }  # fmt: skip
+
+
+def batch_line(events: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """`events` are (sequence, created_us, hash), rising."""
+    base = events[0][1] if events else 0
+    return {
+        "t": "batch",
+        "seqs": ranges(seq for seq, _, _ in events),
+        "n": len(events),
+        "base": base,
+        "created": base64.b64encode(b"".join(struct.pack("<i", at - base) for _, at, _ in events)).decode(),
+        "hashes": base64.b64encode(b"".join(struct.pack("<Q", h) for _, _, h in events)).decode(),
+    }
+
+
+def ids_line(events: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    """`events` are (sequence, the user's id), rising."""
+    packed = b"".join(struct.pack("<QQ", xxh64(user.encode()), xxh64(user.encode(), 43)) for _, user in events)
+    return {
+        "t": "ids", "seqs": ranges(seq for seq, _ in events), "n": len(events), "ids": base64.b64encode(packed).decode()
+    }  # fmt: skip
+
+
+def outcome_line(status: str, seqs: Iterable[int], reason: str = "") -> dict[str, Any]:
+    return {"t": "outcome", "at_us": 5, "status": status, "reason": reason, "seqs": ranges(seqs)}
+
+
+def dropped_line(seqs: Iterable[int]) -> dict[str, Any]:
+    return {"t": "dropped", "at_us": 5, "reason": "overflow", "seqs": ranges(seqs)}
+
+
+def close_line(last: int, acked: int = 0, handed: int = 0, failed: int = 0, dropped: int = 0) -> dict[str, Any]:
+    return {
+        "t": "close", "at_us": 9, "last": last, "acked": acked, "handed": handed,
+        "failed": {"rejected": failed} if failed else {}, "dropped": {"overflow": dropped} if dropped else {},
+    }  # fmt: skip
+
+
+def encode_line(line: dict[str, Any] | bytes) -> bytes:
+    return line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def write_part(folder: Path, producer: str, part: int, lines: Iterable[dict[str, Any] | bytes]) -> Path:
+    """`bytes` are written as they are: damage, or a torn line."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{producer}-{part:04d}.ledger"
+    path.write_bytes(b"".join(map(encode_line, lines)))
+    return path
+
+
+# -- capture
+
+
+def record(payload: bytes) -> bytes:
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+
+
+def header_record(listener: str, number: int, first_arrival: int, protocol: str = "lumberjack", run: str = "r") -> bytes:
+    fields = {
+        "run": run, "protocol": protocol, "listener": listener, "url": f"{protocol}://127.0.0.1:5044",
+        "segment": number, "first_arrival": first_arrival,
+    }  # fmt: skip
+    return record(b"\x01" + struct.pack("<I", 1) + json.dumps(fields).encode())
+
+
+def stream_record(stream: int, peer: str) -> bytes:
+    return record(b"\x02" + struct.pack("<Q", stream) + peer.encode())
+
+
+def unit_record(arrival: int, raw: bytes, *, direction: int = 0, stream: int = 1, received_us: int = 0) -> bytes:
+    return record(b"\x03" + struct.pack("<BBQQq", direction, 0, stream, arrival, received_us) + raw)
+
+
+def end_record(next_arrival: int, reason: str = "closed") -> bytes:
+    return record(b"\x04" + struct.pack("<Q", next_arrival) + reason.encode())
+
+
+def write_segments(
+    folder: Path,
+    listener: str,
+    units: Sequence[tuple[bytes, int, int]],
+    *,
+    per_segment: int = 0,
+    closed: bool = True,
+    protocol: str = "lumberjack",
+) -> list[Path]:
+    """A whole capture of one listener; `units` are (raw, direction, received_us)."""
+    folder.mkdir(exist_ok=True)
+    size = per_segment or max(len(units), 1)
+    pieces = [units[i : i + size] for i in range(0, len(units), size)] or [[]]
+    paths = []
+    arrival = 1
+    for number, piece in enumerate(pieces, 1):
+        data = [header_record(listener, number, arrival, protocol), stream_record(1, "127.0.0.1:9")]
+        for raw, direction, received_us in piece:
+            data.append(unit_record(arrival, raw, direction=direction, received_us=received_us))
+            arrival += 1
+        last = number == len(pieces)
+        if closed or not last:
+            data.append(end_record(arrival, "closed" if last else "rotated"))
+        path = folder / f"{listener}-{number:06d}.cap"
+        path.write_bytes(b"".join(data))
+        paths.append(path)
+    return paths

@@ -1,0 +1,258 @@
+"""Random histories for the verifier: what some producers wrote down, and what arrived of it, well and badly."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests import verify_files as files
+from tests.oracle.verify import Arrival, Part, Result, judge
+
+LISTENERS = ("a", "b", "c")
+HUGE = (1 << 48) - 1
+
+
+class Sent(NamedTuple):
+    """One copy of an event on its way."""
+
+    listener: str
+    raw: bytes
+    arrival: Arrival
+
+
+class History:
+    """One producer: its ledger, and the copies of its events in the order in which each listener got them."""
+
+    def __init__(
+        self, rng: random.Random, *, anonymous: float = 0.0, users: float = 0.0, protocol: str = "lumberjack"
+    ) -> None:
+        self.rng = rng
+        self.producer = rng.randbytes(10).hex()
+        self.protocol = protocol
+        self.identity = "none" if rng.random() < anonymous else "id"
+        self.users = users if self.identity == "id" else 0.0
+        self.bodies: dict[int, bytes] = {}
+        self.user_ids: dict[int, str] = {}
+        self.parts: dict[int, Part] = {}
+        self.raw_parts: dict[int, list[dict[str, Any] | bytes]] = {}
+        self._ledger()
+        self.sent: list[Sent] = []
+        self._arrivals()
+
+    # -- ledger
+
+    def _body(self, seq: int, text: str) -> bytes:
+        if self.identity == "none":
+            return files.body(None, text)
+        if seq in self.user_ids:
+            return files.body(None, text, user=self.user_ids[seq])
+        carrier = self.rng.choice(("both", "metadata", "event"))
+        return files.body(files.event_id(self.producer, seq), text, carrier=carrier)
+
+    def _ledger(self) -> None:
+        rng = self.rng
+        n = rng.choice((0, 1, 2, 3, 5, 8, 9, 13, 20, 30, rng.randint(31, 70)))
+        unlisted = rng.choice((0, 0, 0, 0.1, 0.5))
+        fates: dict[int, str] = {}
+        lines: list[dict[str, Any] | None] = []
+        todo: list[int] = []
+        for seq in range(1, n + 1):
+            if rng.random() < unlisted:
+                fates[seq] = rng.choice(("dropped", "dropped", "failed", ""))
+            else:
+                if rng.random() < self.users:
+                    self.user_ids[seq] = rng.choice((f"user-{rng.getrandbits(60)}", f"shared-{rng.randint(1, 3)}"))
+                text = f"line {rng.randint(1, 6)}" if self.identity == "none" else f"{seq} {rng.getrandbits(40)}"
+                self.bodies[seq] = self._body(seq, text)
+                fates[seq] = rng.choices(("acked", "handed", "failed", ""), (20, 2, 1, 1))[0]
+                todo.append(seq)
+        while todo:
+            size = rng.randint(1, 9)
+            piece, todo = todo[:size], todo[size:]
+            lines.append(files.batch_line([(s, 1_000_000 + 10 * s, files.xxh64(self.bodies[s])) for s in piece]))
+            with_user = [(s, self.user_ids[s]) for s in piece if s in self.user_ids]
+            if with_user:
+                lines.append(files.ids_line(with_user))
+        by_fate: dict[str, list[int]] = {}
+        for seq, fate in fates.items():
+            by_fate.setdefault(fate, []).append(seq)
+        by_fate.pop("", None)
+        for fate, seqs in by_fate.items():
+            rng.shuffle(seqs)
+            cut = rng.randint(0, len(seqs))
+            for some in (seqs[:cut], seqs[cut:]):
+                if some:
+                    line = files.dropped_line(some) if fate == "dropped" else files.outcome_line(fate, some)
+                    lines.insert(rng.randint(0, len(lines)), line)
+        if fates and rng.random() < 0.05:  # two words for one event: the stronger one holds
+            lines.append(files.outcome_line("failed", rng.sample(sorted(fates), 1)))
+        torn: bytes | None = None
+        ending = rng.random()
+        if ending < 0.1:
+            lines.append({"t": "stopped", "reason": "disk full"})
+            if rng.random() < 0.5:
+                lines.append(files.close_line(n + rng.choice((0, 0, 1, 7))))
+        elif ending < 0.75:
+            lines.append(files.close_line(n + (rng.choice((0, 3)) if rng.random() < 0.1 else 0)))
+        elif ending < 0.88 and lines:
+            whole = files.encode_line(lines.pop() or {})
+            torn = whole[: rng.randint(1, len(whole) - 1)]
+        if rng.random() < 0.04:
+            lines.insert(rng.randint(0, len(lines)), None)
+        self._split(lines, torn)
+
+    def _split(self, lines: list[dict[str, Any] | None], torn: bytes | None) -> None:
+        rng = self.rng
+        cuts = sorted(rng.randint(0, len(lines)) for _ in range(rng.choice((0, 0, 1, 2))))
+        pieces = [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
+        for number, piece in enumerate(pieces, 1):
+            mine: list[dict[str, Any] | None] = [
+                files.open_line(self.producer, number, self.identity, self.protocol), *piece
+            ]  # fmt: skip
+            raw: list[dict[str, Any] | bytes] = [
+                rng.choice((b"{nonsense\n", b'{"t":"batch","seqs":[[9,2]],"n":1}\n', b"[]\n")) if line is None else line
+                for line in mine
+            ]
+            last = number == len(pieces)
+            if last and torn is not None:
+                raw.append(torn)
+            self.parts[number] = Part(mine, last and torn is not None)
+            self.raw_parts[number] = raw
+        if len(pieces) > 1 and rng.random() < 0.05:
+            gone = rng.randint(1, len(pieces) - 1)
+            del self.parts[gone], self.raw_parts[gone]
+
+    # -- arrivals
+
+    def _copy(self, listener: str, seq: int, raw: bytes) -> Sent:
+        user = None
+        if seq in self.user_ids:
+            text = self.user_ids[seq].encode()
+            user = files.xxh64(text), files.xxh64(text, 43)
+        ours = self.identity == "id" and user is None
+        return Sent(listener, raw, Arrival(listener, self.producer if ours else "", seq if ours else 0, files.xxh64(raw), user))
+
+    def _arrivals(self) -> None:
+        rng = self.rng
+        bad = rng.choice((0.0, 0.02, 0.1, 0.4))
+        many = rng.random() < 0.3  # more than one listener
+        wild = rng.random() < 0.1  # any order
+        sent = []
+        for seq, raw in sorted(self.bodies.items()):
+            if rng.random() < bad:
+                continue
+            listener = rng.choice(LISTENERS) if many and rng.random() < 0.3 else LISTENERS[0]
+            copies = 1 + (rng.randint(1, 3) if rng.random() < bad else 0)
+            for _ in range(copies):
+                mine = self._body(seq, f"{seq} other") if rng.random() < bad / 3 else raw
+                sent.append(self._copy(listener, seq, mine))
+                if many and rng.random() < 0.5:
+                    listener = rng.choice(LISTENERS)
+        for _ in range(rng.choice((0, 0, 1, 2)) if bad else 0):  # what was not sent
+            seq = rng.choice((0, 1, 2, 5, len(self.bodies), len(self.bodies) + 1, len(self.bodies) + 9, HUGE))
+            if self.identity == "id" and seq not in self.bodies:
+                for _ in range(rng.choice((1, 1, 2))):
+                    sent.insert(rng.randint(0, len(sent)), self._copy(rng.choice(LISTENERS), seq, self._body(seq, "phantom")))
+        for _ in range(int(len(sent) * bad)):  # moved, near and far
+            i = rng.randrange(len(sent))
+            item = sent.pop(i)
+            sent.insert(rng.choice((i + 1, i + 2, rng.randint(0, len(sent)), 0)), item)
+        if wild:
+            rng.shuffle(sent)
+        self.sent = sent
+
+
+class World:
+    """Many histories in one ledger folder and one capture folder, and the oracle's word on them."""
+
+    def __init__(self, seed: int, n: int, *, anonymous: float = 0.0, users: float = 0.0, unclosed: str = "") -> None:
+        rng = self.rng = random.Random(seed)
+        self.unclosed = unclosed
+        # Only Lumberjack can be decoded: another name stands for producers that a doubt does not touch.
+        self.histories = [
+            History(
+                rng, anonymous=anonymous, users=users, protocol="logjam" if unclosed and rng.random() < 0.3 else "lumberjack"
+            )
+            for _ in range(n)
+        ]
+        queues = [list(reversed(history.sent)) for history in self.histories if history.sent]
+        self.merged: list[Sent] = []
+        while queues:  # a few producers at a time, so that units mix them
+            which = rng.randrange(min(len(queues), 8))
+            for _ in range(rng.randint(1, 6)):
+                if queues[which]:
+                    self.merged.append(queues[which].pop())
+            if not queues[which]:
+                queues.pop(which)
+        for _ in range(n // 20):
+            self.merged.insert(rng.randint(0, len(self.merged)), self._stranger())
+
+    def _stranger(self) -> Sent:
+        rng = self.rng
+        listener = rng.choice(LISTENERS)
+        kind = rng.randint(0, 2)
+        if kind == 0:
+            producer, seq = f"{rng.randint(1, 5):020x}", rng.randint(1, 3)
+            raw = files.body(files.event_id(producer, seq), "stranger")
+            return Sent(listener, raw, Arrival(listener, producer, seq, files.xxh64(raw)))
+        if kind == 1:
+            text = f"stranger-{rng.randint(1, 5)}"
+            raw = files.body(None, "stranger", user=text)
+            user = files.xxh64(text.encode()), files.xxh64(text.encode(), 43)
+            return Sent(listener, raw, Arrival(listener, "", 0, files.xxh64(raw), user))
+        raw = files.body(None, f"stranger {rng.randint(1, 5)}")
+        return Sent(listener, raw, Arrival(listener, "", 0, files.xxh64(raw)))
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """The ledger's and the capture's folder."""
+        rng = self.rng
+        ledger, capture = folder / "ledger", folder / "capture"
+        for history in self.histories:
+            for number, lines in history.raw_parts.items():
+                files.write_part(ledger, history.producer, number, lines)
+        for listener in LISTENERS:
+            mine = [sent.raw for sent in self.merged if sent.listener == listener]
+            units: list[tuple[bytes, int, int]] = []
+            at = 2_000_000
+            while mine:
+                size = rng.choice((1, 1, 2, 5, 20))
+                piece, mine = mine[:size], mine[size:]
+                at += rng.randint(0, 50)
+                units.append((files.window(piece, compress=rng.random() < 0.3), 0, at))
+                units.append((b"2A\0\0\0\1", 1, at))
+            files.write_segments(
+                capture, listener, units, per_segment=max(3, len(units) // rng.randint(1, 4)), closed=listener != self.unclosed
+            )
+        return ledger, capture
+
+    def expected(self) -> Result:
+        ledgers = {history.producer: history.parts for history in self.histories}
+        doubtful = ["lumberjack"] if self.unclosed else []
+        return judge(ledgers, [sent.arrival for sent in self.merged], doubtful)
+
+
+def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, int]]]) -> list[str]:
+    """Where a verdict and the oracle differ, a line each.
+
+    Args:
+        found: word -> (producer, sequence), from the verdict's violations.
+    """
+    out = []
+    mine = {x.producer: x for x in verdict.producers if x.producer}
+    strangers = sum(x.counts.unexpected for x in verdict.producers if not x.producer)
+    if strangers != expected.strangers:
+        out.append(f"strangers: {strangers}, the oracle says {expected.strangers}")
+    for producer, counts in expected.counts.items():
+        has = mine[producer].counts._asdict()
+        wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
+        if mine[producer].gaps != expected.gaps[producer]:
+            wrong["gaps"] = (mine[producer].gaps, expected.gaps[producer])
+        if wrong:
+            out.append(f"{producer}: {wrong}")
+    for word in ("lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "duplicated", "reordered"):
+        if found.get(word, set()) != expected.ids.get(word, set()):
+            more = sorted(found.get(word, set()) - expected.ids.get(word, set()))[:3]
+            less = sorted(expected.ids.get(word, set()) - found.get(word, set()))[:3]
+            out.append(f"ids of {word}: too many {more}, too few {less}")
+    return out

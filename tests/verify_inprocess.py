@@ -1,0 +1,58 @@
+"""The verifier's stages in this process, without Spark: the same tasks, and a sort for the shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from logclient.verify import compare, job, ledger
+
+
+class InProcess:
+    """Stands in for `job._Spark`."""
+
+    cores = 2
+
+    def pack(self, parts: list[Any], work: str) -> list[list[dict[str, Any]]]:
+        groups = [parts[i : i + 3] for i in range(0, len(parts), 3)]
+        return [ledger.pack(group, index, work) for index, group in enumerate(groups)]
+
+    def compare(
+        self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        batches = [b for task in range(len(plan.tasks)) for b in compare.map_task(plan.work, task, only)]
+        table = pa.Table.from_batches(batches, compare.ARRIVALS)
+        for part in range(plan.partitions):
+            rows = table.filter(pa.compute.equal(table["part"], part))
+            rows = rows.sort_by([("key", "ascending"), ("listener", "ascending"), ("x", "ascending")])
+            for batch in compare.reduce_task(rows.to_batches(max_chunksize=7), plan.work, later):
+                yield from batch.to_pylist()
+
+
+class Session:
+    """Stands in for `job.Session`."""
+
+    def __init__(self, *_: Any) -> None:
+        self.spark = None
+
+    def stop(self) -> None:
+        pass
+
+
+def run(monkeypatch: Any, ledger_folder: Path, capture_folder: Path, **options: Any) -> Any:
+    """`job.run` without Spark."""
+    monkeypatch.setattr(job, "Session", Session)
+    monkeypatch.setattr(job, "_Spark", lambda _: InProcess())
+    return job.run(ledger_folder, capture_folder, **options)
+
+
+def found(out: Path) -> dict[str, set[tuple[str, int]]]:
+    """Word -> (producer, sequence) of a verdict's violations; strangers left out."""
+    ids: dict[str, set[tuple[str, int]]] = {}
+    for word, ident in job.violations(out):
+        if not ident.startswith("~"):
+            ids.setdefault(word, set()).add((ident[:20], int(ident[20:], 16)))
+    return ids
