@@ -47,6 +47,19 @@ static const lc_key lc_keys[KEYS] = {
 /* Set in the threads of a sender: what they log is never shipped. */
 static LC_THREAD int lc_own_thread = 0;
 
+/* What the last document of this thread had in these places, and what it was made from: bytes and numbers
+ * only, compared before they are used. */
+typedef struct {
+    int64_t minute;          /* since 1970, plus 1; 0: none yet */
+    char stamp[24];          /* 2026-01-01T12:34: */
+    int64_t pid, thread;
+    uint32_t size;           /* of text; 0: none yet */
+    uint8_t process_n, thread_n;
+    char process_name[32], thread_name[32];
+    char text[256];          /* the four process.* fields */
+} lc_recent;
+static LC_THREAD lc_recent lc_last;
+
 /* 0: stands for itself; 'u': \u00XX; 1: not ASCII; else the letter behind the backslash. */
 static const uint8_t lc_escape[256] = {
     'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
@@ -181,6 +194,38 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
     }
 }
 
+/* A whole string that has nothing odd, without a loop; else, and when it is longer, lc_quote1. */
+static inline uint8_t *lc_quote_short(uint8_t *to, const uint8_t *from, size_t n) {
+    if (n >= 8 && n <= 16) {
+        uint64_t v, w;
+        memcpy(&v, from, 8);
+        memcpy(&w, from + n - 8, 8);
+        if (!((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))) {
+            memcpy(to, &v, 8);
+            memcpy(to + n - 8, &w, 8);
+            return to + n;
+        }
+    } else if (n >= 4 && n < 8) {
+        uint32_t v, w;
+        memcpy(&v, from, 4);
+        memcpy(&w, from + n - 4, 4);
+        if (!(lc_odd8(v | (uint64_t)w << 32) & (UINT64_MAX / 255 * 0x80))) {
+            memcpy(to, &v, 4);
+            memcpy(to + n - 4, &w, 4);
+            return to + n;
+        }
+    }
+    return lc_quote1(to, from, n);
+}
+
+/* A key of ours and an ASCII string. */
+static inline uint8_t *lc_field(uint8_t *to, int key, const void *from, size_t n) {
+    memcpy(to, lc_keys[key].text, 32);
+    to = lc_quote_short(to + lc_keys[key].n + 5, (const uint8_t *)from, n);
+    *to = '"';
+    return to + 1;
+}
+
 static inline uint8_t *lc_quote2(uint8_t *to, const uint16_t *from, size_t n, int *bad) {
     const uint16_t *end = from + n;
     while (from < end) {
@@ -282,23 +327,16 @@ static inline uint8_t *lc_float(uint8_t *to, double v) {
     return NULL;
 }
 
-/* 2026-01-01T12:34:56.789012Z from microseconds since 1970; the years 0 to 9999. 27 bytes. */
-static inline uint8_t *lc_time(uint8_t *to, int64_t us) {
-    int64_t seconds = us / 1000000, days;
-    uint32_t micro, left, era, day, year, month;
-    us -= seconds * 1000000;
-    if (us < 0) {
-        us += 1000000;
-        seconds--;
-    }
-    micro = (uint32_t)us;
-    days = seconds / 86400;
-    seconds -= days * 86400;
-    if (seconds < 0) {
-        seconds += 86400;
+/* 2026-01-01T12:34: from minutes since 1970; the years 1 to 9999. 17 bytes. */
+static inline void lc_minute(char *to, int64_t minutes) {
+    int64_t days = minutes / 1440;
+    uint32_t left, era, day, year, month;
+    minutes -= days * 1440;
+    if (minutes < 0) {
+        minutes += 1440;
         days--;
     }
-    left = (uint32_t)seconds;
+    left = (uint32_t)minutes;
     /* Years are counted from 1 March 0000, so that the leap day is the last one. */
     days += 719468;
     era = (uint32_t)(days / 146097);
@@ -316,15 +354,35 @@ static inline uint8_t *lc_time(uint8_t *to, int64_t us) {
     to[7] = '-';
     memcpy(to + 8, lc_pairs + 2 * (day + 1), 2);
     to[10] = 'T';
-    memcpy(to + 11, lc_pairs + 2 * (left / 3600), 2);
+    memcpy(to + 11, lc_pairs + 2 * (left / 60), 2);
     to[13] = ':';
-    memcpy(to + 14, lc_pairs + 2 * (left / 60 % 60), 2);
+    memcpy(to + 14, lc_pairs + 2 * (left % 60), 2);
     to[16] = ':';
-    memcpy(to + 17, lc_pairs + 2 * (left % 60), 2);
+}
+
+/* 2026-01-01T12:34:56.789012Z from microseconds since 1970. 27 bytes. */
+static inline uint8_t *lc_time(uint8_t *to, int64_t us) {
+    lc_recent *last = &lc_last;
+    int64_t minute = us / 60000000;
+    uint32_t rest, second;
+    us -= minute * 60000000;
+    if (us < 0) {
+        us += 60000000;
+        minute--;
+    }
+    if (last->minute != minute + 1) {
+        lc_minute(last->stamp, minute);
+        last->minute = minute + 1;
+    }
+    memcpy(to, last->stamp, 24);
+    rest = (uint32_t)us;
+    second = rest / 1000000;
+    rest -= second * 1000000;
+    memcpy(to + 17, lc_pairs + 2 * second, 2);
     to[19] = '.';
-    memcpy(to + 20, lc_pairs + 2 * (micro / 10000), 2);
-    memcpy(to + 22, lc_pairs + 2 * (micro / 100 % 100), 2);
-    memcpy(to + 24, lc_pairs + 2 * (micro % 100), 2);
+    memcpy(to + 20, lc_pairs + 2 * (rest / 10000), 2);
+    memcpy(to + 22, lc_pairs + 2 * (rest / 100 % 100), 2);
+    memcpy(to + 24, lc_pairs + 2 * (rest % 100), 2);
     to[26] = 'Z';
     return to + 27;
 }
