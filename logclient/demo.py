@@ -664,17 +664,17 @@ def _sentence(
             f"(the collector counted {counts['copies']:,})."
         )
     did = {
-        "discard": "acknowledged and threw away",
-        "swap": "swapped with the next",
-        "duplicate": "kept twice",
-        "corrupt": "flipped a byte of",
-        "add": "invented",
+        "discard": "acknowledged {} and threw them away",
+        "swap": "swapped {} with the next ones",
+        "duplicate": "kept {} twice",
+        "corrupt": "flipped a byte of {}",
+        "add": "invented {}",
     }
     deeds = []
     for fault, times in lied.items():
         events = sum(map(len, times))
         units = f" in {len(times)} units" if len(times) > 1 else ""
-        deeds.append(f"{did[fault]} {events:,} event{'s' if events > 1 else ''}{units}")
+        deeds.append(did[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
     end = "every one was found, and nothing else." if caught else "NOT found to the event."
     return f"the collector {', '.join(deeds)}; {end}"
 
