@@ -285,7 +285,8 @@ class _Shipment:
         self._report(redacted, stats, code)
         if stalled:
             why = "no progress" if stats.connects else "nothing could be reached"
-            last = f": {stats.last_error}" if stats.last_error else ""
+            last = stats.last_error.removeprefix(f"{redacted}: ")
+            last = f": {last}" if last else ""
             print(f"logclient: {redacted}: {why} for {self.timeout:g}s{last}", file=sys.stderr)
         elif interrupted:
             print("logclient: interrupted", file=sys.stderr)

@@ -13,6 +13,7 @@ import pytest
 
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
+from tests import verify_inprocess
 from tests.shared import ROOT
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
@@ -222,12 +223,11 @@ class TestProcesses:
             demo._verify(tmp_path / "none", tmp_path / "none", tmp_path / "out", tmp_path)
 
 
-def in_this_process(spark: Any) -> demo.Verify:
-    """Judge on the session that all tests share; in the demo itself it is a process of its own."""
-    from logclient.verify import job
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
+    """Judge without Spark, by the same stages; in the demo itself it is a process of its own."""
 
     def verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
-        verdict = job.run(ledger, capture, out=checked, spark=spark)
+        verdict = verify_inprocess.run(monkeypatch, ledger, capture, out=checked)
         return verdict.exit_code, verdict.to_json()["counts"]
 
     return verify
@@ -254,18 +254,19 @@ def check(folder: Path, events: int, out: str) -> None:
     for run in runs:
         assert run["protocol"] == "lumberjack"
         assert run["troubles"] == []
-        assert Path(run["report"]).read_text().startswith("<!doctype html>")
+        assert Path(run["report"]).read_text().lower().startswith("<!doctype html>")
         assert run["name"] in out
     assert "verdict.json" in out
 
 
-@pytest.mark.spark
 def test_the_whole_of_it_in_small(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
-    code = demo.run([str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process(spark))
+    code = demo.run(
+        [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process(monkeypatch)
+    )
     out = capsys.readouterr().out
     assert code == ExitCode.OK, out
     check(tmp_path / "out", 40_000, out)
@@ -286,10 +287,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
     check(tmp_path / "out", 200_000, done.stdout)
 
 
-@pytest.mark.spark
-def test_a_verifier_that_finds_nothing_is_caught(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verifier_that_finds_nothing_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo must fail when the verifier is fooled: else it would show nothing."""
 
     def blind(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
