@@ -137,6 +137,7 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us)
+    void lc_prefetch(const void *p)
     long long llrint(double v)
     int isfinite(double v)
 
@@ -1173,6 +1174,7 @@ cdef class Encoder:
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
                 slot[self.slots[i]] = v
+                lc_prefetch(v)
                 i += 1
             elif not PyUnicode_CheckExact(k) or <str> k not in self.standard:
                 if extra[0] < 0:

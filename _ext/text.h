@@ -18,9 +18,11 @@
 #include <intrin.h>
 static __inline unsigned lc_lowest(unsigned mask) { unsigned long i; _BitScanForward(&i, mask); return i; }
 #define LC_THREAD __declspec(thread)
+#define lc_prefetch(p) ((void)(p))
 #else
 #define lc_lowest(mask) ((unsigned)__builtin_ctz(mask))
 #define LC_THREAD __thread
+#define lc_prefetch(p) __builtin_prefetch(p)
 #endif
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */

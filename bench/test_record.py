@@ -44,7 +44,9 @@ def test_exc_info(benchmark):
         for record in FAILING:
             record.exc_text = None
 
-    benchmark.pedantic(lambda: [encode(record) for record in FAILING], setup=forget, rounds=50, warmup_rounds=3)
+    benchmark.pedantic(
+        lambda: [encode(record) for record in FAILING], setup=forget, rounds=50, warmup_rounds=3
+    )
     assert all("ValueError" in record.exc_text for record in FAILING)
 
 
