@@ -1,0 +1,15 @@
+"""Four throw-away protocols, one per kind of acknowledgement, for the contract suite.
+
+=============  ==============================================  =============================
+kind           on the wire                                     the server says
+=============  ==============================================  =============================
+`cumulative`   windows: ``W n``, then n events                 ``A k``: k of the oldest window
+`fifo`         ``E`` events without a number                   a byte for the oldest
+`by_id`        ``E id`` events with a number of the connection a byte and that number
+`none`         ``D`` datagrams                                 nothing
+=============  ==============================================  =============================
+
+A payload is the event's id (32 hex digits), then its body as the caller gave it. Every server may say
+``.`` (alive), ``!`` (go away for ever) and whatever else, which breaks the protocol. `fifo` and
+`by_id` exist twice: in Python, and compiled behind ``lc_hot`` (``fifo.pyx``, ``by_id.pyx``).
+"""

@@ -1,0 +1,174 @@
+"""The compiled cores: built when first needed, and given the words of ``protocols.core``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from logclient._ext.flight import Batch
+from logclient.protocols.core import Alive, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Retry, Wire
+from tests import shared
+from tests.cores.plain import Refused
+
+HERE = Path(__file__).parent
+STOP_FATAL = -3
+PENDING, ACKED = 0, 2
+
+BUILD = """
+import sys
+from Cython.Build import cythonize
+from setuptools import Distribution, Extension
+from setuptools.command.build_ext import build_ext
+name, where, flags = sys.argv[1], sys.argv[2], sys.argv[3].split()
+directives = {
+    "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
+    "freethreading_compatible": True,
+}
+extension = Extension(name, [f"{where}/{name}.pyx"], extra_compile_args=flags)
+modules = cythonize([extension], include_path=[f"{where}/pxd"], compiler_directives=directives, quiet=True)
+command = build_ext(Distribution({"ext_modules": modules}))
+command.build_lib = where
+command.build_temp = f"{where}/{name}.o"
+command.ensure_finalized()
+command.run()
+"""
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        try:
+            import fcntl
+        except ImportError:
+            pass
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@functools.cache
+def load(name: str) -> ModuleType:
+    """The extension `name` of this folder, built once for each state of its sources."""
+    headers = [shared.ROOT / "_ext" / header for header in ("hot.pxd", "hash.pxd")]
+    sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "hot.pxi"]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    digest = hashlib.sha256(b"\0".join(p.read_bytes() for p in [*headers, *sources])).hexdigest()[:16]
+    where = shared.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
+    target = where / f"{name}{suffix}"
+    with _locked(where.parent / ".lock"):
+        if not target.exists():
+            package = where / "pxd" / "logclient" / "_ext"
+            package.mkdir(parents=True, exist_ok=True)
+            for folder in (package, package.parent):
+                (folder / "__init__.pxd").touch()
+            for path in headers:
+                shutil.copy(path, package)
+            for path in sources:
+                shutil.copy(path, where)
+            flags = "/O2" if sys.platform == "win32" else "-O2 -g0"
+            done = subprocess.run(
+                [sys.executable, "-c", BUILD, name, str(where), flags],
+                capture_output=True, text=True, env=shared.clean_environment(),
+            )  # fmt: skip
+            if done.returncode:
+                if "No module named" in done.stderr:
+                    shared.missing("Cython is not installed")
+                raise AssertionError(done.stdout + done.stderr)
+    spec = importlib.util.spec_from_file_location(name, target)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Compiled:
+    """A core around a ``Hot``: tests drive it byte by byte, a pump through ``hot``."""
+
+    def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
+        self._hot: Any = load(name).Hot(producer, inflight, silence)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._told = self._closing = self._silent = False
+
+    @property
+    def hot(self) -> object:
+        return self._hot.capsule
+
+    def connected(self, now: float, random: Callable[[], float]) -> None:
+        self._begin()
+        self._hot.begin(now)
+
+    def connection_lost(self) -> None:
+        self._hot.begin(0.0)
+
+    def credit(self, now: float) -> tuple[int, int]:
+        return (0, 0) if self._closing else self._hot.credit(now)
+
+    def encode(self, batch: Batch, events: int, now: float) -> int:
+        return int(self._hot.encode(batch.capsule, events, now))
+
+    def call(self, kind: str, payload: Any) -> int:
+        raise ValueError(f"call: no {kind!r}")
+
+    def data_to_send(self) -> list[Wire]:
+        data = self._hot.data()
+        return [Wire([data])] if data else []
+
+    def sent(self) -> None:
+        self._hot.sent()
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        self._hot.receive(data, now)
+
+    def receive_eof(self) -> None:
+        pass
+
+    def events_received(self) -> Iterator[CoreEvent]:
+        found, alive, progress = self._hot.outcomes()
+        for first, last, fate in found:
+            ranges = [(first, last)]
+            if fate == PENDING:
+                yield Retry(ranges, "again")
+            else:
+                yield Outcome("acked", "", ranges) if fate == ACKED else Outcome("failed", "rejected", ranges)
+        if progress:
+            yield Progress()
+        elif alive:
+            yield Alive()
+        if self._silent and not self._told:
+            self._told = True
+            yield Fatal(TimeoutError("silence"))
+        if self._hot.over and not self._told:
+            self._told = True
+            forever = self._hot.over == STOP_FATAL
+            yield Fatal(Refused("wrong version") if forever else ValueError("no reply"), forever)
+        if self._closing and not self._hot.awaited:
+            self._closing = False
+            yield CloseWanted()
+
+    def next_timeout(self, now: float) -> float | None:
+        return self._hot.deadline() or None
+
+    def handle_timeout(self, now: float) -> None:
+        timeout = self.next_timeout(now)
+        self._silent = timeout is not None and now >= timeout
+
+    def begin_close(self, now: float) -> None:
+        self._closing = True
+
+
+if __name__ == "__main__":  # build all
+    for each in ("fifo", "by_id"):
+        print(load(each).__file__)

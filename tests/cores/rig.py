@@ -1,0 +1,223 @@
+"""An engine and a server around one of the cores, and the checks that every run ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from logclient._ext.hash import xxh64
+from logclient.delivery.engine import Engine, Limits
+from logclient.delivery.ledger import prepare_directory
+from logclient.delivery.report import Reporter
+from logclient.delivery.stats import Stats
+from logclient.transports.tcp import Tcp
+from tests.cores import plain
+from tests.cores.compiled import Compiled
+from tests.cores.recount import Books, recount
+from tests.cores.server import MemoryServer, MemoryTransport, Server, SocketServer
+
+
+class Setup(NamedTuple):
+    """A core, and how it is driven."""
+
+    kind: str
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{'C' if self.compiled else 'Python'}"
+
+
+SETUPS = [Setup(k) for k in ("cumulative", "fifo", "by_id", "none")]
+SETUPS += [Setup("fifo", True), Setup("by_id", True)]
+
+PLAIN: dict[str, Any] = {
+    "cumulative": plain.Cumulative,
+    "fifo": plain.Fifo,
+    "by_id": plain.ById,
+    "none": plain.NoAcks,
+}
+
+
+def core_for(setup: Setup, producer: bytes, **options: Any) -> Any:
+    if setup.compiled:
+        return Compiled(setup.kind, producer, **options)
+    return PLAIN[setup.kind](producer, **options)
+
+
+class Recorder(Reporter):
+    """Keeps what would be said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+
+    def complain(self, kind: str, text: str, level: int = 30) -> bool:
+        self.lines.append((kind, text))
+        return True
+
+    def of(self, kind: str) -> list[str]:
+        return [text for k, text in self.lines if k == kind]
+
+
+def adds_up(stats: Stats) -> bool:
+    given = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+    return stats.sent == stats.queued + stats.inflight + given and min(stats.queued, stats.inflight) >= 0
+
+
+class Rig:
+    """See the module. `limits` are the engine's; `inflight` and `silence` the core's."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        ledger: Path | None,
+        *,
+        inflight: int = 64,
+        silence: float = 30.0,
+        server: Server | None = None,
+        transport: Any = None,
+        reporter: Reporter | None = None,
+        **limits: Any,
+    ) -> None:
+        self.setup = setup
+        self.ledger = ledger
+        self.server = server or (SocketServer(setup.kind) if setup.compiled else MemoryServer(setup.kind))
+        if transport is None:
+            transport = (
+                MemoryTransport(self.server)
+                if isinstance(self.server, MemoryServer)
+                else Tcp(connect_timeout=5.0)
+            )
+        self.reporter = reporter or Recorder()
+        self.heard: list[Any] = []
+        limits = {"nap": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
+        self.limits = Limits(**limits)
+        self.engine = Engine(
+            lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
+            transport,
+            (self.server.endpoint,),
+            self.limits,
+            ledger=None
+            if ledger is None
+            else (
+                prepare_directory(ledger),
+                {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
+            ),
+            url="test://server",
+            reporter=self.reporter,
+            heard=self.heard.append,
+        )
+        self.bodies: dict[int, bytes] = {}
+        self.finished = False
+
+    @property
+    def lines(self) -> Recorder:
+        assert isinstance(self.reporter, Recorder)
+        return self.reporter
+
+    # -- events
+
+    def put(self, body: bytes = b"", level: int = 2, kind: int = 0) -> int:
+        """One event (with a body of its own unless one is given): its sequence."""
+        body = body or b"event %d" % (len(self.bodies) + 1)
+        seq = self.engine.put(body, level, kind)
+        if seq:
+            self.bodies[seq] = body
+        return seq
+
+    def many(self, n: int, level: int = 2) -> list[int]:
+        return [self.put(level=level) for _ in range(n)]
+
+    def settle(self) -> Stats:
+        """Until everything has its fate."""
+        assert self.engine.flush(20.0) == 0
+        return self.stats()
+
+    def stats(self) -> Stats:
+        stats = self.engine.stats()
+        assert adds_up(stats), stats
+        return stats
+
+    def until(self, what: Callable[[Stats], Any], timeout: float = 20.0) -> Stats:
+        """Until the counts are as wanted."""
+        pause = threading.Event()
+        for _ in range(int(timeout * 500)):
+            stats = self.stats()
+            if what(stats):
+                return stats
+            pause.wait(0.002)
+        raise AssertionError(f"never: {stats}")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look at the counts all the time, from another thread: they must always add up."""
+        wrong: list[Stats] = []
+        looks = 0
+        over = threading.Event()
+
+        def look() -> None:
+            nonlocal looks
+            while not over.is_set() and not wrong:
+                stats = self.engine.stats()
+                looks += 1
+                if not adds_up(stats):
+                    wrong.append(stats)
+                over.wait(0.0005)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        assert not wrong and looks > 1
+
+    # -- the end
+
+    def finish(self, timeout: float = 5.0) -> Stats:
+        """Close, and check what must be true of every run."""
+        if self.finished:
+            return self.stats()
+        self.finished = True
+        try:
+            self.engine.close(timeout)
+        finally:
+            self.server.close()
+        stats = self.stats()
+        assert stats.queued == stats.inflight == 0 and stats.queued_bytes == 0
+        ours = self.engine.producer.hex()
+        arrived = [got for peer in self.server.peers for got in peer.got if got.producer == ours]
+        for got in arrived:
+            assert self.bodies[got.seq] == got.body
+        if self.ledger is not None and list(self.ledger.glob(f"{ours}-*")):
+            self.check_books(stats, arrived)
+        return stats
+
+    def books(self) -> Books:
+        assert self.ledger is not None
+        return recount(self.ledger, self.engine.producer.hex())
+
+    def check_books(self, stats: Stats, arrived: list[Any]) -> None:
+        books = self.books()
+        if books.stopped:
+            return
+        assert books.closed is not None
+        assert books.last == books.closed["last"] == stats.sent
+        assert sorted(books.fates) == list(range(1, stats.sent + 1)), "some event has no fate"
+        assert sum(books.count("acked").values()) == books.closed["acked"] == stats.acked
+        assert sum(books.count("handed").values()) == books.closed["handed"] == stats.handed
+        assert books.count("failed") == books.closed["failed"] == stats.failed
+        assert books.count("dropped") == books.closed["dropped"] == stats.dropped
+        assert books.count("sent") == {}
+        seen = {got.seq for got in arrived}
+        for got in arrived:
+            assert books.hashes[got.seq] == xxh64(got.payload)
+        for seq, (status, _) in books.fates.items():
+            assert status not in ("acked", "handed") or seq in seen or status == "handed", (
+                f"{seq} was never there"
+            )
+            assert status != "dropped" or seq not in seen, f"{seq} was dropped, and is there"

@@ -1,0 +1,833 @@
+"""The contract of delivery, held against every kind of acknowledgement and both pumps.
+
+Each test runs six times: four cores in Python on the Python pump, in memory; two compiled ones on the
+C pump, over sockets. Whatever a test looks at itself, every run ends with ``Rig.finish``: each event
+has exactly one fate, the counts add up, an independent recount of the ledger gives the same numbers,
+and what arrived is what was sent, byte by byte, under the hash in the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.delivery import engine as engine_module
+from logclient.delivery.retry import Backoff
+from tests.cores.plain import POISON
+from tests.cores.rig import SETUPS, Rig, Setup
+from tests.cores.server import PATIENCE, Peer, acknowledge, silent
+
+Make = Callable[..., Rig]
+
+
+def needs(what: Callable[[Setup], bool]) -> Callable[[Any], Any]:
+    """Only for those kinds of acknowledgement that can say what the test is about."""
+
+    def mark(test: Any) -> Any:
+        test.needs = what
+        return test
+
+    return mark
+
+
+def acks(setup: Setup) -> bool:
+    return setup.kind != "none"
+
+
+def judges(setup: Setup) -> bool:
+    """A single event can be refused, or asked for again."""
+    return setup.kind in ("fifo", "by_id")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "setup" in metafunc.fixturenames:
+        wanted = getattr(metafunc.function, "needs", lambda setup: True)
+        metafunc.parametrize("setup", [s for s in SETUPS if wanted(s)], ids=str)
+
+
+@pytest.fixture
+def make(setup: Setup, tmp_path: Path) -> Iterator[Make]:
+    made: list[Rig] = []
+
+    def build(**options: Any) -> Rig:
+        rig = Rig(setup, tmp_path / "run", **options)
+        made.append(rig)
+        return rig
+
+    yield build
+    for rig in made:
+        if not rig.finished:
+            rig.finish(0.5)
+
+
+def queue_only(rig: Rig) -> None:
+    """Nobody listens: events stay queued whatever the protocol."""
+    rig.server.down()
+
+
+# -- ids ----------------------------------------------------------------------------------------------
+
+
+def test_ids_and_sequences(make: Make, setup: Setup) -> None:
+    rig = make()
+    seqs = rig.many(500)
+    assert seqs == list(range(1, 501))
+    stats = rig.settle()
+    got = rig.server.events(500)
+    assert [g.seq for g in got] == seqs
+    assert {g.producer for g in got} == {stats.producer} and len(stats.producer) == 20
+    assert (stats.acked, stats.handed) == ((500, 0) if acks(setup) else (0, 500))
+    assert make().stats().producer != stats.producer
+
+
+@needs(acks)
+def test_a_resend_keeps_the_id(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = silent
+    rig.many(20)
+    first = rig.server.events(20)
+    rig.server.script = acknowledge
+    rig.server.peers[0].cut()
+    rig.settle()
+    assert [g.payload for g in rig.server.peers[1].got] == [g.payload for g in first]
+
+
+# -- counts -------------------------------------------------------------------------------------------
+
+
+def test_counts_add_up_at_every_snapshot(make: Make, setup: Setup) -> None:
+    """Partial acks, cuts, drops and four callers, looked at from a fifth thread all the time."""
+    rig = make(max_events=400, overflow="drop_oldest")
+    cuts = 0
+
+    def script(peer: Peer) -> None:
+        nonlocal cuts
+        peer.ack(max(1, len(peer.waiting) * 2 // 3))
+        if len(peer.got) > 60 and cuts < 8:
+            cuts += 1
+            peer.cut()
+
+    rig.server.script = script
+    lock = threading.Lock()
+
+    def call() -> None:
+        for i in range(50_000):
+            if i >= 1500 and (cuts == 8 or not acks(setup)):
+                return
+            with lock:  # the rig remembers bodies
+                rig.put(level=4 if i % 10 == 0 else 2)
+
+    with rig.watched():
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rig.server.script = acknowledge
+        for peer in rig.server.peers:
+            if peer.open:
+                peer.ack()
+        stats = rig.settle()
+    assert 6000 <= stats.sent == stats.acked + stats.handed + sum(stats.dropped.values())
+    if acks(setup):
+        assert cuts == 8 and stats.resent > 0 and stats.disconnects >= 8
+
+
+def test_what_cannot_be_encoded_fails_alone(make: Make, setup: Setup) -> None:
+    rig = make(max_event_bytes=1000)
+    for i in range(100):
+        rig.put(POISON + b"%d" % i if i % 10 == 3 else b"good %d" % i)
+    rig.put(b"x" * 1001)
+    rig.put(b"\x04", kind=3)  # a tombstone: the caller's thread could not encode it
+    stats = rig.settle()
+    assert stats.failed == {"not_json": 10, "too_large": 1, "unencodable": 1}
+    assert stats.acked + stats.handed == 90
+
+
+def test_nothing_but_poison(make: Make) -> None:
+    rig = make()
+    for i in range(200):
+        rig.put(POISON + b"%d" % i)
+    stats = rig.settle()
+    assert stats.failed == {"not_json": 200} and stats.windows == 0
+
+
+@needs(judges)
+def test_rejected_alone(make: Make, setup: Setup) -> None:
+    rig = make()
+
+    def script(peer: Peer) -> None:
+        while peer.waiting:
+            if peer.waiting[0].seq % 7 == 0:
+                peer.reject()
+            else:
+                peer.ack(1)
+
+    rig.server.script = script
+    rig.many(70)
+    stats = rig.settle()
+    assert (stats.acked, stats.failed) == (60, {"rejected": 10})
+
+
+# -- bounds -------------------------------------------------------------------------------------------
+
+
+@needs(acks)
+def test_max_events_counts_what_is_in_flight(make: Make, setup: Setup) -> None:
+    rig = make(max_events=30, overflow="drop_new")
+    rig.server.script = silent
+    rig.many(30)
+    rig.until(lambda s: s.inflight == 30)
+    assert rig.put() == 0
+    stats = rig.stats()
+    assert (stats.sent, stats.dropped) == (31, {"overflow": 1})
+    rig.server.script = acknowledge
+    rig.server.peer(0).ack()
+    rig.settle()
+    assert rig.put() == 32
+
+
+@needs(acks)
+def test_max_bytes_counts_what_is_kept_for_a_resend(make: Make, setup: Setup) -> None:
+    rig = make(max_bytes=100 * 1024, overflow="drop_new")
+    rig.server.script = silent
+    body = b"x" * 1000
+    while rig.put(body):
+        pass
+    n = len(rig.bodies)
+    assert 90 <= n <= 102
+    peer = rig.server.peer(0)
+    rig.server.events(50)
+    rig.server.down()
+    peer.cut()
+    rig.until(lambda s: s.inflight == 0 and s.disconnects == 1)
+    assert rig.put(body) == 0, "a lost connection makes no room"
+    assert rig.stats().queued_bytes <= 100 * 1024
+    rig.server.script = acknowledge
+    rig.server.up()
+    assert rig.settle().acked == n
+
+
+def test_an_event_that_never_fits_is_too_large(make: Make) -> None:
+    # Not: wait for room for ever, push everything else out, or find an empty queue full.
+    for overflow in ("block", "drop_oldest", "drop_new", "raise"):
+        rig = make(max_bytes=2048, max_event_bytes=4096, overflow=overflow)
+        queue_only(rig)
+        assert rig.put(b"small") == 1
+        assert rig.put(b"x" * 2047) == 2
+        rig.server.up()
+        stats = rig.settle()
+        assert stats.failed == {"too_large": 1} and stats.acked + stats.handed == 1
+        rig.finish()
+
+
+def test_drop_oldest(make: Make) -> None:
+    rig = make(max_events=100, overflow="drop_oldest")
+    queue_only(rig)
+    seqs = rig.many(250)
+    assert seqs == list(range(1, 251))
+    stats = rig.stats()
+    assert stats.queued == 100 and stats.dropped == {"overflow": 150}
+    rig.server.up()
+    rig.settle()
+    assert [g.seq for g in rig.server.events(100)] == seqs[150:]
+
+
+def test_drop_oldest_keeps_errors(make: Make) -> None:
+    rig = make(max_events=100, overflow="drop_oldest")
+    queue_only(rig)
+    errors = [rig.put(level=4 if i % 5 == 0 else 2) for i in range(400)][::5]
+    rig.server.up()
+    rig.settle()
+    seqs = [g.seq for g in rig.server.events(100)]
+    assert seqs == sorted(seqs) and set(errors) <= set(seqs)
+
+
+def test_drop_oldest_lets_errors_push_out_errors(make: Make) -> None:
+    rig = make(max_events=10, overflow="drop_oldest")
+    queue_only(rig)
+    rig.many(30, level=4)
+    assert rig.put(level=2) == 0, "an ordinary one pushes out no error"
+    rig.server.up()
+    rig.settle()
+    assert [g.seq for g in rig.server.events(10)] == list(range(21, 31))
+
+
+def test_a_drop_that_would_not_help_drops_no_neighbour(make: Make) -> None:
+    rig = make(max_bytes=2048, overflow="drop_oldest")
+    queue_only(rig)
+    rig.put(b"e" * 1500, level=4)
+    rig.put(b"small")
+    assert rig.put(b"x" * 1000) == 0
+    rig.server.up()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 2 and stats.dropped == {"overflow": 1}
+
+
+def test_drop_new(make: Make) -> None:
+    rig = make(max_events=100, overflow="drop_new")
+    queue_only(rig)
+    seqs = rig.many(130)
+    assert seqs == [*range(1, 101), *[0] * 30]
+    rig.server.up()
+    rig.settle()
+    assert rig.put() == 131
+    assert [g.seq for g in rig.server.events(101)] == [*range(1, 101), 131]
+
+
+def test_raise_leaves_the_queue_alone(make: Make) -> None:
+    rig = make(max_events=5, overflow="raise")
+    queue_only(rig)
+    assert rig.many(7) == [1, 2, 3, 4, 5, 0, 0]  # the client raises on 0
+    assert rig.stats().dropped == {"overflow": 2}
+
+
+def test_block_waits_for_room(make: Make, setup: Setup) -> None:
+    rig = make(max_events=20, overflow="block")
+    rig.server.down()
+    rig.many(20)
+    done: list[int] = []
+    thread = threading.Thread(target=lambda: done.extend(rig.many(200)))
+    thread.start()
+    rig.until(lambda s: s.queued == 20)
+    assert not done
+    rig.server.up()
+    thread.join(PATIENCE)
+    assert done == list(range(21, 221))
+    assert rig.settle().dropped == {}
+
+
+def test_block_gives_up_in_time(make: Make) -> None:
+    rig = make(max_events=3, overflow="block", block_timeout=0.02)
+    queue_only(rig)
+    assert rig.many(5) == [1, 2, 3, 0, 0]
+    assert rig.stats().dropped == {"overflow": 2}
+
+
+def test_block_ends_with_the_client(make: Make) -> None:
+    rig = make(max_events=3, overflow="block")
+    queue_only(rig)
+    rig.many(3)
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(rig.engine.put(b"one more", 2, 0)))
+    thread.start()
+    rig.engine.close(0.05)
+    thread.join(PATIENCE)
+    assert answers == [0]
+    stats = rig.finish()
+    assert stats.failed == {"closed": 3} and stats.sent == 3
+
+
+# -- order and resend ---------------------------------------------------------------------------------
+
+
+@needs(acks)
+def test_only_the_unacknowledged_are_sent_again_in_order(make: Make, setup: Setup) -> None:
+    rig = make(inflight=200 if setup.kind != "cumulative" else 8)
+    rig.server.script = silent
+    seqs = rig.many(200)
+    peer = rig.server.peer(0)
+    rig.server.events(200)
+    peer.ack(77)
+    rig.until(lambda s: s.acked == 77)  # a partial ack settles its events at once
+    assert rig.stats().inflight == 123
+    rig.server.script = acknowledge
+    peer.cut()
+    stats = rig.settle()
+    assert [g.seq for g in rig.server.peers[1].got] == seqs[77:]
+    assert (stats.acked, stats.resent, stats.disconnects) == (200, 123, 1)
+
+
+@needs(acks)
+def test_acks_before_the_cut_count(make: Make, setup: Setup) -> None:
+    # Said and cut in one breath: what was said still holds.
+    rig = make(inflight=100)
+
+    def script(peer: Peer) -> None:
+        if len(peer.got) >= 10:
+            peer.ack(10)
+            peer.cut()
+            rig.server.script = acknowledge
+
+    rig.server.script = script
+    rig.many(40)
+    rig.settle()
+    first, second = (p.got for p in rig.server.peers[:2])
+    assert [g.seq for g in second] == list(range(11, 41))
+    assert [g.seq for g in first][:10] == list(range(1, 11))
+
+
+@needs(acks)
+def test_fifo_across_requeue(make: Make, setup: Setup) -> None:
+    """New events never pass those that wait for a resend."""
+    rig = make(inflight=10 if setup.kind != "cumulative" else 1, batch_events=10)
+    rig.server.script = silent
+    rig.many(30)
+    peer = rig.server.peer(0)
+    rig.server.events(10)
+    rig.server.down()
+    peer.cut()
+    rig.until(lambda s: s.disconnects == 1)
+    rig.many(30)
+    rig.server.script = acknowledge
+    rig.server.up()
+    rig.settle()
+    assert [g.seq for g in rig.server.peers[1].got] == list(range(1, 61))
+
+
+@needs(acks)
+def test_many_cuts_lose_and_reorder_nothing(make: Make, setup: Setup) -> None:
+    rig = make(inflight=40 if setup.kind != "cumulative" else 3, batch_events=20)
+    cuts = 0
+
+    def script(peer: Peer) -> None:
+        nonlocal cuts
+        if cuts < 15 and len(peer.got) > 20:
+            cuts += 1
+            peer.ack(len(peer.waiting) // 2)
+            peer.reset() if cuts % 3 == 0 else peer.cut()
+        else:
+            peer.ack()
+
+    rig.server.script = script
+    rig.many(1500)
+    stats = rig.settle()
+    assert stats.acked == 1500 and stats.disconnects == 15
+    for peer in rig.server.peers:
+        seqs = [g.seq for g in peer.got]
+        assert seqs == sorted(seqs)
+    firsts = list(dict.fromkeys(g.seq for p in rig.server.peers for g in p.got))
+    assert firsts == list(range(1, 1501))
+
+
+@needs(judges)
+def test_retry_of_single_events(make: Make, setup: Setup) -> None:
+    rig = make()
+    seen: set[int] = set()
+
+    def script(peer: Peer) -> None:
+        while peer.waiting:
+            seq = peer.waiting[0].seq
+            if seq % 10 == 0 and seq not in seen:
+                seen.add(seq)
+                peer.again()
+            else:
+                peer.ack(1)
+
+    rig.server.script = script
+    rig.many(100)
+    stats = rig.settle()
+    assert (stats.acked, stats.resent, stats.connects) == (100, 10, 1)
+
+
+@needs(lambda setup: setup.kind == "by_id")
+def test_acks_out_of_order(make: Make, setup: Setup) -> None:
+    rig = make(inflight=100)
+    rig.server.script = silent
+    rig.many(60)
+    rig.server.events(60)
+    peer = rig.server.peers[0]
+    peer.answer(b"k", [g for g in peer.waiting if g.seq % 3])
+    stats = rig.until(lambda s: s.acked == 40)
+    assert stats.inflight == 20
+    assert rig.engine.flush(0.0) == 20, "what has its fate is not outstanding"
+    rig.server.script = acknowledge
+    peer.cut()
+    rig.settle()
+    assert [g.seq for g in rig.server.peers[1].got] == list(range(3, 61, 3))
+
+
+def test_a_spree_of_small_batches_is_sent_to_its_end(make: Make, setup: Setup) -> None:
+    # More batches than a pump sends between two looks; the last one must not stay behind.
+    rig = make(inflight=256, batch_events=1)
+    rig.server.script = silent
+    queue_only(rig)
+    rig.many(256)
+    rig.server.up()
+    rig.server.events(256)
+    rig.server.peers[0].ack()
+
+
+def test_a_server_that_takes_nothing_for_a_while(make: Make, setup: Setup) -> None:
+    rig = make(max_bytes=64 << 20, inflight=500)
+    rig.server.stuck = True
+    body = bytes(100_000)
+    for _ in range(100):
+        assert rig.put(body)
+    if acks(setup):
+        rig.until(lambda s: s.inflight > 0)
+    with rig.server.changed:
+        rig.server.stuck = False
+        rig.server.changed.notify_all()
+    rig.engine.handoff.wake()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 100 and stats.connects == 1
+
+
+# -- deadlines ----------------------------------------------------------------------------------------
+
+
+@needs(acks)
+def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
+    rig = make(silence=0.05)
+    rig.server.script = silent
+    rig.many(5)
+    rig.server.events(5)
+    rig.server.script = acknowledge
+    stats = rig.settle()
+    assert stats.acked == 5 and stats.disconnects >= 1
+    assert (
+        rig.lines.of("silence")[0] == f"test://server: {where(rig)}: no sign of life from the server in time"
+    )
+
+
+def test_an_idle_connection_is_not_silent(make: Make, setup: Setup) -> None:
+    rig = make(silence=0.02)
+    rig.many(3)
+    rig.settle()
+    threading.Event().wait(0.1)  # longer than the deadline: nothing was awaited
+    rig.many(3)
+    assert rig.settle().connects == 1
+
+
+@needs(acks)
+def test_keep_alives_are_life_but_no_progress(make: Make, setup: Setup) -> None:
+    rig = make(silence=0.1, no_progress=0.4)
+    rig.server.script = silent
+    rig.many(5)
+    rig.server.events(5)
+    peer = rig.server.peers[0]
+    rig.server.script = acknowledge
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.01) and peer.open:
+            peer.alive()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        stats = rig.settle()
+    finally:
+        over.set()
+        thread.join()
+    assert stats.acked == 5
+    assert not rig.lines.of("silence")
+    assert rig.lines.of("stalled")[0].endswith("the server lives, but acknowledges nothing")
+
+
+def where(rig: Rig) -> str:
+    return ":".join(map(str, rig.server.endpoint))
+
+
+# -- retry --------------------------------------------------------------------------------------------
+
+
+def test_full_jitter() -> None:
+    drawn = [0.0, 0.5, 0.999999]
+    for value in drawn:
+        backoff = Backoff(0.1, 30.0, lambda value=value: value)
+        bounds = [min(30.0, 0.1 * 2.0**n) for n in range(100)]
+        assert [backoff.delay() for _ in range(100)] == [pytest.approx(value * b) for b in bounds]
+        backoff.reset()
+        assert backoff.delay() == pytest.approx(value * 0.1)
+
+
+class Watched(Backoff):
+    """Remembers what it was asked for."""
+
+    made: list[Watched]
+
+    def __init__(self, shortest: float, longest: float, random: Callable[[], float]) -> None:
+        super().__init__(shortest, longest, lambda: 1.0)
+        self.delays: list[float] = []
+        self.resets = 0
+        Watched.made.append(self)
+
+    def delay(self) -> float:
+        self.delays.append(super().delay())
+        return self.delays[-1]
+
+    def reset(self) -> None:
+        self.resets += 1
+        super().reset()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    Watched.made = []
+    monkeypatch.setattr(engine_module, "Backoff", Watched)
+    return Watched.made
+
+
+@needs(acks)
+def test_only_an_ack_resets_the_wait(make: Make, setup: Setup, watched: list[Watched]) -> None:
+    rig = make(backoff_min=0.001, backoff_max=0.01)
+
+    def slam(peer: Peer) -> None:
+        peer.cut()
+
+    rig.server.script = slam
+    rig.many(3)
+    rig.server.peer(5)
+    rig.server.script = acknowledge
+    rig.settle()
+    backoff = watched[0]
+    assert backoff.delays[:5] == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.01])
+    rig.until(lambda s: backoff.resets)
+    rig.server.peers[-1].cut()
+    rig.until(lambda s: s.disconnects > 5)
+    rig.server.script = silent
+    rig.many(3)
+    rig.until(lambda s: s.inflight == 3)
+    before = len(backoff.delays)
+    rig.server.script = slam
+    rig.server.peers[-1].cut()
+    rig.until(lambda s: len(backoff.delays) > before)
+    assert backoff.delays[before] == pytest.approx(0.001)
+    rig.server.script = acknowledge
+    rig.settle()
+
+
+def test_nobody_listens(make: Make, setup: Setup, watched: list[Watched]) -> None:
+    rig = make(backoff_min=0.001, backoff_max=0.004)
+    rig.server.down()
+    rig.many(3)
+    rig.until(lambda s: len(watched[0].delays) >= 4)
+    assert watched[0].delays[:4] == pytest.approx([0.001, 0.002, 0.004, 0.004])
+    stats = rig.stats()
+    assert stats.connects == 0 and stats.queued == 3
+    assert stats.last_error == f"test://server: cannot connect to {where(rig)}: connection refused"
+    rig.server.up()
+    assert rig.settle().connects == 1
+
+
+@needs(acks)
+def test_a_server_may_close_an_idle_connection(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.many(3)
+    rig.settle()
+    rig.server.peers[0].cut()
+    rig.until(lambda s: s.disconnects == 1)
+    assert rig.stats().last_error == "", "that is no failure"
+    rig.many(3)
+    assert rig.settle().connects == 2
+
+
+@needs(acks)
+def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Setup) -> None:
+    # The pump has detached a chunk, taken a batch of it, and naps; the server ends it with all acked.
+    rig = make(batch_events=5, nap=10.0)
+    rig.server.down()
+    rig.many(7)
+
+    def script(peer: Peer) -> None:
+        if len(peer.got) == 5:
+            peer.ack()
+            peer.cut()
+            rig.server.script = acknowledge
+
+    rig.server.script = script
+    rig.server.up()
+    rig.until(lambda s: s.disconnects == 1)
+    rig.settle()
+    assert [g.seq for g in rig.server.peers[1].got] == [6, 7]
+
+
+# -- age ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "TURN", 0.02)
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_max_age(make: Make) -> None:
+    rig = make(max_age=0.05)
+    queue_only(rig)
+    rig.many(300)
+    stats = rig.until(lambda s: s.queued == 0)
+    assert stats.failed == {"max_age": 300}
+    rig.server.up()
+    rig.put()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 1
+
+
+@pytest.mark.usefixtures("short_turns")
+@needs(acks)
+def test_max_age_reaches_what_waits_for_a_resend(make: Make, setup: Setup) -> None:
+    rig = make(max_age=0.2, batch_events=20, inflight=20 if setup.kind != "cumulative" else 1)
+    rig.server.script = silent
+    rig.many(50)
+    peer = rig.server.peer(0)
+    rig.server.events(20)
+    rig.server.down()
+    peer.cut()
+    stats = rig.until(lambda s: s.queued + s.inflight == 0)
+    assert stats.failed == {"max_age": 50}
+
+
+# -- fatal --------------------------------------------------------------------------------------------
+
+
+def test_go_away_for_ever(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = lambda peer: peer.say(b"!")
+    rig.many(10)
+    rig.until(lambda s: s.failed or not acks(setup))
+    if not acks(setup):
+        rig.until(lambda s: rig.engine.fatal is not None)
+    rig.many(10)
+    stats = rig.settle()
+    assert stats.connects == 1
+    assert stats.failed.get("fatal", 0) + stats.handed == 20
+    assert stats.last_error == f"test://server: {where(rig)}: wrong version; nothing more will be sent"
+
+
+@pytest.mark.parametrize("said", [b"\x00", b"garbage", b"kkkkkkkkkkkkkkkkkkkkkkk", b"A\xff\xff"])
+def test_garbage_and_acks_for_nothing(make: Make, setup: Setup, said: bytes) -> None:
+    """What a server may not say ends the connection, and nothing is credited twice or to nobody."""
+    rig = make()
+
+    def script(peer: Peer) -> None:
+        peer.say(said)
+        rig.server.script = acknowledge if acks(setup) else silent
+
+    rig.server.script = script
+    rig.many(5)
+    rig.until(lambda s: s.disconnects == 1)
+    rig.put()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 6 and stats.connects == 2
+    if acks(setup) and said != b"kkkkkkkkkkkkkkkkkkkkkkk":
+        assert [g.seq for g in rig.server.peers[1].got] == [1, 2, 3, 4, 5, 6]
+
+
+@needs(acks)
+def test_words_split_at_every_byte(make: Make, setup: Setup) -> None:
+    rig = make()
+    original = Peer.say
+
+    def slowly(peer: Peer, data: bytes) -> None:
+        for i in range(len(data)):
+            original(peer, data[i : i + 1])
+
+    rig.server.script = silent
+    rig.many(12)
+    peer = rig.server.peer(0)
+    rig.server.events(12)
+    peer.say = slowly.__get__(peer)  # type: ignore[method-assign]
+    peer.ack(5)
+    peer.ack()
+    assert rig.settle().acked == 12
+
+
+# -- flush and close ----------------------------------------------------------------------------------
+
+
+def test_flush_counts_what_is_left(make: Make) -> None:
+    rig = make()
+    assert rig.engine.flush(0.0) == 0
+    rig.server.down()
+    rig.many(7)
+    assert rig.engine.flush(0.02) == 7
+    rig.server.up()
+    assert rig.engine.flush(PATIENCE) == 0
+
+
+@needs(acks)
+def test_flush_does_not_wait_for_what_comes_later(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = lambda peer: peer.ack(max(0, 10 - (len(peer.got) - len(peer.waiting))))
+    rig.many(10)
+    waiter = threading.Thread(target=lambda: answers.append(rig.engine.flush(PATIENCE)))
+    answers: list[int] = []
+    waiter.start()
+    rig.many(10)
+    waiter.join(PATIENCE)
+    assert answers == [0] and rig.stats().queued + rig.stats().inflight == 10
+    rig.server.script = acknowledge
+    rig.server.peers[0].ack()
+
+
+def test_flush_from_many_threads(make: Make) -> None:
+    rig = make()
+    rig.many(100)
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(rig.engine.flush(PATIENCE))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+        rig.many(20)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [0] * 8
+
+
+def test_close_delivers_what_is_there(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.many(500)
+    assert rig.engine.close(PATIENCE) == 0
+    stats = rig.finish()
+    assert stats.acked + stats.handed == 500
+
+
+def test_close_is_idempotent_and_final(make: Make) -> None:
+    rig = make()
+    rig.many(10)
+    assert rig.engine.close(5.0) == 0
+    assert rig.engine.close(5.0) == 0
+    assert rig.put() == 0
+    assert rig.engine.flush(1.0) == 0
+    stats = rig.finish()
+    assert (stats.sent, stats.refused, stats.dropped) == (10, 1, {})
+
+
+def test_close_from_many_threads(make: Make) -> None:
+    rig = make()
+    rig.many(50)
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(rig.engine.close(5.0))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [0] * 5
+
+
+def test_close_with_a_dead_server_gives_up(make: Make, setup: Setup) -> None:
+    rig = make(backoff_min=5.0, backoff_max=5.0)
+    rig.server.down()
+    rig.many(10)
+    assert rig.engine.close(0.05) == 10
+    stats = rig.finish()
+    assert stats.failed == {"closed": 10}
+
+
+@needs(acks)
+def test_close_with_a_silent_server_gives_up(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = silent
+    rig.many(10)
+    rig.until(lambda s: s.inflight == 10)
+    assert rig.engine.close(0.05) == 10
+    assert rig.finish().failed == {"closed": 10}
+
+
+def test_close_of_what_was_never_used(make: Make) -> None:
+    rig = make()
+    assert rig.engine.close(1.0) == 0
+    assert rig.finish().connects == 0
+
+
+def test_nothing_happens_before_the_first_event(make: Make) -> None:
+    before = threading.active_count()
+    rig = make()
+    assert threading.active_count() <= before + 1  # the server's own
+    assert rig.server.attempts == 0 and rig.stats().connects == 0
+    assert rig.ledger is not None and not list(rig.ledger.iterdir())
