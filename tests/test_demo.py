@@ -13,7 +13,6 @@ import pytest
 
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
-from tests import verify_inprocess
 from tests.shared import ROOT
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
@@ -218,6 +217,7 @@ class TestProcesses:
             with pytest.raises(LogclientError, match="collector: ended with -9: it said nothing"):
                 one.stop()
 
+    @pytest.mark.spark
     def test_a_verifier_that_cannot(self, tmp_path: Path) -> None:
         with pytest.raises(LogclientError, match="verify: ended with 2: logclient: "):
             demo._verify(tmp_path / "none", tmp_path / "none", tmp_path / "out", tmp_path)
@@ -225,6 +225,8 @@ class TestProcesses:
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
     """Judge without Spark, by the same stages; in the demo itself it is a process of its own."""
+
+    from tests import verify_inprocess
 
     def verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
         verdict = verify_inprocess.run(monkeypatch, ledger, capture, out=checked)
@@ -259,6 +261,7 @@ def check(folder: Path, events: int, out: str) -> None:
     assert "verdict.json" in out
 
 
+@pytest.mark.spark
 def test_the_whole_of_it_in_small(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
     check(tmp_path / "out", 200_000, done.stdout)
 
 
+@pytest.mark.spark
 def test_a_verifier_that_finds_nothing_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo must fail when the verifier is fooled: else it would show nothing."""
 
