@@ -96,6 +96,7 @@ ctypedef struct lc_handoff:
     uint8_t keep_level
     uint8_t closed
     uint8_t state
+    uint8_t urged            # an ERROR has cut a nap short: the next one is slept through
     int attention            # != 0: the caller must call Client._attend() after a put
     uint64_t clock_ticks     # when clock_us was read
     int64_t clock_us         # wall clock, a few microseconds old at most

@@ -179,10 +179,17 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     if list == &h.kept:
         h.kept_events += 1
         h.kept_bytes += room
-    if h.state == SENDER_IDLE or (h.state == SENDER_NAP and (
-            level >= ERROR_LEVEL or h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes)):
-        h.state = SENDER_BUSY
+    if h.state == SENDER_IDLE:
         wake = True
+    elif h.state == SENDER_NAP:
+        if level >= ERROR_LEVEL and not h.urged:
+            # Waking costs the caller a system call: one a nap, however many errors there are.
+            h.urged = True
+            wake = True
+        elif h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes:
+            wake = True
+    if wake:
+        h.state = SENDER_BUSY
     lc_mutex_unlock(&h.mutex)
     if wake:
         lc_wake_set(&h.wake)
@@ -399,6 +406,8 @@ cdef class Handoff:
     def rouse(self):
         """The end of a ``doze``."""
         lc_mutex_lock(&self.h.mutex)
+        if self.h.state == SENDER_NAP:
+            self.h.urged = False         # slept through: an ERROR may cut the next one short
         self.h.state = SENDER_BUSY
         lc_mutex_unlock(&self.h.mutex)
         lc_wake_clear(&self.h.wake)

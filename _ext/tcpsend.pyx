@@ -348,14 +348,16 @@ cdef class TcpPump:
                 # Rounded up: waking a moment early would spin.
                 timeout = <int> (min(limit - now, 1000.0) * 1000.0 + 0.999)
             poll(fds, 2, timeout)
+            now = lc_monotonic()
             lc_mutex_lock(&h.mutex)
             h.state = SENDER_BUSY
+            if fds[1].revents == 0 and now >= self.nap_end:
+                h.urged = False          # a nap slept through: an ERROR may cut the next one short
             lc_mutex_unlock(&h.mutex)
             if fds[1].revents:
                 lc_wake_clear(&h.wake)
                 self.nap_end = 0
             if fds[0].revents:
-                now = lc_monotonic()
                 end = self._receive(fd, now)
                 if end < 0:
                     flight_commit(f)
