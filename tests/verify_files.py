@@ -59,7 +59,9 @@ def ranges(seqs: Iterable[int]) -> list[list[int]]:
     return out
 
 
-def open_line(producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack") -> dict[str, Any]:
+def open_line(
+    producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack"
+) -> dict[str, Any]:
     return {
         "t": "open", "version": 1, "producer": producer, "part": part, "protocol": protocol,
         "url": f"{protocol}://127.0.0.1:5044", "identity": identity, "pid": 1, "host": "h", "at_us": 1,
@@ -81,10 +83,15 @@ def batch_line(events: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
 
 def ids_line(events: Sequence[tuple[int, str]]) -> dict[str, Any]:
     """`events` are (sequence, the user's id), rising."""
-    packed = b"".join(struct.pack("<QQ", xxh64(user.encode()), xxh64(user.encode(), 43)) for _, user in events)
+    packed = b"".join(
+        struct.pack("<QQ", xxh64(user.encode()), xxh64(user.encode(), 43)) for _, user in events
+    )
     return {
-        "t": "ids", "seqs": ranges(seq for seq, _ in events), "n": len(events), "ids": base64.b64encode(packed).decode()
-    }  # fmt: skip
+        "t": "ids",
+        "seqs": ranges(seq for seq, _ in events),
+        "n": len(events),
+        "ids": base64.b64encode(packed).decode(),
+    }
 
 
 def outcome_line(status: str, seqs: Iterable[int], reason: str = "") -> dict[str, Any]:
@@ -95,7 +102,9 @@ def dropped_line(seqs: Iterable[int]) -> dict[str, Any]:
     return {"t": "dropped", "at_us": 5, "reason": "overflow", "seqs": ranges(seqs)}
 
 
-def close_line(last: int, acked: int = 0, handed: int = 0, failed: int = 0, dropped: int = 0) -> dict[str, Any]:
+def close_line(
+    last: int, acked: int = 0, handed: int = 0, failed: int = 0, dropped: int = 0
+) -> dict[str, Any]:
     return {
         "t": "close", "at_us": 9, "last": last, "acked": acked, "handed": handed,
         "failed": {"rejected": failed} if failed else {}, "dropped": {"overflow": dropped} if dropped else {},
@@ -121,7 +130,9 @@ def record(payload: bytes) -> bytes:
     return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
 
 
-def header_record(listener: str, number: int, first_arrival: int, protocol: str = "lumberjack", run: str = "r") -> bytes:
+def header_record(
+    listener: str, number: int, first_arrival: int, protocol: str = "lumberjack", run: str = "r"
+) -> bytes:
     fields = {
         "run": run, "protocol": protocol, "listener": listener, "url": f"{protocol}://127.0.0.1:5044",
         "segment": number, "first_arrival": first_arrival,
@@ -133,7 +144,9 @@ def stream_record(stream: int, peer: str) -> bytes:
     return record(b"\x02" + struct.pack("<Q", stream) + peer.encode())
 
 
-def unit_record(arrival: int, raw: bytes, *, direction: int = 0, stream: int = 1, received_us: int = 0) -> bytes:
+def unit_record(
+    arrival: int, raw: bytes, *, direction: int = 0, stream: int = 1, received_us: int = 0
+) -> bytes:
     return record(b"\x03" + struct.pack("<BBQQq", direction, 0, stream, arrival, received_us) + raw)
 
 

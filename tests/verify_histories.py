@@ -1,4 +1,4 @@
-"""Random histories for the verifier: what some producers wrote down, and what arrived of it, well and badly."""
+"""Random histories for the verifier: what some producers wrote down, and what arrived of it."""
 
 from __future__ import annotations
 
@@ -62,15 +62,21 @@ class History:
                 fates[seq] = rng.choice(("dropped", "dropped", "failed", ""))
             else:
                 if rng.random() < self.users:
-                    self.user_ids[seq] = rng.choice((f"user-{rng.getrandbits(60)}", f"shared-{rng.randint(1, 3)}"))
-                text = f"line {rng.randint(1, 6)}" if self.identity == "none" else f"{seq} {rng.getrandbits(40)}"
+                    self.user_ids[seq] = rng.choice(
+                        (f"user-{rng.getrandbits(60)}", f"shared-{rng.randint(1, 3)}")
+                    )
+                text = (
+                    f"line {rng.randint(1, 6)}" if self.identity == "none" else f"{seq} {rng.getrandbits(40)}"
+                )
                 self.bodies[seq] = self._body(seq, text)
                 fates[seq] = rng.choices(("acked", "handed", "failed", ""), (20, 2, 1, 1))[0]
                 todo.append(seq)
         while todo:
             size = rng.randint(1, 9)
             piece, todo = todo[:size], todo[size:]
-            lines.append(files.batch_line([(s, 1_000_000 + 10 * s, files.xxh64(self.bodies[s])) for s in piece]))
+            lines.append(
+                files.batch_line([(s, 1_000_000 + 10 * s, files.xxh64(self.bodies[s])) for s in piece])
+            )
             with_user = [(s, self.user_ids[s]) for s in piece if s in self.user_ids]
             if with_user:
                 lines.append(files.ids_line(with_user))
@@ -111,7 +117,9 @@ class History:
                 files.open_line(self.producer, number, self.identity, self.protocol), *piece
             ]  # fmt: skip
             raw: list[dict[str, Any] | bytes] = [
-                rng.choice((b"{nonsense\n", b'{"t":"batch","seqs":[[9,2]],"n":1}\n', b"[]\n")) if line is None else line
+                rng.choice((b"{nonsense\n", b'{"t":"batch","seqs":[[9,2]],"n":1}\n', b"[]\n"))
+                if line is None
+                else line
                 for line in mine
             ]
             last = number == len(pieces)
@@ -131,7 +139,11 @@ class History:
             text = self.user_ids[seq].encode()
             user = files.xxh64(text), files.xxh64(text, 43)
         ours = self.identity == "id" and user is None
-        return Sent(listener, raw, Arrival(listener, self.producer if ours else "", seq if ours else 0, files.xxh64(raw), user))
+        return Sent(
+            listener,
+            raw,
+            Arrival(listener, self.producer if ours else "", seq if ours else 0, files.xxh64(raw), user),
+        )
 
     def _arrivals(self) -> None:
         rng = self.rng
@@ -153,7 +165,10 @@ class History:
             seq = rng.choice((0, 1, 2, 5, len(self.bodies), len(self.bodies) + 1, len(self.bodies) + 9, HUGE))
             if self.identity == "id" and seq not in self.bodies:
                 for _ in range(rng.choice((1, 1, 2))):
-                    sent.insert(rng.randint(0, len(sent)), self._copy(rng.choice(LISTENERS), seq, self._body(seq, "phantom")))
+                    sent.insert(
+                        rng.randint(0, len(sent)),
+                        self._copy(rng.choice(LISTENERS), seq, self._body(seq, "phantom")),
+                    )
         for _ in range(int(len(sent) * bad)):  # moved, near and far
             i = rng.randrange(len(sent))
             item = sent.pop(i)
@@ -166,13 +181,18 @@ class History:
 class World:
     """Many histories in one ledger folder and one capture folder, and the oracle's word on them."""
 
-    def __init__(self, seed: int, n: int, *, anonymous: float = 0.0, users: float = 0.0, unclosed: str = "") -> None:
+    def __init__(
+        self, seed: int, n: int, *, anonymous: float = 0.0, users: float = 0.0, unclosed: str = ""
+    ) -> None:
         rng = self.rng = random.Random(seed)
         self.unclosed = unclosed
         # Only Lumberjack can be decoded: another name stands for producers that a doubt does not touch.
         self.histories = [
             History(
-                rng, anonymous=anonymous, users=users, protocol="logjam" if unclosed and rng.random() < 0.3 else "lumberjack"
+                rng,
+                anonymous=anonymous,
+                users=users,
+                protocol="logjam" if unclosed and rng.random() < 0.3 else "lumberjack",
             )
             for _ in range(n)
         ]
@@ -222,7 +242,11 @@ class World:
                 units.append((files.window(piece, compress=rng.random() < 0.3), 0, at))
                 units.append((b"2A\0\0\0\1", 1, at))
             files.write_segments(
-                capture, listener, units, per_segment=max(3, len(units) // rng.randint(1, 4)), closed=listener != self.unclosed
+                capture,
+                listener,
+                units,
+                per_segment=max(3, len(units) // rng.randint(1, 4)),
+                closed=listener != self.unclosed,
             )
         return ledger, capture
 
@@ -250,7 +274,17 @@ def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, 
             wrong["gaps"] = (mine[producer].gaps, expected.gaps[producer])
         if wrong:
             out.append(f"{producer}: {wrong}")
-    for word in ("lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "duplicated", "reordered"):
+    for word in (
+        "lost",
+        "missing",
+        "recovered",
+        "corrupted",
+        "dropped",
+        "unexpected",
+        "unknown",
+        "duplicated",
+        "reordered",
+    ):
         if found.get(word, set()) != expected.ids.get(word, set()):
             more = sorted(found.get(word, set()) - expected.ids.get(word, set()))[:3]
             less = sorted(expected.ids.get(word, set()) - found.get(word, set()))[:3]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from logclient.verify import compare, job, ledger
+from logclient.verify import compare, gather, job, ledger
 
 
 class InProcess:
@@ -23,10 +24,10 @@ class InProcess:
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
     ) -> Iterator[dict[str, Any]]:
-        batches = [b for task in range(len(plan.tasks)) for b in compare.map_task(plan.work, task, only)]
+        batches = [b for task in range(len(plan.tasks)) for b in gather.map_task(plan.work, task, only)]
         table = pa.Table.from_batches(batches, compare.ARRIVALS)
         for part in range(plan.partitions):
-            rows = table.filter(pa.compute.equal(table["part"], part))
+            rows = table.filter(pc.equal(table["part"], part))
             rows = rows.sort_by([("key", "ascending"), ("listener", "ascending"), ("x", "ascending")])
             for batch in compare.reduce_task(rows.to_batches(max_chunksize=7), plan.work, later):
                 yield from batch.to_pylist()

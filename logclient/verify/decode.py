@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import ConfigError
-from logclient.verify.sources import I64, U64, U8, Batch
+from logclient.verify.sources import I64, U8, U64, Batch
 
-__all__ = ["Events", "decode", "decoder", "raw_events"]
+__all__ = ["Events", "body", "decoder", "protocol_of"]
 
 # protocol -> module and class with `decode(data, offsets, lengths)`; STATUS_NAMES beside it.
 _DECODERS = {"lumberjack": ("logclient._ext.lumberjack", "Decoder")}

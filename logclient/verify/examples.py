@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from logclient.verify import decode, sources
 from logclient.verify.compare import EVENT_BITS, UNIT_BITS, Plan
 from logclient.verify.ledger import Ledger
@@ -52,7 +54,9 @@ def resolve(
     return {word: rows[: plan.examples] for word, rows in shown.items() if rows}
 
 
-def _read(segment: sources.Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
+def _read(
+    segment: sources.Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan
+) -> None:
     """Fill in what one segment has; `places` are (unit, event in the unit, example), rising."""
     reader = sources.SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
@@ -62,7 +66,7 @@ def _read(segment: sources.Segment, protocol: str, places: list[tuple[int, int, 
             unit, within, example = places[at]
             at += 1
             i = unit - batch.ordinal
-            one = batch._replace(offset=batch.offset[i : i + 1].copy(), length=batch.length[i : i + 1].copy())
+            one = batch.take(np.array([i]))
             events = find(one)
             if within >= len(events.unit):
                 continue

@@ -13,6 +13,7 @@ storage, `work` too).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -61,7 +62,9 @@ def _java() -> str:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     where = f"JAVA_HOME={home}" if home else "PATH"
     if not java or not os.path.exists(java):
-        raise VerifyError(f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME")
+        raise VerifyError(
+            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
+        )
     found = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', found)
     if version is None or int(version[1]) < 17:
@@ -168,7 +171,7 @@ class Session:
         try:
             with open(os.path.join(self._own, "stderr"), "wb") as errors, _environment(environment):
                 # Not inherited: the JVM and its workers write there what is of no use to a user.
-                gateway = launch_gateway(spark_conf, {"stderr": errors, "stdout": errors})
+                gateway = launch_gateway(spark_conf, {"stderr": errors, "stdout": errors})  # type: ignore[no-untyped-call]
                 self.context = SparkContext(gateway=gateway, conf=spark_conf)
             self.spark = SparkSession(self.context)
         except Exception as error:
@@ -183,7 +186,11 @@ class Session:
         for path in (self.log, os.path.join(self._own, "stderr")):
             try:
                 with open(path, errors="replace") as file:
-                    lines += [line.strip() for line in file if "ERROR" in line or "Exception" in line or "Error" in line]
+                    lines += [
+                        line.strip()
+                        for line in file
+                        if "ERROR" in line or "Exception" in line or "Error" in line
+                    ]
             except OSError:
                 continue
         return lines[-1][:500] if lines else ""
@@ -226,8 +233,7 @@ class Session:
 @contextlib.contextmanager
 def no_pandas() -> Iterator[None]:
     """`mapInArrow` asks for pandas although nothing here ever makes a DataFrame of it: not asked then."""
-    from pyspark.sql.pandas import functions
-
+    functions: Any = importlib.import_module("pyspark.sql.pandas.functions")
     asked = functions.require_minimum_pandas_version
     if importlib.util.find_spec("pandas") is None:
         functions.require_minimum_pandas_version = lambda: None
@@ -256,16 +262,18 @@ def _pack_in(jobs: list[list[int]], parts: list[Any], work: str) -> Callable[[It
 
 def _map_in(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run_map(batches: Iterable[Any]) -> Iterator[Any]:
-        from logclient.verify import compare
+        from logclient.verify import gather
 
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                yield from compare.map_task(work, task, only)
+                yield from gather.map_task(work, task, only)
 
     return run_map
 
 
-def _reduce_in(work: str, later: dict[tuple[int, int], int] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _reduce_in(
+    work: str, later: dict[tuple[int, int], int] | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run_reduce(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify import compare
 
@@ -397,7 +405,11 @@ def run(
         if session is not None:
             session.stop()
         shutil.rmtree(own, ignore_errors=True)
-    seconds = {"start": round(ready - started, 3), **verdict.seconds, "total": round(time.monotonic() - started, 3)}
+    seconds = {
+        "start": round(ready - started, 3),
+        **verdict.seconds,
+        "total": round(time.monotonic() - started, 3),
+    }
     verdict = verdict._replace(seconds=seconds)
     if folder:
         from logclient.verify import report
@@ -411,7 +423,11 @@ def _reason(error: Exception) -> str:
     """One line of what Spark says in hundreds."""
     text = str(error)
     found = re.findall(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
-    own = [f"{kind}: {words}" for kind, words in found if not kind.startswith(("Py4J", "SparkException", "PythonException"))]
+    own = [
+        f"{kind}: {words}"
+        for kind, words in found
+        if not kind.startswith(("Py4J", "SparkException", "PythonException"))
+    ]
     return f"spark: {(own or [text.strip().split(chr(10))[0] or type(error).__name__])[-1][:500]}"
 
 
@@ -443,7 +459,9 @@ def _entries(segments: list[Any]) -> list[list[Any]]:
     from logclient.verify import compare, decode, sources
 
     headers = [sources.read_header(segment) for segment in segments]
-    of_listener = {segment.listener: header.protocol for segment, header in zip(segments, headers, strict=True) if header}
+    of_listener = {
+        segment.listener: header.protocol for segment, header in zip(segments, headers, strict=True) if header
+    }
     listeners = sorted({segment.listener for segment in segments})
     ranks: dict[str, int] = {}
     entries = []
@@ -457,7 +475,12 @@ def _entries(segments: list[Any]) -> list[list[Any]]:
         if rank >> compare.RANK_BITS:
             raise LedgerError(f"capture: {segment.listener} has more than {rank} segments")
         entries.append(
-            [[*segment._replace(path=os.path.abspath(segment.path))], listeners.index(segment.listener), rank, protocol]
+            [
+                [*segment._replace(path=os.path.abspath(segment.path))],
+                listeners.index(segment.listener),
+                rank,
+                protocol,
+            ]
         )
     return entries
 
@@ -523,11 +546,17 @@ class _Verification:
             {"segments": group} for group in _share([entry[0][3] for entry in self.entries], TASK_BYTES)
         ]
         # Files with events that are compared by hash alone are a task each.
-        by_hash = {x.producer for p, x in enumerate(packed.producers) if x.identity == "none" or len(packed.pooled_of(p))}
+        by_hash = {
+            x.producer
+            for p, x in enumerate(packed.producers)
+            if x.identity == "none" or len(packed.pooled_of(p))
+        }
         events = sum(fact["events"] for group in groups for fact in group if fact["producer"] in by_hash)
         pools = max(16, -(-events // POOL_SHARE)) if by_hash else 0
         tasks += [
-            {"pool": [file]} for file, group in enumerate(groups) if any(fact["producer"] in by_hash for fact in group)
+            {"pool": [file]}
+            for file, group in enumerate(groups)
+            if any(fact["producer"] in by_hash for fact in group)
         ]
         n = len(packed.live)
         for i, task in enumerate(tasks):
@@ -557,7 +586,9 @@ def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None
     from logclient.verify.compare import VIOLATIONS
     from logclient.verify.decode import protocol_of
 
-    touched = pa.array([x.producer for x in packed.producers if protocol_of(x.protocol) in doubtful], pa.string())
+    touched = pa.array(
+        [x.producer for x in packed.producers if protocol_of(x.protocol) in doubtful], pa.string()
+    )
     number = 0
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)

@@ -99,7 +99,7 @@ def _base64(value: Any, size: int, what: str) -> bytes:
 
 
 class _Packer:
-    """Reads the lines of one part; hashes and creation times go to two flat files from `start` (events) on."""
+    """Reads the lines of one part; hashes and creation times go to two flat files, from event `start` on."""
 
     def __init__(self, part: Part, hashes: IO[bytes], created: IO[bytes], start: int) -> None:
         self.part = part
@@ -247,7 +247,13 @@ def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
                 table[:, 3] = place
                 ids.append(table)
             facts.append(
-                {**packer.facts, "file": index, "last": packer.last, "events": packer.events, "size": part.size}
+                {
+                    **packer.facts,
+                    "file": index,
+                    "last": packer.last,
+                    "events": packer.events,
+                    "size": part.size,
+                }
             )
     np.save(stem + ".spans.npy", np.array(spans, np.int64).reshape(-1, 4))
     np.save(stem + ".fates.npy", np.array(fates, np.int64).reshape(-1, 4))
@@ -263,7 +269,8 @@ def expand(ranges: I64) -> I64:
     sizes = ranges[:, 1] - ranges[:, 0] + 1
     total = int(sizes.sum())
     starts = np.cumsum(sizes) - sizes
-    return np.arange(total, dtype=np.int64) + np.repeat(ranges[:, 0] - starts, sizes)
+    numbers: I64 = np.arange(total, dtype=np.int64) + np.repeat(ranges[:, 0] - starts, sizes)
+    return numbers
 
 
 def union(ranges: I64) -> I64:
@@ -359,7 +366,7 @@ def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
     bases = np.concatenate(([0], np.cumsum(buckets)))
     addressed = np.array([producer.identity == "id" for producer in producers])
     live = _live(span_table, bases, addressed, bits)
-    arrays = {
+    arrays: dict[str, npt.NDArray[Any]] = {
         "prefixes": np.frombuffer(bytes.fromhex("".join(names)), np.uint8),
         "bounds": np.array(
             [[x.last, x.horizon, x.closed, x.identity == "id"] for x in producers], np.int64

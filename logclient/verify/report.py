@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ExitCode
@@ -31,20 +32,21 @@ WORDS = (
 BREAKS = ("lost", "corrupted", "unexpected")
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6470; --line: #d9dee4; --page: #fff; --box: #f5f7f9;
-  --good: #14713d; --bad: #b3261e; --maybe: #8a5a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #363d46; --page: #14171a;
-  --box: #1d2126; --good: #5ecb8d; --bad: #ff8a80; --maybe: #f0b95b; } }
+:root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6470; --line: #d9dee4; --page: #fff;
+  --box: #f5f7f9; --good: #14713d; --bad: #b3261e; --maybe: #8a5a00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #363d46;
+  --page: #14171a; --box: #1d2126; --good: #5ecb8d; --bad: #ff8a80; --maybe: #f0b95b; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background: var(--page);
+  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; line-height: 1.3; margin: 0 0 .25rem; }
 h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
 h1.good { color: var(--good); } h1.bad { color: var(--bad); } h1.maybe { color: var(--maybe); }
 p { margin: .25rem 0 .75rem; } .soft { color: var(--soft); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
 th { font-weight: 600; color: var(--soft); white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 td.bad { color: var(--bad); font-weight: 600; }
@@ -78,7 +80,9 @@ def text(verdict: Verdict) -> str:
     if verdict.latency:
         lines.append(f"latency: {_latency(verdict.latency)}")
     if verdict.undecodable:
-        lines.append("undecodable: " + ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items())))
+        lines.append(
+            "undecodable: " + ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
+        )
     lines += [_printable(problem) for problem in verdict.problems[:10]]
     if len(verdict.problems) > 10:
         lines.append(f"... and {len(verdict.problems) - 10:,} more problems")
@@ -111,9 +115,12 @@ def page(verdict: Verdict) -> str:
         if more > 0:
             body.append(f'<p class="soft">and {more:,} more</p>')
     if verdict.undecodable:
-        rows = [(name, f"{n:,}") for name, n in sorted(verdict.undecodable.items())]
-        body += ["<h2>What did not decode</h2>", _table(("reason", "#events"), rows)]
-        rows = [(row["segment"], str(row["unit_at"]), str(row["offset"]), row["reason"]) for row in verdict.undecoded]
+        reasons = [(name, f"{n:,}") for name, n in sorted(verdict.undecodable.items())]
+        body += ["<h2>What did not decode</h2>", _table(("reason", "#rows"), reasons)]
+        rows = [
+            (str(row["segment"]), str(row["unit_at"]), str(row["offset"]), str(row["reason"]))
+            for row in verdict.undecoded
+        ]
         body.append(_table(("segment", "#unit at byte", "#offset in it", "reason"), rows))
     if verdict.examples:
         body.append("<h2>Examples</h2>")
@@ -126,9 +133,8 @@ def page(verdict: Verdict) -> str:
         f"content=\"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>logclient verify: {_e(tone_words(verdict.exit_code))}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
+        f"<title>logclient verify: {_e(tone_words(verdict.exit_code))}</title>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
 
 
@@ -144,13 +150,16 @@ def _e(value: object) -> str:
 def _facts(verdict: Verdict) -> str:
     capture, ledger = verdict.capture, verdict.ledger
     return (
-        f"{ledger['producers']:,} producers, {ledger['listed']:,} events listed; {capture['units']:,} wire units in "
-        f"{capture['segments']:,} segments ({capture['bytes'] / 1e6:,.1f} MB) of {', '.join(capture['listeners'])}, "
+        f"{ledger['producers']:,} producers, {ledger['listed']:,} events listed; "
+        f"{capture['units']:,} wire units in {capture['segments']:,} segments "
+        f"({capture['bytes'] / 1e6:,.1f} MB) of {', '.join(capture['listeners'])}, "
         f"{capture['events']:,} events in them. Exit code {int(verdict.exit_code)}."
     )
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], bad: frozenset[tuple[int, int]] = frozenset()) -> str:
+def _table(
+    head: tuple[str, ...], rows: Sequence[tuple[str, ...]], bad: frozenset[tuple[int, int]] = frozenset()
+) -> str:
     """Columns whose heading begins with # are numbers."""
     numbers = [name.startswith("#") for name in head]
 
@@ -176,22 +185,38 @@ def _totals(counts: Counts) -> str:
 def _order(verdict: Verdict) -> list[str]:
     out = []
     if verdict.order != "checked":
-        out.append(f"<p>Order: {_e(verdict.order)} (events without an id are compared as a multiset of hashes).</p>")
+        out.append(
+            f"<p>Order: {_e(verdict.order)} (events without an id are compared as a multiset of hashes).</p>"
+        )
     if verdict.gaps:
-        longest = "; ".join(f"{gap.events:,} from {gap.producer} {gap.first:,}" for gap in verdict.longest_gaps)
+        longest = "; ".join(
+            f"{gap.events:,} from {gap.producer} {gap.first:,}" for gap in verdict.longest_gaps
+        )
         out.append(f"<p>{verdict.gaps:,} gaps of events that never arrived. The longest: {_e(longest)}.</p>")
     if verdict.latency:
-        out.append(f"<p>Latency from send to the collector, within 1.6 %: {_e(_latency(verdict.latency))}.</p>")
+        out.append(
+            f"<p>Latency from send to the collector, within 1.6 %: {_e(_latency(verdict.latency))}.</p>"
+        )
     return out
 
 
 def _producers(verdict: Verdict) -> str:
     words = [word for word, _ in WORDS if word == "ok" or getattr(verdict.counts, word)]
-    head = ("producer", "protocol", "#events", *(f"#{word}" for word in words), "#p50", "#p99", "order", "ledger")
+    head = (
+        "producer",
+        "protocol",
+        "#events",
+        *(f"#{word}" for word in words),
+        "#p50",
+        "#p99",
+        "order",
+        "ledger",
+    )
     rows, bad = [], set()
     # What is broken first, then the largest.
     ranked = sorted(
-        verdict.producers, key=lambda x: (-sum(getattr(x.counts, word) for word in BREAKS), -x.counts.events, x.producer)
+        verdict.producers,
+        key=lambda x: (-sum(getattr(x.counts, word) for word in BREAKS), -x.counts.events, x.producer),
     )
     for i, x in enumerate(ranked[:PRODUCERS]):
         bad |= {(i, 3 + j) for j, word in enumerate(words) if word in BREAKS and getattr(x.counts, word)}
@@ -213,13 +238,16 @@ def _producers(verdict: Verdict) -> str:
 
 
 def _examples(word: str, rows: list[dict[str, Any]], n: int) -> str:
-    out = [f"<details{' open' if word in BREAKS else ''}><summary>{_e(word)}: {len(rows):,} of {n:,}</summary>"]
+    out = [
+        f"<details{' open' if word in BREAKS else ''}><summary>{_e(word)}: {len(rows):,} of {n:,}</summary>"
+    ]
     for row in rows:
         named = row["id"] or f"no id; hash {row.get('hash', '')}"
         where = ""
         if "body" in row:
             where = (
-                f" &middot; {_e(row['listener'])} arrival {row['arrival']:,} from {_e(row['peer']) or 'unknown'}, "
+                f" &middot; {_e(row['listener'])} arrival {row['arrival']:,} "
+                f"from {_e(row['peer']) or 'unknown'}, "
                 f"{row['copies']:,} cop{'y' if row['copies'] == 1 else 'ies'}, {row['size']:,} bytes"
             )
         sequence = "" if row["seq"] is None else f" &middot; sequence {row['seq']:,}"

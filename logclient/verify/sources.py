@@ -83,6 +83,17 @@ class Batch(NamedTuple):
     received_us: I64
     direction: U8
 
+    def take(self, which: npt.NDArray[np.intp]) -> Batch:
+        """Some of the units; `ordinal` stays that of the first of all."""
+        return self._replace(
+            offset=self.offset[which],
+            length=self.length[which],
+            arrival=self.arrival[which],
+            stream=self.stream[which],
+            received_us=self.received_us[which],
+            direction=self.direction[which],
+        )
+
 
 def segments(directory: str) -> list[Segment]:
     """The segments of a capture, by listener and number.
@@ -95,7 +106,9 @@ def segments(directory: str) -> list[Segment]:
         for entry in os.scandir(directory):
             match = _NAME.fullmatch(entry.name)
             if match and entry.is_file():
-                found.append(Segment(match["listener"], int(match["number"]), entry.path, entry.stat().st_size))
+                found.append(
+                    Segment(match["listener"], int(match["number"]), entry.path, entry.stat().st_size)
+                )
     except OSError as error:
         raise LedgerError(f"capture: {directory}: {error.strerror}") from error
     if not found:
@@ -151,7 +164,13 @@ class SegmentReader:
     """
 
     def __init__(
-        self, segment: Segment, *, start: int = 0, end: int | None = None, units: int = UNITS, chunk: int = CHUNK
+        self,
+        segment: Segment,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        units: int = UNITS,
+        chunk: int = CHUNK,
     ) -> None:
         self.segment = segment
         self.header: Header | None = None
@@ -160,6 +179,7 @@ class SegmentReader:
         self.counts = {"damage": 0, "gap": 0, "unclosed": 0}
         self.units = 0
         self.closed = ""  # the reason in the end record
+        self.position = start  # behind the last record that was read
         self.first_arrival = 0  # 0: not known
         self.next_arrival = 0
         self._start = start
@@ -199,6 +219,7 @@ class SegmentReader:
             while True:
                 walk = walker.walk(data, at, limit=self._limit)
                 at = walk.end
+                self.position = base + at
                 yield from self._take(data, base, walk)
                 if walk.stop != walker.LIMIT:
                     break
@@ -239,11 +260,15 @@ class SegmentReader:
                 self._problem("damage", where, "a record after the end record")
             payload = data[at + _RECORD_HEAD : at + _RECORD_HEAD + length]
             if kind == walker.STREAM:
-                self.peers[int.from_bytes(payload[1:9], "little")] = bytes(payload[9:]).decode("utf-8", "replace")
+                self.peers[int.from_bytes(payload[1:9], "little")] = bytes(payload[9:]).decode(
+                    "utf-8", "replace"
+                )
             elif kind == walker.SEGMENT:
                 header = _header(bytes(payload), self.segment.path)
                 if where or header is None:
-                    self._problem("damage", where, "a second header" if where else "a header that is not JSON")
+                    self._problem(
+                        "damage", where, "a second header" if where else "a header that is not JSON"
+                    )
                 else:
                     self.header = header
                     self.first_arrival = self.next_arrival = header.first_arrival
@@ -254,7 +279,9 @@ class SegmentReader:
             elif kind == walker.BAD_CRC:
                 self._problem("damage", where, f"CRC of a record of {length} bytes is wrong")
             else:
-                self._problem("damage", where, f"a record of {length} bytes and type {payload[0]} is none we know")
+                self._problem(
+                    "damage", where, f"a record of {length} bytes and type {payload[0]} is none we know"
+                )
         if len(arrival):
             # One unsigned comparison finds jumps forward and back; the first unit has the header's word.
             expected = np.empty_like(arrival)
@@ -271,7 +298,9 @@ class SegmentReader:
                     self._problem("damage", base + at, "units after the end record")
         for at, following in ends:
             if self.next_arrival and following != self.next_arrival:
-                self._problem("gap", base + at, f"the end says arrival {following} where {self.next_arrival} was due")
+                self._problem(
+                    "gap", base + at, f"the end says arrival {following} where {self.next_arrival} was due"
+                )
             self.next_arrival = following
         if len(arrival):
             ordinal = self.units
@@ -289,7 +318,9 @@ class SegmentReader:
             )
 
 
-def continuity(segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool) -> list[Problem]:
+def continuity(
+    segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
+) -> list[Problem]:
     """What only the neighbours of a segment can tell: a missing segment, an arrival that does not follow.
 
     Args:

@@ -1,9 +1,9 @@
 """From the results of the reduce tasks to the verdict: sums, order across buckets, words, exit code.
 
-The words are those of Jepsen's checks of queues. Each sequence that a producer made has exactly one of
-``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown``; an event
+The words are those of Jepsen's checks of queues. Each sequence that a producer made is exactly one of
+``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown``; it
 may be ``duplicated`` and ``reordered`` besides, and ``unexpected`` and ``unknown`` also count distinct ids
-beyond all that was made. ``docs/verify.md`` has them as a table.
+beyond all that was made. ``docs/verify.md`` has a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.verify import compare
 from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Plan
 from logclient.verify.decode import protocol_of
-from logclient.verify.ledger import ACKED, DROPPED, LAST_SEQUENCE, I64, Ledger, Producer, intersect, length, subtract, union
+from logclient.verify.ledger import (
+    ACKED,
+    DROPPED,
+    I64,
+    LAST_SEQUENCE,
+    Ledger,
+    Producer,
+    intersect,
+    length,
+    subtract,
+    union,
+)
 from logclient.verify.sources import Problem, Segment, continuity
 
 __all__ = ["Counts", "Latency", "Limits", "ProducerVerdict", "Tally", "Verdict"]
@@ -52,7 +63,7 @@ class Counts(NamedTuple):
 class Latency(NamedTuple):
     """From ``send`` to the collector's write, microseconds by both clocks; within 1.6 % but for ``max``."""
 
-    count: int
+    events: int
     p50: float
     p90: float
     p99: float
@@ -103,7 +114,9 @@ class Limits(NamedTuple):
                 number = text.removesuffix("%")
                 whole = number == text
                 if not (number.isascii() and number.replace(".", "", 0 if whole else 1).isdigit()):
-                    raise ConfigError(f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%")
+                    raise ConfigError(
+                        f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%"
+                    )
             limits[word] = text
         return cls(**limits)
 
@@ -198,7 +211,7 @@ def _latency(cells: dict[int, int], longest: int) -> Latency | None:
     for word, q in QUANTILES:
         at = int(np.searchsorted(reach, max(1, int(np.ceil(q * total)))))
         values[word] = min(round(compare.cell_value(int(index[at])), 1), float(longest))
-    return Latency(count=total, max=longest, **values)
+    return Latency(events=total, max=longest, **values)
 
 
 class Tally:
@@ -258,7 +271,9 @@ class Tally:
         name = self.producers[p].producer
         if kind == "again":
             total.reordered += head["reordered"]
-            self._examples("reordered", [(name, s, None, listener, x, 1) for s, listener, x in head["examples"]])
+            self._examples(
+                "reordered", [(name, s, None, listener, x, 1) for s, listener, x in head["examples"]]
+            )
             return
         for word, found in head["examples"].items():
             self._examples(word, [(name, s, None, listener, x, copies) for s, listener, x, copies in found])
@@ -340,7 +355,10 @@ class Tally:
         ranges = union(np.stack((offs, offs), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         name = self.producers[p].producer
-        self._examples("reordered", [(name, base + off, None, *late[off], 1) for off in offs[: self.plan.examples].tolist()])
+        self._examples(
+            "reordered",
+            [(name, base + off, None, *late[off], 1) for off in offs[: self.plan.examples].tolist()],
+        )
 
     # -- what no bucket knows
 
@@ -372,8 +390,17 @@ class Tally:
             region = subtract(region, unknown)
             lost = intersect(region, acked)
             missing = subtract(region, lost)
-            seen = union(np.concatenate(self.seen_unlisted[p])[:, None].repeat(2, axis=1)) if p in self.seen_unlisted else None
-            for word, ranges in (("dropped", dropped), ("unknown", unknown), ("lost", lost), ("missing", missing)):
+            seen = (
+                union(np.concatenate(self.seen_unlisted[p])[:, None].repeat(2, axis=1))
+                if p in self.seen_unlisted
+                else None
+            )
+            for word, ranges in (
+                ("dropped", dropped),
+                ("unknown", unknown),
+                ("lost", lost),
+                ("missing", missing),
+            ):
                 self.sums[p].states[STATES.index(word)] += length(ranges)
                 if seen is not None:
                     ranges = subtract(ranges, seen)
@@ -476,9 +503,13 @@ class Tally:
             )
         if self.strangers:
             verdicts.append(
-                ProducerVerdict("", "", "", "", "not checked", False, Counts(unexpected=self.strangers), 0, None)
+                ProducerVerdict(
+                    "", "", "", "", "not checked", False, Counts(unexpected=self.strangers), 0, None
+                )
             )
-        broken = [f"{n:,} {word}" for word in ("lost", "corrupted", "unexpected") if (n := getattr(total, word))]
+        broken = [
+            f"{n:,} {word}" for word in ("lost", "corrupted", "unexpected") if (n := getattr(total, word))
+        ]
         if broken_order:
             broken.append(f"{broken_order:,} reordered")
         broken += limits.broken(total)
@@ -532,8 +563,15 @@ def _sentence(code: ExitCode, broken: list[str], counts: Counts, doubt: bool) ->
         return f"The promise is broken: {', '.join(broken)}, of {counts.events:,} events."
     if code == ExitCode.UNREACHABLE:
         why = "the capture is not complete" if doubt else "a ledger was not closed"
-        return f"It cannot be told: {counts.unknown:,} of {counts.events:,} events are unknown, because {why}."
+        return (
+            f"It cannot be told: {counts.unknown:,} of {counts.events:,} events are unknown, because {why}."
+        )
     if not counts.events:
         return "The promise holds, but nothing was sent."
-    rest = [f"{n:,} {word}" for word in ("missing", "dropped", "recovered", "duplicated", "reordered") if (n := getattr(counts, word))]
-    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{'' if not rest else '; ' + ', '.join(rest)}."
+    rest = [
+        f"{n:,} {word}"
+        for word in ("missing", "dropped", "recovered", "duplicated", "reordered")
+        if (n := getattr(counts, word))
+    ]
+    more = f"; {', '.join(rest)}" if rest else ""
+    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{more}."

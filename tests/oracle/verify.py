@@ -110,7 +110,9 @@ def judge(
     shared = {event for events in owners.values() if len(events) > 1 for event in events}
     pool_exists = bool(shared) or any(mine.identity == "none" for mine in facts.values())
 
-    by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {producer: defaultdict(list) for producer in facts}
+    by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {
+        producer: defaultdict(list) for producer in facts
+    }
     pooled: list[Arrival] = []
     strangers: set[Any] = set()
     for place, arrival in enumerate(arrivals):

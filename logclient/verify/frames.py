@@ -1,0 +1,290 @@
+"""What arrived, as Spark DataFrames: the Python data source ``logclient-capture``, batch and stream.
+
+::
+
+    df = arrivals(spark, "run/capture")                       # a row an event
+    df = arrivals(spark, "run/capture", rows="units")         # a row a wire unit, with its bytes
+    df = register(spark).readStream.format("logclient-capture").option("path", "run/capture").load()
+
+Segments are read and decoded in the Python workers, and only columns go to the JVM: four times cheaper than
+sending it raw bytes to be decoded elsewhere. A unit that does not decode stays as a row with its reason
+(``error``) and where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from logclient.errors import ConfigError, LogclientError
+from logclient.verify import decode, sources
+from logclient.verify.sources import I64
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["CaptureSource", "arrivals", "register"]
+
+_PLACE = [
+    ("listener", pa.string()),
+    ("protocol", pa.string()),
+    ("stream", pa.int64()),
+    ("peer", pa.string()),
+    ("arrival", pa.int64()),
+    ("received_us", pa.int64()),
+    ("segment", pa.string()),
+    ("unit_at", pa.int64()),  # byte offset of the unit in the segment
+]
+EVENTS = pa.schema(
+    [
+        *_PLACE,
+        ("index", pa.int64()),  # of the row in its unit
+        ("producer", pa.string()),  # 20 hex digits; null without an id of 32
+        ("seq", pa.int64()),
+        ("hash", pa.int64()),  # Spark's xxhash64(body)
+        (
+            "offset",
+            pa.int64(),
+        ),  # of the body, or of what is wrong, in the unit with compressed frames inflated
+        ("size", pa.int32()),
+        ("own_id", pa.string()),  # 32 hex digits: hash of an id that is the user's own
+        ("error", pa.string()),  # null for an event
+    ]
+)
+UNITS = pa.schema([*_PLACE, ("direction", pa.int32()), ("raw", pa.binary())])
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make ``logclient-capture`` known to a session. May be called again."""
+    spark.dataSource.register(CaptureSource)
+    return spark
+
+
+def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str = "events") -> DataFrame:
+    """What arrived: a row an event (or a thing that did not decode), or with ``rows="units"`` a wire unit.
+
+    Args:
+        spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
+        capture: folder of a capture.
+
+    Raises:
+        LedgerError: nothing of a capture there.
+        ConfigError: `rows` is neither of the two.
+    """
+    folder = os.path.abspath(capture)
+    _kind(rows)
+    sources.segments(folder)
+    return (
+        register(spark).read.format(CaptureSource.name()).option("path", folder).option("rows", rows).load()
+    )
+
+
+def _kind(rows: str) -> pa.Schema:
+    if rows not in ("events", "units"):
+        raise ConfigError(f"rows: {rows!r} must be events or units")
+    return EVENTS if rows == "events" else UNITS
+
+
+class _Part(InputPartition):
+    """Some records of one segment."""
+
+    def __init__(
+        self, segment: sources.Segment, start: int, end: int, peers: dict[int, str], protocol: str
+    ) -> None:
+        super().__init__(None)
+        self.segment = segment
+        self.start = start
+        self.end = end
+        self.peers = peers  # of the streams that were named before `start`
+        self.protocol = protocol
+
+
+class CaptureSource(DataSource):
+    """``spark.read.format("logclient-capture")``; options ``path`` and ``rows`` (``events`` or ``units``)."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logclient-capture"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        found: StructType = from_arrow_schema(_kind(self._rows))
+        return found
+
+    @property
+    def _rows(self) -> str:
+        return str(self.options.get("rows", "events"))
+
+    @property
+    def _path(self) -> str:
+        path = self.options.get("path")
+        if not path:
+            raise ConfigError("path: the folder of a capture must be given")
+        return str(path)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Batch(self._path, self._rows)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _Stream(self._path, self._rows)
+
+
+class _Batch(DataSourceReader):
+    def __init__(self, path: str, rows: str) -> None:
+        self.path = path
+        self.rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        protocols = _protocols(self.path)
+        return [
+            _Part(segment, 0, segment.size, {}, protocols.get(segment.listener, ""))
+            for segment in sources.segments(self.path)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        return _read(partition, self.rows)
+
+
+class _Stream(DataSourceStreamReader):
+    """Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``."""
+
+    def __init__(self, path: str, rows: str) -> None:
+        self.path = path
+        self.rows = rows
+        # What was found so far, so that a segment is walked only once by this reader.
+        self._walked: dict[str, tuple[int, dict[int, str]]] = {}
+
+    def initialOffset(self) -> dict[str, int]:
+        return {}
+
+    def _walk(self, segment: sources.Segment, end: int | None = None) -> tuple[int, dict[int, str]]:
+        start, peers = self._walked.get(segment.name, (0, {}))
+        reader = sources.SegmentReader(segment, start=start, end=end)
+        for _ in reader:
+            pass
+        self._walked[segment.name] = reader.position, {**peers, **reader.peers}
+        return self._walked[segment.name]
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # as in Spark 4.0; 4.2 takes both
+        try:
+            found = sources.segments(self.path)
+        except LogclientError:
+            return {}  # not begun yet
+        return {segment.name: self._walk(segment)[0] for segment in found}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        parts: list[InputPartition] = []
+        if not end:
+            return parts
+        protocols = _protocols(self.path)
+        for segment in sources.segments(self.path):
+            low, high = start.get(segment.name, 0), end.get(segment.name, 0)
+            if high > low:
+                if segment.name not in self._walked:  # a query that goes on where an earlier one stopped
+                    self._walk(segment, high)
+                peers = self._walked[segment.name][1] if low else {}
+                parts.append(_Part(segment, low, high, peers, protocols.get(segment.listener, "")))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        return _read(partition, self.rows)
+
+
+def _protocols(path: str) -> dict[str, str]:
+    found = {}
+    for segment in sources.segments(path):
+        if segment.listener not in found:
+            header = sources.read_header(segment)
+            if header is not None:
+                found[segment.listener] = header.protocol
+    return found
+
+
+def _read(part: _Part, rows: str) -> Iterator[pa.RecordBatch]:
+    # One batch of rows is what goes to the JVM at a time.
+    reader = sources.SegmentReader(part.segment, start=part.start, end=part.end, units=1 << 14)
+    reader.peers.update(part.peers)
+    find = decode.decoder(part.protocol) if rows == "events" and part.protocol else None
+    for batch in reader:
+        if rows == "units":
+            yield _units(batch, reader, part.protocol)
+            continue
+        mine = np.flatnonzero(batch.direction == 0)
+        if len(mine) and find is not None:
+            batch = batch.take(mine)
+            yield _events(batch, find(batch), reader, part.protocol)
+
+
+def _place(batch: sources.Batch, unit: I64, reader: sources.SegmentReader, protocol: str) -> list[pa.Array]:
+    n = len(unit)
+    streams, which = np.unique(batch.stream, return_inverse=True)
+    peers = pa.array([reader.peers.get(int(stream)) for stream in streams], pa.string())
+    return [
+        pa.repeat(pa.scalar(reader.segment.listener), n),
+        pa.repeat(pa.scalar(protocol), n),
+        pa.array(batch.stream[unit].view(np.int64)),
+        peers.take(pa.array(which[unit])),
+        pa.array(batch.arrival[unit].view(np.int64)),
+        pa.array(batch.received_us[unit]),
+        pa.repeat(pa.scalar(reader.segment.name), n),
+        pa.array(batch.base + batch.offset[unit]),
+    ]
+
+
+def _units(batch: sources.Batch, reader: sources.SegmentReader, protocol: str) -> pa.RecordBatch:
+    unit = np.arange(len(batch.offset))
+    raw = [
+        bytes(batch.data[at : at + size])
+        for at, size in zip(batch.offset.tolist(), batch.length.tolist(), strict=True)
+    ]
+    return pa.record_batch(
+        [
+            *_place(batch, unit, reader, protocol),
+            pa.array(batch.direction.astype(np.int32)),
+            pa.array(raw, pa.binary()),
+        ],
+        schema=UNITS,
+    )
+
+
+def _events(
+    batch: sources.Batch, events: decode.Events, reader: sources.SegmentReader, protocol: str
+) -> pa.RecordBatch:
+    is_event = events.status <= decode.NOT_JSON
+    looks = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
+    own = (events.status == decode.FOREIGN) & ~looks
+    names = pa.array(
+        [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)], pa.string()
+    )
+    return pa.record_batch(
+        [
+            *_place(batch, events.unit.astype(np.int64), reader, protocol),
+            pa.array(events.within),
+            pa.array(_hex(events.high.astype(">u8"), events.low.astype(">u2")), mask=~looks),
+            pa.array(events.sequence, mask=~looks),
+            pa.array(events.hash.view(np.int64), mask=~is_event),
+            pa.array(events.offset),
+            pa.array(events.length, mask=~is_event),
+            pa.array(_hex(events.id_hash[:, 0].astype(">u8"), events.id_hash[:, 1].astype(">u8")), mask=~own),
+            names.take(pa.array(events.status)),
+        ],
+        schema=EVENTS,
+    )
+
+
+def _hex(high: Any, low: Any) -> Any:
+    """Hex digits of pairs of words, as numpy strings."""
+    joined = np.empty(len(high), np.dtype([("high", high.dtype), ("low", low.dtype)]))
+    joined["high"], joined["low"] = high, low
+    digits = 2 * joined.dtype.itemsize
+    text = joined.tobytes().hex().encode()
+    return np.frombuffer(text, f"S{digits}").astype(f"U{digits}") if len(high) else np.empty(0, f"U{digits}")

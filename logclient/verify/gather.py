@@ -1,0 +1,404 @@
+"""The first stage of the comparison: what arrived, packed into one binary row for each bucket.
+
+See ``compare.py`` for the whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logclient.verify import decode, sources
+from logclient.verify.compare import (
+    ARRIVALS,
+    EVENT_BITS,
+    FACT,
+    NOBODY,
+    PHANTOM,
+    POOL,
+    STRANGER,
+    UNIT_BITS,
+    USERS_OWN,
+    Plan,
+)
+from logclient.verify.ledger import I64, U64, Ledger
+
+__all__ = ["map_task"]
+
+
+def binary(values: npt.NDArray[Any], starts: I64, ends: I64) -> pa.Array:
+    """Slices of one array as binary values, without a copy. The slices follow one another."""
+    size = values.dtype.itemsize
+    offsets = np.empty(len(starts) + 1, np.int32)
+    offsets[:-1] = starts * size
+    offsets[-1] = ends[-1] * size if len(ends) else 0
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
+
+
+def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. With `only`, a second pass: nothing but the arrivals of these buckets."""
+    plan = Plan.load(work)
+    packed = Ledger(work, plan.bits)
+    task = plan.tasks[number]
+    mapper = _Mapper(plan, packed, only)
+    if only is None and "live" in task:
+        low, high = task["live"]
+        yield from mapper.skeleton(packed.live[low:high])
+    for segment in task.get("segments", ()):
+        yield from mapper.segment(plan.segments[segment])
+    if only is None:
+        for file in task.get("pool", ()):
+            yield from mapper.pool(file)
+
+
+class _Mapper:
+    def __init__(self, plan: Plan, packed: Ledger, only: frozenset[int] | None) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.mask = (1 << plan.bits) - 1
+        self.owners = np.flatnonzero(packed.addressed)
+        prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
+        self.prefixes = prefixes[self.owners].tobytes()
+        self.pools = plan.pools > 0
+        self.last = np.append(packed.last, 0)
+        self.bases = np.append(packed.bases[:-1], 0)
+        self.only = np.array(sorted(only), np.int64) if only is not None else None
+        self.live = packed.live if self.only is None else self.only
+        # When every bucket is live, which is the rule, none has to be looked up.
+        self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
+
+    def part(self, keys: I64) -> npt.NDArray[np.int32]:
+        """Buckets evenly over the partitions, whatever their numbers are."""
+        place = np.where(keys >= 0, np.searchsorted(self.ledger.live, keys), -keys)
+        return (place % self.plan.partitions).astype(np.int32)
+
+    def rows(
+        self,
+        keys: I64,
+        listener: int,
+        starts: I64,
+        offs: npt.NDArray[Any],
+        hashes: U64,
+        xs: I64,
+        received: npt.NDArray[np.int64] | None,
+        b: U64 | None = None,
+    ) -> pa.RecordBatch:
+        """One row for each slice; `received` becomes a base and 32 bits an event."""
+        ends = np.append(starts[1:], len(xs))
+        n = len(keys)
+        base = np.zeros(n, np.int64)
+        shift = np.zeros(n, np.int32)
+        if received is not None:
+            base = np.minimum.reduceat(received, starts)
+            width = np.maximum.reduceat(received, starts) - base
+            sizes = ends - starts
+            if int(width.max()) >> 32:  # more than 71 minutes in one row: coarser by a few microseconds
+                shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 32, 0).astype(np.int32)
+            after = ((received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)).astype(np.uint32)
+            last = binary(after, starts, ends)
+        elif b is not None:
+            last = binary(b, starts, ends)
+        else:
+            last = pa.array([b""] * n, pa.binary())
+        return pa.record_batch(
+            [
+                pa.array(self.part(keys)),
+                pa.array(keys),
+                pa.array(np.full(n, listener, np.int32)),
+                pa.array(xs[starts]),
+                pa.array(base),
+                pa.array(shift),
+                binary(offs, starts, ends),
+                binary(hashes, starts, ends),
+                binary(xs, starts, ends),
+                last,
+            ],
+            schema=ARRIVALS,
+        )
+
+    def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
+        """An empty row for each bucket: one in which nothing arrived must say so."""
+        if not len(live):
+            return
+        n = len(live)
+        none = pa.array([b""] * n, pa.binary())
+        zero = pa.array(np.zeros(n, np.int64))
+        yield pa.record_batch(
+            [
+                pa.array(self.part(live)),
+                pa.array(live),
+                pa.array(np.full(n, -1, np.int32)),
+                zero,
+                zero,
+                pa.array(np.zeros(n, np.int32)),
+                none,
+                none,
+                none,
+                none,
+            ],
+            schema=ARRIVALS,
+        )
+
+    def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
+        none = pa.array([b""], pa.binary())
+        zero = pa.array([0], pa.int64())
+        narrow = pa.array([0], pa.int32())
+        text = pa.array([json.dumps(fields).encode()], pa.binary())
+        return pa.record_batch(
+            [narrow, pa.array([FACT], pa.int64()), narrow, zero, zero, narrow, text, none, none, none],
+            schema=ARRIVALS,
+        )
+
+    # -- captures
+
+    def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:
+        fields, listener, rank, protocol = entry
+        segment = sources.Segment(*fields)
+        reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
+        facts: dict[str, Any] = {
+            "acks": 0,
+            "events": 0,
+            "undecodable": {},
+            "undecoded": [],
+            "first_us": 0,
+            "last_us": 0,
+        }
+        find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
+        for batch in reader:
+            if find is None:
+                continue
+            mine = batch.direction == 0
+            if not mine.all():
+                facts["acks"] += int(len(mine) - mine.sum())
+                which = np.flatnonzero(mine)
+                batch = batch._replace(offset=batch.offset[which], length=batch.length[which])
+            else:
+                which = None
+            if not len(batch.offset):
+                continue
+            events = find(batch)
+            unit = events.unit if which is None else which[events.unit]
+            received = batch.received_us[unit]
+            if batch.ordinal + len(mine) > 1 << UNIT_BITS or (
+                len(unit) and int(events.within.max()) >> EVENT_BITS
+            ):
+                raise OverflowError(f"capture: {segment.name}: too many units or events to number them")
+            xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + unit) << EVENT_BITS
+            xs += events.within
+            self.count(facts, batch, events, segment)
+            yield from self.batch(events, xs, received, listener)
+        if self.only is not None:
+            return
+        facts.update(
+            listener=segment.listener,
+            index=listener,
+            number=segment.number,
+            name=segment.name,
+            size=segment.size,
+            protocol=protocol,
+            units=reader.units,
+            problems=[list(problem) for problem in reader.problems],
+            counts=reader.counts,
+            first_arrival=reader.first_arrival,
+            next_arrival=reader.next_arrival,
+            closed=reader.closed,
+            header=reader.header is not None,
+        )
+        yield self.fact(facts)
+
+    def count(
+        self, facts: dict[str, Any], batch: sources.Batch, events: decode.Events, segment: sources.Segment
+    ) -> None:
+        bad = events.status >= decode.NOT_JSON
+        facts["events"] += int((events.status <= decode.NOT_JSON).sum())
+        first, last = int(batch.received_us.min()), int(batch.received_us.max())
+        facts["first_us"] = min(facts["first_us"] or first, first)
+        facts["last_us"] = max(facts["last_us"], last)
+        if not bad.any():
+            return
+        for row in np.flatnonzero(bad):
+            name = events.names[events.status[row]]
+            facts["undecodable"][name] = facts["undecodable"].get(name, 0) + 1
+            if len(facts["undecoded"]) < self.plan.examples:
+                at = batch.base + int(batch.offset[events.unit[row]])
+                facts["undecoded"].append(
+                    {
+                        "segment": segment.name,
+                        "unit_at": at,
+                        "reason": name,
+                        "offset": int(events.offset[row]),
+                    }
+                )
+
+    def batch(self, events: decode.Events, xs: I64, received: I64, listener: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one batch of events."""
+        if not bool((xs[1:] > xs[:-1]).all()):
+            raise AssertionError("arrivals must rise: the first copy of an event is told by it")
+        ok = events.status == decode.OK
+        sequence = events.sequence
+        hashes = events.hash
+        if ok.all():
+            producer = self.owners[events.producer]
+            rest = None
+        else:
+            producer = np.where(
+                ok, self.owners[np.where(ok, events.producer, 0)] if len(self.owners) else 0, NOBODY
+            )
+            rest = ~ok & (events.status <= decode.NO_ID)
+            if len(self.ledger.ids) and (events.status == decode.FOREIGN).any():
+                producer, sequence = self.by_users_id(events, producer, sequence)
+                rest &= producer < 0
+        # Nobody's events have no place in the tables; the row of 0 behind them is the pool's.
+        whose = producer if rest is None else np.maximum(producer, 0)
+        known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[whose])
+        bucket = self.bases[whose] + ((sequence - 1) >> self.plan.bits)
+        if not self.all_live:
+            at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
+            known &= (self.live[at] == bucket) if len(self.live) else False
+        offs = ((sequence - 1) & self.mask).astype(np.int32)
+        if known.all():
+            yield self.sorted_rows(bucket, listener, offs, hashes, xs, received)
+            return
+        take = np.flatnonzero(known)
+        if len(take):
+            yield self.sorted_rows(bucket[take], listener, offs[take], hashes[take], xs[take], received[take])
+        if self.only is not None:
+            return
+        strange = ~known & (producer >= 0)
+        if rest is not None:
+            if self.pools:
+                rest |= strange & (producer == len(self.ledger))  # ids that the user gave twice
+                strange &= producer < len(self.ledger)
+                pooled = np.flatnonzero(rest)
+                yield from self.pool_rows(hashes[pooled], xs[pooled], listener)
+            else:
+                strange |= rest
+        which = np.flatnonzero(strange)
+        if len(which):
+            yield self.phantoms(events, producer, sequence, hashes, which, xs, listener)
+
+    def sorted_rows(
+        self, bucket: I64, listener: int, offs: npt.NDArray[np.int32], hashes: U64, xs: I64, received: I64
+    ) -> pa.RecordBatch:
+        if not (bucket[1:] >= bucket[:-1]).all():
+            low = int(bucket.min())
+            small = int(bucket.max()) - low < 1 << 16
+            # A stable sort is a radix sort for 16 bits only; stable, so that arrivals keep their order.
+            order = np.argsort((bucket - low).astype(np.uint16) if small else bucket, kind="stable")
+            bucket, offs, hashes, xs, received = (
+                bucket[order],
+                offs[order],
+                hashes[order],
+                xs[order],
+                received[order],
+            )
+        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+        return self.rows(bucket[starts], listener, starts, offs, hashes, xs, received)
+
+    def by_users_id(self, events: decode.Events, producer: I64, sequence: I64) -> tuple[I64, I64]:
+        """Join what carries the user's own id by its hash."""
+        rows = np.flatnonzero(events.status == decode.FOREIGN)
+        high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
+        table = self.ledger.ids
+        at = np.searchsorted(table[:, 0], high)
+        producer = producer.copy()
+        sequence = sequence.copy()
+        while len(rows):  # once more only for each pair of ids that share half of their hash
+            inside = at < len(table)
+            rows, high, low, at = rows[inside], high[inside], low[inside], at[inside]
+            same = table[at, 0] == high
+            rows, high, low, at = rows[same], high[same], low[same], at[same]
+            hit = table[at, 1] == low
+            found = np.minimum(table[at[hit], 2], np.uint64(len(self.ledger))).astype(np.int64)
+            producer[rows[hit]] = found
+            sequence[rows[hit]] = np.where(found < len(self.ledger), table[at[hit], 3].astype(np.int64), 0)
+            rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
+        return producer, sequence
+
+    def phantoms(
+        self,
+        events: decode.Events,
+        producer: I64,
+        sequence: I64,
+        hashes: U64,
+        which: I64,
+        xs: I64,
+        listener: int,
+    ) -> pa.RecordBatch:
+        """Rows of ids that are no event of a bucket: whose, and 128 bits."""
+        whose = producer[which].astype(np.int32)
+        high, low = events.high[which], events.low[which]
+        looks = (high | low | sequence[which].astype(np.uint64)) != 0
+        status = events.status[which]
+        a = np.where(whose >= 0, sequence[which].astype(np.uint64), high)
+        b = np.where(
+            whose >= 0,
+            np.uint64(0),
+            low.astype(np.uint64) << np.uint64(48) | sequence[which].astype(np.uint64),
+        )
+        whose = np.where(whose >= 0, whose, STRANGER).astype(np.int32)
+        own = (whose == STRANGER) & (status == decode.FOREIGN) & ~looks
+        a[own], b[own], whose[own] = events.id_hash[which[own], 0], events.id_hash[which[own], 1], USERS_OWN
+        none = (whose == STRANGER) & (status == decode.NO_ID)
+        a[none], b[none], whose[none] = hashes[which[none]], 0, NOBODY
+        mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        spread = (mixed >> np.uint64(58)).astype(np.int64)
+        order = np.argsort(spread.astype(np.uint16), kind="stable")
+        spread = spread[order]
+        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
+        return self.rows(
+            PHANTOM - spread[starts],
+            listener,
+            starts,
+            whose[order],
+            a[order],
+            xs[which][order],
+            None,
+            b[order],
+        )
+
+    # -- the pool
+
+    def spread_pool(self, hashes: U64) -> I64:
+        return ((hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)).astype(np.int64) % self.plan.pools
+
+    def pool_rows(
+        self, hashes: U64, xs: I64, listener: int, offs: Any = None, after: Any = None
+    ) -> Iterator[pa.RecordBatch]:
+        if not len(hashes):
+            return
+        spread = self.spread_pool(hashes)
+        order = np.argsort(spread, kind="stable")
+        spread = spread[order]
+        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
+        offs = np.zeros(len(hashes), np.int32) if offs is None else offs
+        yield self.rows(
+            POOL - spread[starts], listener, starts, offs[order], hashes[order], xs[order], None,
+            after[order] if after is not None else None,
+        )  # fmt: skip
+
+    def pool(self, file: int) -> Iterator[pa.RecordBatch]:
+        """The events of one packed file that have no id of their own: rows of listener -1."""
+        step = 1 << 17
+        spans = self.ledger.spans
+        for p, first, last, position, _ in spans[spans[:, 4] == file].tolist():
+            pooled = self.ledger.pooled_of(p)
+            if self.ledger.addressed[p] and not len(pooled):
+                continue
+            for low in range(first, last + 1, step):
+                high = min(low + step - 1, last)
+                hashes, _ = self.ledger.read(file, position + low - first, high - low + 1)
+                sequences = np.arange(low, high + 1, dtype=np.int64)
+                if self.ledger.addressed[p]:
+                    inside = pooled[np.searchsorted(pooled, low) : np.searchsorted(pooled, high + 1)]
+                    sequences, hashes = inside, hashes[inside - low]
+                fate = self.ledger.fates_at(p, sequences)
+                whose = np.full(len(sequences), p, np.int32)
+                yield from self.pool_rows(hashes, sequences, -1, whose, fate.astype(np.uint64))
