@@ -117,8 +117,8 @@ cdef extern from "text.h" nogil:
         const char *text
         uint8_t n
     const lc_key *lc_keys
-    int lc_own_thread
-    ctypedef struct lc_recent:
+    ctypedef struct lc_here:
+        int own
         int64_t pid
         int64_t thread
         uint32_t size
@@ -127,7 +127,7 @@ cdef extern from "text.h" nogil:
         char process_name[32]
         char thread_name[32]
         char text[256]
-    lc_recent lc_last
+    lc_here lc_this_thread
     uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
@@ -136,7 +136,7 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_plain(uint8_t *to, const void *source, int kind, size_t n, int *bad)
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
-    uint8_t *lc_time(uint8_t *to, int64_t us)
+    uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
     void lc_prefetch(const void *p)
     long long llrint(double v)
     int isfinite(double v)
@@ -189,6 +189,7 @@ ctypedef struct Out:
     bint block               # a pair block, not a JSON object
     bint plain               # strings are written as they are: directly in a pair block
     bint guard               # refuse records of our own loggers
+    lc_here *here            # records only
 
 
 cdef inline void _begin(Out *o, uint8_t *stack, size_t size, size_t limit, bint block, uint8_t cut,
@@ -981,9 +982,8 @@ def own_thread(bint own=True):
 
     Returns what it was before.
     """
-    global lc_own_thread
-    cdef bint before = lc_own_thread
-    lc_own_thread = own
+    cdef bint before = lc_this_thread.own
+    lc_this_thread.own = own
     return before
 
 
@@ -1098,7 +1098,7 @@ cdef class Encoder:
         o.heap = NULL
         try:
             if is_record:
-                status = _record(self, &o, stack, record, None, False, &created_us, &level)
+                status = _record(self, &o, stack, &lc_this_thread, record, None, False, &created_us, &level)
             else:
                 status = self._mapping(&o, stack, obj)
             if status < 0:
@@ -1243,7 +1243,7 @@ cdef class Encoder:
             if _reserve(o, 4 * LC_SLACK) < 0:
                 return -1
             _open(o, KEY_TIMESTAMP, True)
-            o.p = lc_time(o.p, created_us[0])
+            o.p = lc_time(o.p, created_us[0], o.here)
             _close(o, True)
         status = _level_field(o, slot[S_LEVELNAME])
         if status < 0:
@@ -1372,12 +1372,13 @@ cdef class Encoder:
         return _text_field(o, KEY_STACK_TRACE, <PyObject *> trace)
 
 
-cdef int _record(Encoder encoder, Out *o, uint8_t *stack, object record, object override, bint guard,
-                 int64_t *created_us, uint8_t *level) except -2:
+cdef int _record(Encoder encoder, Out *o, uint8_t *stack, lc_here *here, object record, object override,
+                 bint guard, int64_t *created_us, uint8_t *level) except -2:
     # 0, -1 (a tombstone is due), or 1: a record of our own, to be ignored.
     cdef int status
     _begin(o, stack, STACK, encoder.max_event_bytes, encoder.pairs, WHOLE, 0)
     o.guard = guard
+    o.here = here
     status = encoder._fill(o, record, override, created_us, level)
     if status == -1 and o.reason == R_TOO_LARGE and encoder.truncate:
         for cut in (BLANK, CUT):
@@ -1389,8 +1390,8 @@ cdef int _record(Encoder encoder, Out *o, uint8_t *stack, object record, object 
 
 
 # Called so, a Python error comes back as -2 and nothing is set up to catch it: 20 ns a call.
-ctypedef int (*record_function)(Encoder encoder, Out *o, uint8_t *stack, object record, object override,
-                                bint guard, int64_t *created_us, uint8_t *level) noexcept
+ctypedef int (*record_function)(Encoder encoder, Out *o, uint8_t *stack, lc_here *here, object record,
+                                object override, bint guard, int64_t *created_us, uint8_t *level) noexcept
 
 
 cdef inline bint _is_short(PyObject *v) noexcept nogil:
@@ -1448,7 +1449,7 @@ cdef int _process(Out *o, PyObject **slot) except -2:
     cdef int status, overflow = 0
     cdef int64_t pid = 0, thread = 0
     cdef size_t start, process_n = 0, thread_n = 0
-    cdef lc_recent *last = NULL
+    cdef lc_here *last = NULL
     if (o.taken == 0 and not o.block and _is_short(process_name) and _is_short(thread_name)
             and slot[S_PROCESS] != NULL and PyLong_CheckExact(slot[S_PROCESS])
             and slot[S_THREAD] != NULL and PyLong_CheckExact(slot[S_THREAD])):
@@ -1457,7 +1458,7 @@ cdef int _process(Out *o, PyObject **slot) except -2:
         process_n = <size_t> PyUnicode_GET_LENGTH(process_name)
         thread_n = <size_t> PyUnicode_GET_LENGTH(thread_name)
         if overflow == 0 and process_n <= 32 and thread_n <= 32:
-            last = &lc_last
+            last = o.here
             if (last.size and last.thread == thread and last.pid == pid
                     and last.process_n == process_n and last.thread_n == thread_n
                     and memcmp(last.process_name, PyUnicode_DATA(process_name), process_n) == 0
@@ -1709,7 +1710,7 @@ cdef class Emitter:
         # With the formatter that the user has set, or the format() of a subclass.
         cdef object name = getattr(record, "name", None)
         cdef object made = None
-        if self.user_formatter is None and not self.own_format or lc_own_thread \
+        if self.user_formatter is None and not self.own_format or lc_this_thread.own \
                 or _own_logger(<PyObject *> name):
             return self._ship(record, None)
         try:
@@ -1738,10 +1739,12 @@ cdef class Emitter:
         cdef int64_t created_us = 0
         cdef uint8_t level = 0
         cdef int status
-        if lc_own_thread:
+        cdef lc_here *here = &lc_this_thread
+        if here.own:
             self.handoff.count_ignored()
             return 0
-        status = (<record_function> _record)(self.encoder, &o, stack, record, made, True, &created_us, &level)
+        status = (<record_function> _record)(self.encoder, &o, stack, here, record, made, True, &created_us,
+                                                &level)
         if status == 0:
             if o.mangled:
                 self.handoff.count_mangled(o.mangled)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__SSE2__) || defined(_M_X64)
+#if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
 #include <emmintrin.h>
 #define LC_SSE2 1
 #endif
@@ -46,12 +46,11 @@ static const lc_key lc_keys[KEYS] = {
     LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
 };
 
-/* Set in the threads of a sender: what they log is never shipped. */
-static LC_THREAD int lc_own_thread = 0;
-
-/* What the last document of this thread had in these places, and what it was made from: bytes and numbers
- * only, compared before they are used. */
+/* What a thread keeps: whether it is a sender's (what it logs is never shipped), and what its last
+ * document had in some places and what that was made from. Bytes and numbers only, compared before they
+ * are used. */
 typedef struct {
+    int own;
     int64_t minute;          /* since 1970, plus 1; 0: none yet */
     char stamp[24];          /* 2026-01-01T12:34: */
     int64_t pid, thread;
@@ -59,8 +58,8 @@ typedef struct {
     uint8_t process_n, thread_n;
     char process_name[32], thread_name[32];
     char text[256];          /* the four process.* fields */
-} lc_recent;
-static LC_THREAD lc_recent lc_last;
+} lc_here;
+static LC_THREAD lc_here lc_this_thread;
 
 /* 0: stands for itself; 'u': \u00XX; 1: not ASCII; else the letter behind the backslash. */
 static const uint8_t lc_escape[256] = {
@@ -363,8 +362,7 @@ static inline void lc_minute(char *to, int64_t minutes) {
 }
 
 /* 2026-01-01T12:34:56.789012Z from microseconds since 1970. 27 bytes. */
-static inline uint8_t *lc_time(uint8_t *to, int64_t us) {
-    lc_recent *last = &lc_last;
+static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
     int64_t minute = us / 60000000;
     uint32_t rest, second;
     us -= minute * 60000000;
