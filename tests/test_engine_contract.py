@@ -113,11 +113,14 @@ def test_counts_add_up_at_every_snapshot(make: Make, setup: Setup) -> None:
 
     rig.server.script = script
     lock = threading.Lock()
+    pause = threading.Event()
 
     def call() -> None:
-        for i in range(50_000):
-            if i >= 1500 and (cuts == 8 or not acks(setup)):
-                return
+        for i in range(20_000):
+            if i >= 1500:
+                if cuts == 8 or not acks(setup):
+                    return
+                pause.wait(0.001)
             with lock:  # the rig remembers bodies
                 rig.put(level=4 if i % 10 == 0 else 2)
 
@@ -366,11 +369,12 @@ def test_fifo_across_requeue(make: Make, setup: Setup) -> None:
     """New events never pass those that wait for a resend."""
     rig = make(inflight=10 if setup.kind != "cumulative" else 1, batch_events=10)
     rig.server.script = silent
+    rig.server.down()
     rig.many(30)
-    peer = rig.server.peer(0)
+    rig.server.up()
     rig.server.events(10)
     rig.server.down()
-    peer.cut()
+    rig.server.peers[0].cut()
     rig.until(lambda s: s.disconnects == 1)
     rig.many(30)
     rig.server.script = acknowledge
@@ -662,13 +666,14 @@ def test_max_age(make: Make) -> None:
 @pytest.mark.usefixtures("short_turns")
 @needs(acks)
 def test_max_age_reaches_what_waits_for_a_resend(make: Make, setup: Setup) -> None:
-    rig = make(max_age=0.2, batch_events=20, inflight=20 if setup.kind != "cumulative" else 1)
+    rig = make(max_age=0.5, batch_events=20, inflight=20 if setup.kind != "cumulative" else 1)
     rig.server.script = silent
+    rig.server.down()
     rig.many(50)
-    peer = rig.server.peer(0)
+    rig.server.up()
     rig.server.events(20)
     rig.server.down()
-    peer.cut()
+    rig.server.peers[0].cut()
     stats = rig.until(lambda s: s.queued + s.inflight == 0)
     assert stats.failed == {"max_age": 50}
 
