@@ -46,30 +46,9 @@ cdef inline uint64_t xxh64_merge(uint64_t h, uint64_t acc) noexcept nogil:
     return (h ^ xxh64_round(0, acc)) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
 
 
-# XXH64 of p[0:size].
-cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noexcept nogil:
-    cdef const uint8_t *end = p + size
-    cdef uint64_t h, a, b, c, d
-    if size >= 32:
-        a = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
-        b = seed + 0xC2B2AE3D27D4EB4FULL
-        c = seed
-        d = seed - 0x9E3779B185EBCA87ULL
-        while True:
-            a = xxh64_round(a, lc_le64(p))
-            b = xxh64_round(b, lc_le64(p + 8))
-            c = xxh64_round(c, lc_le64(p + 16))
-            d = xxh64_round(d, lc_le64(p + 24))
-            p += 32
-            if end - p < 32:
-                break
-        h = lc_rotl64(a, 1) + lc_rotl64(b, 7) + lc_rotl64(c, 12) + lc_rotl64(d, 18)
-        h = xxh64_merge(h, a)
-        h = xxh64_merge(h, b)
-        h = xxh64_merge(h, c)
-        h = xxh64_merge(h, d)
-    else:
-        h = seed + 0x27D4EB2F165667C5ULL
+# What follows the whole stripes of 32 bytes: the last size % 32 bytes at p, and the mixing.
+cdef inline uint64_t xxh64_finish(uint64_t h, const uint8_t *p, size_t size) noexcept nogil:
+    cdef const uint8_t *end = p + (size & 31)
     h += size
     while end - p >= 8:
         h = lc_rotl64(h ^ xxh64_round(0, lc_le64(p)), 27) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
@@ -84,3 +63,80 @@ cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noex
     h = (h ^ (h >> 33)) * 0xC2B2AE3D27D4EB4FULL
     h = (h ^ (h >> 29)) * 0x165667B19E3779F9ULL
     return h ^ (h >> 32)
+
+
+cdef inline uint64_t xxh64_join(uint64_t a, uint64_t b, uint64_t c, uint64_t d) noexcept nogil:
+    cdef uint64_t h = lc_rotl64(a, 1) + lc_rotl64(b, 7) + lc_rotl64(c, 12) + lc_rotl64(d, 18)
+    h = xxh64_merge(h, a)
+    h = xxh64_merge(h, b)
+    h = xxh64_merge(h, c)
+    return xxh64_merge(h, d)
+
+
+# XXH64 of p[0:size].
+cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noexcept nogil:
+    cdef size_t stripes = size >> 5
+    cdef uint64_t a, b, c, d
+    if stripes == 0:
+        return xxh64_finish(seed + 0x27D4EB2F165667C5ULL, p, size)
+    a = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
+    b = seed + 0xC2B2AE3D27D4EB4FULL
+    c = seed
+    d = seed - 0x9E3779B185EBCA87ULL
+    while stripes:
+        a = xxh64_round(a, lc_le64(p))
+        b = xxh64_round(b, lc_le64(p + 8))
+        c = xxh64_round(c, lc_le64(p + 16))
+        d = xxh64_round(d, lc_le64(p + 24))
+        p += 32
+        stripes -= 1
+    return xxh64_finish(xxh64_join(a, b, c, d), p, size)
+
+
+# Two at a time: each waits for its own multiplications, so the second costs little beside the first.
+cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size_t length, uint64_t seed,
+                           uint64_t *first, uint64_t *second) noexcept nogil:
+    cdef size_t both = min(size, length) >> 5
+    cdef size_t stripes
+    cdef uint64_t a, b, c, d, e, f, g, h
+    if both == 0:
+        first[0] = xxh64_of(p, size, seed)
+        second[0] = xxh64_of(q, length, seed)
+        return
+    a = e = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
+    b = f = seed + 0xC2B2AE3D27D4EB4FULL
+    c = g = seed
+    d = h = seed - 0x9E3779B185EBCA87ULL
+    stripes = both
+    while stripes:
+        a = xxh64_round(a, lc_le64(p))
+        e = xxh64_round(e, lc_le64(q))
+        b = xxh64_round(b, lc_le64(p + 8))
+        f = xxh64_round(f, lc_le64(q + 8))
+        c = xxh64_round(c, lc_le64(p + 16))
+        g = xxh64_round(g, lc_le64(q + 16))
+        d = xxh64_round(d, lc_le64(p + 24))
+        h = xxh64_round(h, lc_le64(q + 24))
+        p += 32
+        q += 32
+        stripes -= 1
+    stripes = (size >> 5) - both
+    while stripes:
+        a = xxh64_round(a, lc_le64(p))
+        b = xxh64_round(b, lc_le64(p + 8))
+        c = xxh64_round(c, lc_le64(p + 16))
+        d = xxh64_round(d, lc_le64(p + 24))
+        p += 32
+        stripes -= 1
+    stripes = (length >> 5) - both
+    while stripes:
+        e = xxh64_round(e, lc_le64(q))
+        f = xxh64_round(f, lc_le64(q + 8))
+        g = xxh64_round(g, lc_le64(q + 16))
+        h = xxh64_round(h, lc_le64(q + 24))
+        q += 32
+        stripes -= 1
+    a = xxh64_join(a, b, c, d)
+    e = xxh64_join(e, f, g, h)
+    first[0] = xxh64_finish(a, p, size)
+    second[0] = xxh64_finish(e, q, length)

@@ -54,5 +54,8 @@ cdef Py_ssize_t hash_slices(const uint8_t *p, Py_ssize_t total, const int64_t *a
     for i in range(n):
         if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
             return i
-        to[i] = xxh64_of(p + at[i], size[i], seed)
+        if i & 1:
+            xxh64_two(p + at[i - 1], size[i - 1], p + at[i], size[i], seed, &to[i - 1], &to[i])
+    if n & 1:
+        to[n - 1] = xxh64_of(p + at[n - 1], size[n - 1], seed)
     return n

@@ -143,11 +143,10 @@ cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexc
         p = block.at + 64
 
 
-# The closing quote of a string whose first character is at p, or NULL. Sets escaped, never clears it.
-cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
+# The closing quote of a string, from its first special byte on, or NULL. Sets escaped, never clears it.
+cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
     cdef uint8_t c
     while True:
-        p = next_special(block, p)
         c = p[0]
         if c == c'"':
             return p
@@ -169,6 +168,13 @@ cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *e
                 return NULL
         else:
             return NULL
+        p = next_special(block, p)
+
+
+# ... of one whose first character is at p. Most have nothing special in them: no call for those.
+cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
+    p = next_special(block, p)
+    return p if p[0] == c'"' else string_rest(block, p, escaped)
 
 
 # Is the number p[0:size], already well-formed, too big for a double?

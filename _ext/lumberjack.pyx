@@ -51,7 +51,7 @@ from logclient._ext.deflate cimport (
     lc_deflater,
     lc_inflater,
 )
-from logclient._ext.hash cimport SEED, xxh64_of
+from logclient._ext.hash cimport SEED, xxh64_of, xxh64_two
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -299,6 +299,14 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
+# One large window's room is not held for ever.
+cdef void trim(lc_wire *wire, size_t kept) noexcept nogil:
+    if wire.size == 0 and wire.capacity > kept:
+        free(wire.data)
+        wire.data = NULL
+        wire.capacity = 0
+
+
 # The hash of the user's own id, where it is the only one that travels.
 cdef int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
     if batch.id_hash == NULL:
@@ -320,7 +328,8 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *close
     cdef lc_object o
     cdef bint scanned = False, empty, first, second
-    cdef uint64_t sequence
+    cdef uint8_t digits[12]
+    cdef uint8_t comma = 0
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
         end[0] = 0
         if scan_object(p, end, &o) < 0:
@@ -347,22 +356,27 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         first = kind & K_ID1_TAKEN == 0
         second = kind & K_ID2_TAKEN == 0
         if first or second:
-            # the comma goes where there is something to divide
-            sequence = batch.seq[i]
+            put_sequence(digits, batch.seq[i])
+            if empty:                    # no comma: there is nothing to divide
+                close -= 1
+                comma = close[0]
             if first and second:
-                memcpy(close, w.tail + empty, TAIL_SIZE - empty)
-                put_sequence(close + TAIL_ID1 + PRODUCER_SIZE - empty, sequence)
-                put_sequence(close + TAIL_ID2 + PRODUCER_SIZE - empty, sequence)
-                close += TAIL_SIZE - 1 - empty
+                memcpy(close, w.tail, TAIL_SIZE)
+                memcpy(close + TAIL_ID1 + PRODUCER_SIZE, digits, 12)
+                memcpy(close + TAIL_ID2 + PRODUCER_SIZE, digits, 12)
+                end = close + TAIL_SIZE
             elif first:
-                memcpy(close, w.tail + empty, TAIL_METADATA - empty)
-                put_sequence(close + TAIL_ID1 + PRODUCER_SIZE - empty, sequence)
-                close += TAIL_METADATA - empty
-                close[0] = c'}'
+                memcpy(close, w.tail, TAIL_METADATA)
+                memcpy(close + TAIL_ID1 + PRODUCER_SIZE, digits, 12)
+                close[TAIL_METADATA] = c'}'
+                end = close + TAIL_METADATA + 1
             else:
-                memcpy(close, w.tail + TAIL_METADATA + empty, TAIL_SIZE - TAIL_METADATA - empty)
-                put_sequence(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE - empty, sequence)
-                close += TAIL_SIZE - TAIL_METADATA - 1 - empty
+                memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
+                memcpy(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits, 12)
+                end = close + TAIL_SIZE - TAIL_METADATA
+            if empty:
+                close[0] = comma
+            close = end - 1
         else:
             if not scanned and scan_object(p, end, &o) < 0:
                 return 0
@@ -412,7 +426,9 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_run *run = NULL
     cdef lc_wire *to
     cdef uint8_t *p
-    cdef size_t begin = wire.size, base, size
+    cdef size_t begin = wire.size, base, size, body = 0
+    cdef size_t last_at = 0, last_size = 0
+    cdef uint32_t last = 0
     cdef int64_t done
     cdef uint32_t i, n = 0
     if w.wrong or w.count >= allowed_windows(w):
@@ -451,15 +467,12 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
                 done = finish_json(w, batch, i, p + FRAME_HEAD, size)
                 if done > 0:
                     lc_put32(p + 6, <uint32_t> done)
-                    batch.hash[i] = xxh64_of(p + FRAME_HEAD, done, SEED)
-                    to.size += FRAME_HEAD + done
+                    body = FRAME_HEAD
             else:
                 p[1] = c'D'
                 memcpy(p + 6, batch.body[i], size)
                 done = finish_pairs(w, batch, i, p + 6, size)
-                if done > 0:
-                    batch.hash[i] = xxh64_of(p + 6, done, SEED)
-                    to.size += 6 + done
+                body = 6
         if done < 0:
             if n:
                 break            # what there is goes; the pump hears of it at the next turn
@@ -469,6 +482,14 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             batch.fate[i] = FAILED
             batch.reason[i] = R_NOT_JSON if w.version == c'2' else R_UNENCODABLE
             continue
+        # hashed by twos: while one waits for its multiplications the other goes on
+        if n & 1:
+            xxh64_two(to.data + last_at, last_size, p + body, done, SEED, &batch.hash[last], &batch.hash[i])
+        else:
+            last = i
+            last_at = to.size + body
+            last_size = done
+        to.size += body + done
         batch.fate[i] = INFLIGHT
         if run != NULL and run.first + run.count == batch.seq[i]:
             run.count += 1
@@ -481,6 +502,8 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     if n == 0:
         wire.size = begin
         return 0
+    if n & 1:
+        batch.hash[last] = xxh64_of(to.data + last_at, last_size, SEED)
     if w.compress:
         p = wire_reserve(wire, 12)
         if p != NULL:
@@ -495,6 +518,8 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         p[6] = w.version
         p[7] = c'C'
         lc_put32(p + 8, <uint32_t> (wire.size - begin - 12))
+        w.raw.size = 0
+        trim(&w.raw, ROOM_KEPT + 2 * w.window_bytes)
     p = wire.data + begin
     p[0] = w.version
     p[1] = c'W'
@@ -1063,13 +1088,6 @@ cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept 
     return 1
 
 
-cdef void trim(lc_wire *wire) noexcept nogil:
-    if wire.size == 0 and wire.capacity > ROOM_KEPT:
-        free(wire.data)
-        wire.data = NULL
-        wire.capacity = 0
-
-
 # Go on: 1 a window is whole, 0 more bytes are needed, -1 a fault.
 cdef int reader_step(lc_reader *r) noexcept nogil:
     cdef const uint8_t *p
@@ -1203,8 +1221,8 @@ cdef class Reader:
             windows.append(self.window())
         if r.fault:
             r.inflated.size = r.scratch.size = 0
-            trim(&r.inflated)
-            trim(&r.scratch)
+            trim(&r.inflated, ROOM_KEPT)
+            trim(&r.scratch, ROOM_KEPT)
         if r.fault == FAULT_MEMORY:
             raise MemoryError()
         if r.base:
@@ -1212,11 +1230,10 @@ cdef class Reader:
             r.data.size -= r.base
             r.at -= r.base
             r.base = 0
-            # a connection that had one large window need not hold its room for ever
-            trim(&r.data)
+            trim(&r.data, ROOM_KEPT)
             if not r.inside:
                 r.inflated.size = 0
-                trim(&r.inflated)
+                trim(&r.inflated, ROOM_KEPT)
         return windows
 
     cdef Window window(self):
