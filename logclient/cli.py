@@ -265,9 +265,9 @@ class _Shipment:
 
     def run(self, redacted: str) -> int:
         feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
-        feeder.start()
         stalled = interrupted = False
         try:
+            feeder.start()
             stalled = not self._watch(feeder)
         except KeyboardInterrupt:
             interrupted = True

@@ -7,15 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 import logclient
 from logclient import cli
 from logclient.errors import ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def command(*arguments: str, stdin: bytes = b"", timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
@@ -25,7 +22,6 @@ def command(*arguments: str, stdin: bytes = b"", timeout: float = 60) -> subproc
         capture_output=True,
         timeout=timeout,
         check=False,
-        cwd=ROOT,
     )
 
 
@@ -146,7 +142,7 @@ class TestUsage:
             "print(sorted(heavy & set(sys.modules) - before), file=sys.stderr)\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
         )
         assert done.stderr.strip() == "[]"
 
@@ -198,7 +194,6 @@ class TestErrorsOfCommands:
             stderr=subprocess.PIPE,
             timeout=60,
             check=False,
-            cwd=ROOT,
         )
         os.close(write)
         assert b"Traceback" not in done.stderr

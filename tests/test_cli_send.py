@@ -18,7 +18,6 @@ import pytest
 
 from logclient import cli
 from logclient.collectors.lumberjack import Collector
-from tests.shared import ROOT
 
 
 @pytest.fixture
@@ -237,7 +236,6 @@ class TestProcesses:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=ROOT,
         )
         assert process.stdin is not None
         process.stdin.write(b"one\n")
@@ -255,7 +253,6 @@ class TestProcesses:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=ROOT,
         )
         assert process.stdin is not None
         process.stdin.write(b"one\n")
@@ -281,7 +278,6 @@ class TestProcesses:
             capture_output=True,
             timeout=60,
             check=False,
-            cwd=ROOT,
         )
         assert done.returncode == 3
         assert b"nothing could be reached" in done.stderr
@@ -302,7 +298,6 @@ class TestProcesses:
                 ),
             ],
             stdout=subprocess.PIPE,
-            cwd=ROOT,
         )
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

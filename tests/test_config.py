@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from logclient import config, registry
 from logclient.config import OPTIONS, Config, Secret, parse, parse_duration, parse_size
 from logclient.errors import ConfigError
+from tests.shared import ROOT
 
 URL = "lumberjack://host:5044"
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def message(url: Any, /, **keywords: Any) -> str:
@@ -403,6 +403,7 @@ class TestRegistry:
 
 
 class TestDocs:
+    @pytest.mark.tree
     def test_the_page_of_options_is_current(self) -> None:
         page = ROOT / "docs" / "options.md"
         assert page.read_text(encoding="utf-8") == config.options_markdown(), (
@@ -416,7 +417,6 @@ class TestDocs:
             text=True,
             check=True,
             timeout=60,
-            cwd=ROOT,
         )
         assert done.stdout == config.options_markdown()
 

@@ -13,7 +13,6 @@ import pytest
 
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
-from tests.shared import ROOT
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
 
@@ -81,7 +80,7 @@ class TestFolder:
         (tmp_path / "lumberjack-honest" / "precious").touch()
         (tmp_path / "a.log").write_text("line\n")
         with pytest.raises(ConfigError, match="exists and is not a demo's"):
-            demo.run([str(tmp_path / "a.log")], out=str(tmp_path))
+            demo.run([str(tmp_path / "a.log")], out=str(tmp_path), verify=lambda *_: pytest.fail("it ran"))
         assert (tmp_path / "lumberjack-honest" / "precious").exists()
 
     def test_what_an_earlier_demo_left_is(self, tmp_path: Path) -> None:
@@ -284,7 +283,6 @@ def test_the_command_itself(tmp_path: Path) -> None:
         text=True,
         timeout=900,
         check=False,
-        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     check(tmp_path / "out", 200_000, done.stdout)
