@@ -207,9 +207,8 @@ cdef inline bint isal_open(lc_deflater *d) except -1:
     cdef lc_istream *s
     cdef lc_wire out
     cdef const uint8_t *tail
-    cdef size_t i
     cdef bytes sample, path
-    cdef int _
+    cdef int i, _
     if sizeof(void *) != 8:
         return False
     try:
