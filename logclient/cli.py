@@ -465,6 +465,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def done(self) -> None:
+        """Clear the line: what became of it all is said next."""
         if self.width:
-            print(file=sys.stderr)
+            print("\r" + " " * self.width + "\r", end="", file=sys.stderr, flush=True)
             self.width = 0

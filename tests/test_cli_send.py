@@ -357,7 +357,7 @@ class TestProgress:
         progress.show("short")
         progress.done()
         progress.done()
-        assert screen.getvalue() == "\ra long line\rshort      \n"
+        assert screen.getvalue() == "\ra long line\rshort      \r     \r"
 
     def test_a_file_gets_a_line_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = io.StringIO()
