@@ -1,0 +1,511 @@
+"""Fork, exit and accidents: what the engine does when the process is not an ordinary one.
+
+The whole processes (exit, signals, multiprocessing, every Python) are in test_exit_fork_signal.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.delivery import engine as engine_module
+from logclient.delivery import lifecycle
+from logclient.delivery.outcomes import Outcome
+from tests.cores.rig import SETUPS, Rig, Setup
+from tests.cores.server import PATIENCE, Peer, acknowledge, silent
+
+Make = Callable[..., Rig]
+FIFO = Setup("fifo")
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture(params=SETUPS, ids=str)
+def setup(request: pytest.FixtureRequest) -> Setup:
+    found: Setup = request.param
+    return found
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(setup: Setup, **options: Any) -> Rig:
+        rig = Rig(setup, tmp_path / "run", **options)
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        if not rig.finished:
+            rig.finish(0.5)
+
+
+def in_child(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> None:
+    """Run `work` in a forked child, which must end well and soon."""
+    pid = fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.002)
+
+
+def c_fork() -> int:
+    """fork(2) as a C library calls it: no Python hook runs."""
+    return int(ctypes.PyDLL(None).fork())
+
+
+FORKS = {"os.fork": os.fork if hasattr(os, "fork") else None, "from C": c_fork}
+
+
+def child_of(rig: Rig, n: int = 20) -> Callable[[], None]:
+    """What a child does: it starts empty under a new name, and delivers its own."""
+    parents = rig.engine.producer
+
+    def work() -> None:
+        rig.server.changed = threading.Condition()  # of the parent's threads
+        stats = rig.stats()
+        assert stats.sent == stats.queued == stats.inflight == stats.acked == stats.connects == 0
+        assert rig.engine.producer != parents
+        assert [rig.engine.put(b"child %d" % i, 2, 0) for i in range(n)] == list(range(1, n + 1))
+        assert rig.engine.flush(PATIENCE) == 0
+        stats = rig.stats()
+        assert stats.acked + stats.handed == n and stats.connects == 1
+        rig.engine.close(5.0)
+        books = rig.books()
+        assert sum(books.count("acked").values()) + sum(books.count("handed").values()) == n
+
+    return work
+
+
+@needs_fork
+@pytest.mark.parametrize("fork", FORKS)
+def test_a_child_starts_empty_and_the_parent_keeps_all(build: Make, setup: Setup, fork: str) -> None:
+    rig = build(setup)
+    ours = rig.engine.producer.hex()
+    rig.many(50)
+    rig.settle()
+    # Something of the parent's is in flight at the fork; the child's is answered.
+    rig.server.script = lambda peer: peer.ack() if peer.got[0].producer != ours else None
+    rig.many(5)
+    rig.server.events(55)
+    in_child(child_of(rig), FORKS[fork])
+    assert rig.stats().inflight == (0 if setup.kind == "none" else 5)
+    rig.server.script = acknowledge
+    rig.server.peers[0].ack()
+    rig.many(50)
+    stats = rig.settle()
+    assert stats.acked + stats.handed == stats.sent == 105
+    assert stats.disconnects == 0, "the child hung up on the parent's server"
+
+
+@needs_fork
+def test_what_was_queued_at_the_fork_is_the_parents(build: Make, setup: Setup) -> None:
+    rig = build(setup, backoff_max=0.002)
+    rig.server.down()
+    rig.many(100)
+
+    def work() -> None:
+        assert rig.stats().sent == 0
+        assert rig.engine.close(1.0) == 0
+
+    in_child(work)
+    assert rig.stats().sent == 100
+    rig.server.up()
+    assert rig.settle().connects == 1
+    assert len(rig.server.events(100)) == 100
+
+
+@needs_fork
+def test_many_forks_under_load(build: Make, setup: Setup) -> None:
+    """A caller logs all the time; 20 children each log their own."""
+    rig = build(setup)
+    over = threading.Event()
+
+    def call() -> None:
+        while not over.wait(0.0005):
+            rig.put()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        for _ in range(20):
+            in_child(child_of(rig, 5))
+    finally:
+        over.set()
+        thread.join()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == stats.sent == len(rig.bodies) > 0
+
+
+@needs_fork
+def test_deliveries_of_the_parent_fail_in_the_child(build: Make) -> None:
+    rig = build(FIFO)
+    rig.server.script = silent
+    delivery = rig.engine.submit(b"one", 2, 0)
+    rig.bodies[1] = b"one"
+    rig.server.events(1)
+
+    def work() -> None:
+        assert delivery.result(0) == Outcome("failed", "forked")
+
+    in_child(work)
+    assert not delivery.done()
+    rig.server.script = acknowledge
+    rig.server.peers[0].ack()
+    assert delivery.result(PATIENCE) == Outcome("acked")
+
+
+@needs_fork
+def test_no_sender_is_alive_between_the_hooks_of_a_fork(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    rig.many(10)
+    rig.settle()
+
+    def senders() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name == "logclient-sender"]
+
+    assert senders()
+    lifecycle._before_fork()
+    try:
+        assert not [t for t in senders() if t is rig.engine._thread]
+        rig.many(10)  # another hook logs: no thread may be born now
+        assert not [t for t in senders() if t is rig.engine._thread]
+    finally:
+        lifecycle._in_parent()
+    assert rig.settle().connects == 1
+
+
+@needs_fork
+def test_a_closed_client_stays_closed_in_a_child(build: Make) -> None:
+    rig = build(FIFO)
+    rig.many(3)
+    rig.finish()
+
+    def work() -> None:
+        assert rig.engine.put(b"x", 2, 0) == 0
+        assert rig.stats().refused == 1
+        assert rig.engine.close(1.0) == 0
+
+    in_child(work)
+
+
+# -- exit ---------------------------------------------------------------------------------------------
+
+
+def test_exit_delivers_then_pumps_in_the_call(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    rig.many(100)
+    rig.engine.finish(time.monotonic() + PATIENCE)
+    stats = rig.stats()
+    assert stats.acked + stats.handed == 100
+    assert rig.engine._thread is not None and not rig.engine._thread.is_alive()
+    books = rig.books()
+    assert books.closed is not None and books.closed["last"] == 100
+    for i in range(5):
+        rig.put()
+        stats = rig.stats()
+        assert stats.acked + stats.handed == 101 + i, "delivered when the call returns"
+    rig.engine.finish(time.monotonic() + PATIENCE)  # a second hook changes nothing
+    books = rig.books()
+    assert books.closed is not None and books.closed["last"] == 105
+    assert books.fates[105][0] in ("acked", "handed")
+    assert rig.engine.close(1.0) == 0
+    assert len(list(rig.ledger.iterdir() if rig.ledger else [])) == 1, "still the same part"
+    rig.engine.exiting = False  # for the rig: close for good
+
+
+def test_exit_with_a_dead_server_is_bounded_and_says_so_once(build: Make, setup: Setup) -> None:
+    rig = build(setup, backoff_min=5.0, backoff_max=5.0, atexit_timeout=0.1)
+    rig.server.down()
+    rig.many(7)
+    rig.engine.finish(time.monotonic() + 0.1)
+    assert rig.stats().failed == {"closed": 7}
+    assert rig.lines.of("exit") == ["test://server: 7 events were not delivered before exit"]
+    assert rig.put() == 8  # has no patience left, and returns
+    rig.engine.exiting = False
+
+
+def test_exit_waits_by_a_budget_not_by_the_clock(build: Make) -> None:
+    """What others do between our calls costs our events nothing."""
+    rig = build(FIFO, atexit_timeout=0.5)
+    rig.many(3)
+    rig.engine.finish(time.monotonic() + 0.5)
+    time.sleep(0.6)
+    rig.put()
+    assert rig.stats().acked == 4
+    rig.engine.exiting = False
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Python 3.12 at shutdown; the text is the error's."""
+    text = ["can't create new thread at interpreter shutdown"]
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if text and thread.name.startswith("logclient"):
+            raise RuntimeError(text[0])
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return text
+
+
+def test_no_thread_can_be_started(build: Make, setup: Setup, no_threads: list[str]) -> None:
+    rig = build(setup)
+    for i in range(1, 6):
+        rig.put()
+        stats = rig.stats()
+        assert stats.acked + stats.handed == i
+    assert rig.engine.flush(1.0) == 0
+    rig.engine.finish(time.monotonic() + 1.0)
+    assert rig.stats().failed == {}
+    rig.engine.exiting = False
+
+
+def test_out_of_threads_for_a_while(build: Make, setup: Setup, no_threads: list[str]) -> None:
+    no_threads[0] = "can't start new thread"
+    rig = build(setup)
+    rig.many(5)
+    stats = rig.stats()
+    assert stats.queued == 5, "callers do not wait for the network"
+    assert rig.lines.of("sender")[0] == "test://server: no sender: can't start new thread"
+    assert rig.engine.flush(PATIENCE) == 0, "who waits anyway does the work"
+    no_threads.clear()
+    rig.many(5)
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 10
+
+
+def test_callbacks_when_no_thread_can_be_started(build: Make, no_threads: list[str]) -> None:
+    rig = build(FIFO)
+    seen: list[Outcome | None] = []
+    delivery = rig.engine.submit(b"one", 2, 0)
+    rig.bodies[1] = b"one"
+    begin = time.monotonic()
+    delivery.add_done_callback(lambda d: seen.append(d.result(0)))
+    assert seen == [Outcome("acked")]
+    assert time.monotonic() - begin < 0.9, "no thread lingers here"
+
+
+def test_block_at_exit_pumps_until_there_is_room(build: Make, no_threads: list[str]) -> None:
+    rig = build(FIFO, max_events=5, overflow="block")
+    rig.server.script = silent
+    rig.server.down()
+    rig.engine.limits = rig.limits._replace(atexit_timeout=0.01)
+    rig.engine._patience = 0.01
+    rig.many(5)
+    rig.server.up()
+    rig.server.script = acknowledge
+    rig.engine._patience = PATIENCE
+    assert rig.many(3) == [6, 7, 8]
+    assert rig.settle().acked == 8
+
+
+# -- accidents ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_sender_that_dies_is_replaced(build: Make) -> None:
+    rig = build(FIFO)
+    rig.many(5)
+    rig.settle()
+    original = rig.engine.core.encode
+
+    def broken(*args: Any) -> int:
+        rig.engine.core.encode = original  # type: ignore[method-assign]
+        raise RuntimeError("a bug")
+
+    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    thread = rig.engine._thread
+    assert thread is not None
+    rig.put()
+    thread.join(PATIENCE)
+    assert rig.lines.of("sender") == ["the sender stopped: RuntimeError: a bug"]
+    rig.put()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 7
+
+
+def test_out_of_memory_is_the_end_of_a_connection_only(build: Make) -> None:
+    rig = build(FIFO)
+    original = rig.engine.core.encode
+
+    def broken(*args: Any) -> int:
+        rig.engine.core.encode = original  # type: ignore[method-assign]
+        raise MemoryError
+
+    rig.engine.core.encode = broken  # type: ignore[method-assign]
+    rig.many(3)
+    assert rig.settle().acked == 3
+    assert rig.lines.of("memory")
+
+
+def test_a_fork_that_fails_stops_nothing(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    rig.server.down()
+    rig.many(20)
+    for _ in range(50):
+        lifecycle._before_fork()
+        lifecycle._in_parent()
+    rig.server.up()
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 20
+
+
+def test_an_orphan_delivers_and_ends(build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "TURN", 0.02)
+    rig = build(setup)
+    rig.server.down()
+    rig.many(10)
+    rig.engine.orphan()
+    rig.server.up()
+    thread = rig.engine._thread
+    assert thread is not None
+    thread.join(PATIENCE)
+    assert not thread.is_alive() and rig.engine.closed
+    stats = rig.stats()
+    assert stats.acked + stats.handed == 10
+    assert rig.books().closed is not None
+
+
+def test_replies_reach_who_listens_and_do_not_spin(build: Make) -> None:
+    rig = build(Setup("by_id"))
+
+    def script(peer: Peer) -> None:
+        peer.say(b"I" + (7).to_bytes(8, "big"))
+        peer.ack()
+
+    rig.server.script = script
+    rig.put()
+    rig.settle()
+    before = rig.stats().turns
+    rig.until(lambda s: rig.heard)
+    assert [event.payload for event in rig.heard] == [7]
+    time.sleep(0.05)
+    assert rig.stats().turns - before < 10
+
+
+# -- deliveries ---------------------------------------------------------------------------------------
+
+
+def submit(rig: Rig, body: bytes) -> Any:
+    delivery = rig.engine.submit(body, 2, 0)
+    if delivery.seq:
+        rig.bodies[delivery.seq] = body
+    return delivery
+
+
+def test_submit(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    ok, bad = submit(rig, b"good"), submit(rig, b"\xffbad")
+    status = "acked" if setup.kind != "none" else "handed"
+    assert ok.result(PATIENCE) == Outcome(status, "") and ok.result(0).ok and ok.done()
+    assert bad.result(PATIENCE) == Outcome("failed", "not_json") and not bad.result(0).ok
+    assert repr(ok) == f"<Delivery 1 {status}>" and repr(bad) == "<Delivery 2 failed not_json>"
+    assert ok.cancel() is False
+
+
+def test_submit_many_from_threads(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    found: list[Any] = []
+
+    def call(k: int) -> None:
+        found.extend(rig.engine.submit(b"%d" % k, 2, 0) for _ in range(200))
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    outcomes = [d.result(PATIENCE) for d in found]
+    assert all(o is not None and o.ok for o in outcomes)
+    assert sorted(d.seq for d in found) == list(range(1, 801))
+    assert not rig.engine.deliveries and not rig.engine._recent
+    rig.bodies = {g.seq: g.body for p in rig.server.peers for g in p.got}
+
+
+def test_submit_that_is_dropped(build: Make, setup: Setup) -> None:
+    rig = build(setup, max_events=2, overflow="drop_oldest")
+    rig.server.down()
+    found = [submit(rig, b"%d" % i) for i in range(5)]
+    rig.server.up()
+    outcomes = [d.result(PATIENCE) for d in found]
+    assert outcomes[:3] == [Outcome("dropped", "overflow")] * 3
+    assert outcomes[3].ok and outcomes[4].ok
+    rig.finish()
+    assert submit(rig, b"late").result(0) == Outcome("dropped", "closed")
+
+
+def test_submit_to_a_full_queue(build: Make) -> None:
+    rig = build(FIFO, max_events=1, overflow="drop_new")
+    rig.server.down()
+    first, second = submit(rig, b"1"), submit(rig, b"2")
+    assert second.result(0) == Outcome("dropped", "overflow") and second.seq == 0
+    assert first.result(0.0) is None and repr(first) == "<Delivery 1 pending>"
+    rig.engine.close(0.0)
+    assert first.result(0) == Outcome("failed", "closed")
+
+
+def test_callbacks_run_on_a_thread_of_their_own(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    names: list[str] = []
+    ran = threading.Semaphore(0)
+
+    def callback(delivery: Any) -> None:
+        assert delivery.done()
+        names.append(threading.current_thread().name)
+        ran.release()
+
+    early = submit(rig, b"1")
+    early.add_done_callback(callback)
+    assert ran.acquire(timeout=PATIENCE)
+    early.add_done_callback(callback)  # done already
+    assert ran.acquire(timeout=PATIENCE)
+    assert names == ["logclient-callbacks"] * 2
+
+
+def test_a_callback_that_raises_or_waits_harms_nobody(build: Make) -> None:
+    rig = build(FIFO)
+    ran = threading.Semaphore(0)
+
+    def bad(delivery: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    def waits(delivery: Any) -> None:
+        rig.put(b"from a callback")
+        assert rig.engine.flush(PATIENCE) == 0
+        ran.release()
+
+    delivery = submit(rig, b"1")
+    delivery.add_done_callback(bad)
+    delivery.add_done_callback(waits)
+    assert ran.acquire(timeout=PATIENCE)
+    assert rig.lines.of("callback") == ["a delivery callback raised ZeroDivisionError: oops"]
+    assert rig.settle().acked == 2
