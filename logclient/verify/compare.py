@@ -91,6 +91,18 @@ OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_, UNEXPECTED, UNKNOWN = range(8
 EXCLUDED = 8  # in the pool, counted there
 
 
+class Example(NamedTuple):
+    """One event of a fault, and where it is in the capture."""
+
+    producer: str | None
+    sequence: int | None
+    other: str | None  # of an id that is nobody's
+    listener: int = -1  # -1: it never arrived
+    x: int = 0
+    copies: int = 0
+    sent: bool = True
+
+
 class Plan(NamedTuple):
     """What all tasks know; kept as JSON in the work folder."""
 
@@ -466,7 +478,7 @@ class _Bucket:
     def examples(
         self, state: npt.NDArray[np.int8], twice: npt.NDArray[np.bool_], late: npt.NDArray[np.bool_]
     ) -> dict[str, list[list[int]]]:
-        """Some of each fault: [sequence, listener, x, copies], listener -1 for what never arrived."""
+        """Some of each fault: [sequence, listener, x, copies, sent]; listener -1: it never arrived."""
         out: dict[str, list[list[int]]] = {}
         limit = self.plan.examples
         faults = [(STATES[code], state == code) for code in range(1, 8) if code != DROPPED_]
@@ -482,7 +494,9 @@ class _Bucket:
                     listener, x = min(
                         (i, int(first[off])) for i, first in self.first.items() if first[off] != NEVER
                     )
-                rows.append([self.bucket.first + off, listener, x, int(self.copies[off])])
+                rows.append(
+                    [self.bucket.first + off, listener, x, int(self.copies[off]), bool(self.bucket.listed[off])]
+                )
             out[word] = rows
         return out
 
@@ -612,7 +626,7 @@ class _Phantoms:
             self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
             if len(some):
                 head["examples"][word] = [
-                    [int(row["a"]), int(row["listener"]), int(row["x"]), int(row["n"])]
+                    [int(row["a"]), int(row["listener"]), int(row["x"]), int(row["n"]), False]
                     for row in some[: self.plan.examples]
                 ]
         # The driver tells the ranges of what was never seen: these are not part of them.
@@ -731,7 +745,7 @@ class _Pool:
                 self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
                 if len(sequences):
                     head["examples"][STATES[code]] = [
-                        [s, -1, 0, 0] for s in sequences[: self.plan.examples].tolist()
+                        [s, -1, 0, 0, True] for s in sequences[: self.plan.examples].tolist()
                     ]
             which = np.flatnonzero((leading == p) & (extra > 0))
             sequences = rows["sequence"][begins[which]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from logclient.verify import decode, sources
-from logclient.verify.compare import EVENT_BITS, UNIT_BITS, Plan
+from logclient.verify.compare import EVENT_BITS, UNIT_BITS, Example, Plan
 from logclient.verify.ledger import Ledger
 
 __all__ = ["resolve"]
@@ -16,20 +16,19 @@ MOST = 4096  # bytes of a body that are shown
 
 
 def resolve(
-    found: dict[str, list[tuple[Any, ...]]], plan: Plan, doubtful: set[str], packed: Ledger
+    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: Ledger
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples and read their bytes.
 
     Args:
-        found: word -> (producer, sequence, other, listener, x, copies), as `verdict.Tally` keeps them;
-            listener -1 is one that never arrived.
+        found: word -> examples, as `verdict.Tally` keeps them.
         doubtful: protocols of which what was sent and not seen is unknown.
     """
     touched = {x.producer for x in packed.producers if decode.protocol_of(x.protocol) in doubtful}
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = {}
     for word, rows in found.items():
-        for producer, sequence, other, listener, x, copies in rows:
+        for producer, sequence, other, listener, x, copies, sent in rows:
             example: dict[str, Any] = {
                 "id": f"{producer}{sequence:012x}" if producer else None,
                 "producer": producer,
@@ -44,7 +43,7 @@ def resolve(
                 wanted.setdefault(place, []).append(
                     (unit & ((1 << UNIT_BITS) - 1), x & ((1 << EVENT_BITS) - 1), example)
                 )
-            turned = word in ("lost", "missing") and producer in touched
+            turned = sent and word in ("lost", "missing") and producer in touched
             shown.setdefault("unknown" if turned else word, []).append(example)
     for entry in plan.segments:
         fields, listener, rank, protocol = entry

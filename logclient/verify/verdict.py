@@ -16,7 +16,7 @@ import numpy as np
 
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify import compare
-from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Plan
+from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Example, Plan
 from logclient.verify.decode import protocol_of
 from logclient.verify.ledger import (
     ACKED,
@@ -239,7 +239,7 @@ class Tally:
         self.facts: list[dict[str, Any]] = []
         self.files: list[str] = []
         self.seen_unlisted: dict[int, list[I64]] = {}
-        self.examples: dict[str, list[tuple[Any, ...]]] = {}
+        self.examples: dict[str, list[Example]] = {}
         self.second_passes = 0
 
     def take(self, row: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ class Tally:
         elif kind == "phantom" and head["p"] < 0:
             self.strangers += head["unexpected"]
             for word, found in head["examples"].items():
-                self._examples(word, [tuple(example) for example in found])
+                self._examples(word, [Example(*example, sent=False) for example in found])
         else:
             self._producer(kind, head, row)
 
@@ -272,11 +272,11 @@ class Tally:
         if kind == "again":
             total.reordered += head["reordered"]
             self._examples(
-                "reordered", [(name, s, None, listener, x, 1) for s, listener, x in head["examples"]]
+                "reordered", [Example(name, s, None, listener, x, 1) for s, listener, x in head["examples"]]
             )
             return
         for word, found in head["examples"].items():
-            self._examples(word, [(name, s, None, listener, x, copies) for s, listener, x, copies in found])
+            self._examples(word, [Example(name, s, None, *where) for s, *where in found])
         if kind == "phantom":
             inside_unexpected, inside_unknown = head["inside"]
             total.states -= np.array(head["was"])
@@ -304,15 +304,15 @@ class Tally:
             for cell, n in cells:
                 total.cells[cell] = total.cells.get(cell, 0) + n
 
-    def _examples(self, word: str, found: list[tuple[Any, ...]]) -> None:
+    def _examples(self, word: str, found: list[Example]) -> None:
         """Keep the first few, by producer and sequence: which ones does not depend on the tasks."""
         mine = self.examples.setdefault(word, [])
         mine.extend(found)
         if len(mine) > 50 * self.plan.examples:
             self._trim(mine)
 
-    def _trim(self, mine: list[tuple[Any, ...]]) -> None:
-        mine.sort(key=lambda e: (e[0] or "~", -1 if e[1] is None else e[1], e[2] or ""))
+    def _trim(self, mine: list[Example]) -> None:
+        mine.sort(key=lambda e: (e.producer or "~", -1 if e.sequence is None else e.sequence, e.other or ""))
         del mine[self.plan.examples :]
 
     # -- order across buckets
@@ -357,7 +357,7 @@ class Tally:
         name = self.producers[p].producer
         self._examples(
             "reordered",
-            [(name, base + off, None, *late[off], 1) for off in offs[: self.plan.examples].tolist()],
+            [Example(name, base + off, None, *late[off], 1) for off in offs[: self.plan.examples].tolist()],
         )
 
     # -- what no bucket knows
@@ -407,7 +407,7 @@ class Tally:
                 writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
                 if word != "dropped":
                     some = ranges[: self.plan.examples, 0].tolist()
-                    self._examples(word, [(producer.producer, s, None, -1, 0, 0) for s in some])
+                    self._examples(word, [Example(producer.producer, s, None, sent=False) for s in some])
 
     # -- the whole
 

@@ -1,0 +1,813 @@
+"""From files to verdict: the words, the exit codes, the report, and what happens when it cannot be done."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import html.parser
+import json
+import os
+import random
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
+from tests import shared
+from tests import verify_files as files
+from tests.spark_fixture import spark  # noqa: F401
+
+np = shared.need("numpy")
+pa = shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+report = pytest.importorskip("logclient.verify.report")
+verdicts = pytest.importorskip("logclient.verify.verdict")
+
+P, Q = "0a" * 10, "0b" * 10
+Run = Callable[..., Any]
+
+
+class Scene:
+    """One producer and one listener to begin with; every part can be put in another way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "ledger"
+        self.capture = folder / "capture"
+        self.out = folder / "out"
+        self.bodies = {seq: files.body(files.event_id(P, seq), f"event {seq}") for seq in range(1, 21)}
+
+    def write_ledger(
+        self,
+        *,
+        producer: str = P,
+        bodies: dict[int, bytes] | None = None,
+        fates: dict[str, Sequence[int]] | None = None,
+        tail: Sequence[Any] | None = None,
+        identity: str = "id",
+        protocol: str = "lumberjack",
+        created: Callable[[int], int] = lambda seq: 1000 * seq,
+        extra: Sequence[Any] = (),
+        per_batch: int = 1000,
+    ) -> Scene:
+        bodies = self.bodies if bodies is None else bodies
+        lines: list[Any] = [files.open_line(producer, identity=identity, protocol=protocol)]
+        events = [(s, created(s), files.xxh64(raw)) for s, raw in sorted(bodies.items())]
+        lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
+        lines += extra
+        for fate, seqs in ({"acked": sorted(bodies)} if fates is None else fates).items():
+            lines.append(files.dropped_line(seqs) if fate == "dropped" else files.outcome_line(fate, seqs))
+        lines += [files.close_line(max(bodies, default=0))] if tail is None else list(tail)
+        files.write_part(self.ledger, producer, 1, lines)
+        return self
+
+    def write_capture(
+        self,
+        seqs: Sequence[int | bytes] | None = None,
+        *,
+        listener: str = "main",
+        size: int = 4,
+        received: Callable[[int], int] = lambda unit: 50_000 + unit,
+        **options: Any,
+    ) -> Scene:
+        """`seqs` are sequences of P, or whole bodies."""
+        raws = [
+            self.bodies[s] if isinstance(s, int) else s
+            for s in (sorted(self.bodies) if seqs is None else seqs)
+        ]
+        units: list[tuple[bytes, int, int]] = []
+        for i in range(0, len(raws), size):
+            units.append((files.window(raws[i : i + size]), 0, received(i // size)))
+            units.append((b"2A\0\0\0\4", 1, received(i // size)))
+        files.write_segments(self.capture, listener, units, **options)
+        return self
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The verdict on the scene, without Spark."""
+
+    def go(**options: Any) -> Any:
+        return inprocess.run(
+            monkeypatch, scene.ledger, scene.capture, **{"bits": 3, "out": scene.out, **options}
+        )
+
+    return go
+
+
+def nonzero(counts: Any) -> dict[str, int]:
+    return {word: n for word, n in counts._asdict().items() if n}
+
+
+def ids(scene: Scene, word: str) -> list[int]:
+    return sorted(seq for producer, seq in inprocess.found(scene.out).get(word, set()) if producer == P)
+
+
+# -- the words
+
+
+def test_all_is_well(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(per_segment=3)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.ok
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20}
+    assert verdict.sentence == "The promise holds: 20 of 20 events arrived intact."
+    assert verdict.order == "checked"
+    assert verdict.problems == ()
+    assert verdict.examples == {}
+    assert list(job.violations(scene.out)) == []
+    assert verdict.capture == {
+        "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5, "events": 20,
+        "complete": True,
+    }  # fmt: skip
+    assert verdict.ledger == {"producers": 1, "listed": 20, "complete": True}
+
+
+def test_lost_and_missing(scene: Scene, run: Run) -> None:
+    scene.write_ledger(fates={"acked": range(1, 15), "handed": [15, 16], "failed": [17, 18]})
+    scene.write_capture([1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 12, "lost": 3, "missing": 3, "recovered": 2}
+    assert ids(scene, "lost") == [4, 5, 6]
+    assert ids(scene, "missing") == [16, 18, 20]
+    assert ids(scene, "recovered") == [17, 19]
+    assert verdict.broken == ("3 lost",)
+    assert verdict.gaps == 4
+    assert verdict.longest_gaps[0] == verdicts.Gap(P, 4, 3)
+    assert [example["seq"] for example in verdict.examples["lost"]] == [4, 5, 6]
+    assert "body" not in verdict.examples["lost"][0]
+
+
+def test_a_gap_over_many_buckets_is_one(scene: Scene, run: Run) -> None:
+    scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 101)}
+    scene.write_ledger().write_capture([*range(1, 12), 78, 79, *range(90, 101)])
+    verdict = run()
+    assert verdict.gaps == 2
+    assert verdict.longest_gaps == (verdicts.Gap(P, 12, 66), verdicts.Gap(P, 80, 10))
+
+
+def test_missing_is_no_broken_promise(scene: Scene, run: Run) -> None:
+    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 20))
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 18, "missing": 1, "recovered": 1}
+    assert "1 missing, 1 recovered" in verdict.sentence
+
+
+def test_duplicated(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture([1, 2, 3, *range(1, 21), 20, 20])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "duplicated": 5}
+    assert ids(scene, "duplicated") == [1, 2, 3, 20]
+    assert [(x["seq"], x["copies"]) for x in verdict.examples["duplicated"]] == [
+        (1, 2),
+        (2, 2),
+        (3, 2),
+        (20, 3),
+    ]
+
+
+def test_corrupted_shows_the_bad_copy(scene: Scene, run: Run) -> None:
+    bad = files.body(files.event_id(P, 5), "event V")
+    scene.write_ledger().write_capture([*range(1, 21), bad])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 19, "corrupted": 1, "duplicated": 1}
+    [example] = verdict.examples["corrupted"]
+    assert example["id"] == files.event_id(P, 5)
+    assert example["body"] == bad.decode()
+    assert (example["listener"], example["arrival"], example["peer"]) == ("main", 11, "127.0.0.1:9")
+
+
+def test_unexpected(scene: Scene, run: Run) -> None:
+    never = [files.body(files.event_id(P, seq), "never") for seq in (0, 21, 1 << 47)]
+    others = [
+        files.body(files.event_id(Q, 1), "other"),
+        files.body(None, "no id"),
+        files.body(None, "u", user="me"),
+    ]
+    scene.write_ledger().write_capture([*range(1, 21), *never, *others, *others])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unexpected": 6}
+    assert ids(scene, "unexpected") == [0, 21, 1 << 47]
+    found = {ident for _, ident in job.violations(scene.out, "unexpected")}
+    assert files.event_id(Q, 1) in found
+    assert f"~{files.xxh64(others[1]):016x}" in found
+    assert f"~{files.xxh64(b'me'):016x}{files.xxh64(b'me', 43):016x}" in found
+    assert [x.counts.unexpected for x in verdict.producers if not x.producer] == [3]
+    assert {x["body"] for x in verdict.examples["unexpected"]} == {raw.decode() for raw in [*never, *others]}
+
+
+def test_dropped_yet_seen(scene: Scene, run: Run) -> None:
+    sent = {seq: raw for seq, raw in scene.bodies.items() if seq < 10 or seq > 14}
+    scene.write_ledger(bodies=sent, fates={"acked": sorted(sent), "dropped": range(10, 15)})
+    scene.write_capture([*sorted(sent), 12])
+    verdict = run()
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 15, "dropped": 4, "unexpected": 1}
+    assert ids(scene, "dropped") == [10, 11, 13, 14]
+    assert ids(scene, "unexpected") == [12]
+
+
+def test_a_bucket_of_dropped_events_only(scene: Scene, run: Run) -> None:
+    """Buckets in which nothing is listed are never made: a billion dropped events cost nothing."""
+    n = 10**9
+    scene.write_ledger(
+        bodies={1: scene.bodies[1]}, fates={"acked": [1]}, tail=[
+            {"t": "dropped", "at_us": 1, "reason": "overflow", "seqs": [[2, n]]}, files.close_line(n + 5),
+        ],
+    )  # fmt: skip
+    scene.write_capture(
+        [1, files.body(files.event_id(P, 500_000_000), "x"), files.body(files.event_id(P, n + 2), "x")]
+    )
+    verdict = run()
+    assert nonzero(verdict.counts) == {
+        "events": n + 5, "ok": 1, "dropped": n - 2, "missing": 4, "unexpected": 2
+    }  # fmt: skip
+
+
+def test_reordered(scene: Scene, run: Run) -> None:
+    order = [1, 2, 5, 6, 3, 4, *range(7, 16), 17, 18, 19, 20, 16]
+    scene.write_ledger().write_capture(order)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert verdict.broken == ("3 reordered",)
+    assert ids(scene, "reordered") == [3, 4, 16]
+
+
+def test_reordered_is_judged_per_listener(scene: Scene, run: Run) -> None:
+    """What went to another endpoint has no order with the rest; its own first copies have."""
+    scene.write_ledger()
+    scene.write_capture([*range(1, 6), *range(11, 21)], listener="a").write_capture(
+        [6, 7, 9, 8, 10], listener="b"
+    )
+    assert run().counts.reordered == 1
+    assert ids(scene, "reordered") == [8]
+
+
+def test_a_resend_is_not_reordered(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture([*range(1, 11), *range(5, 21)])
+    assert nonzero(run().counts) == {"events": 20, "ok": 20, "duplicated": 6}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code"),
+    [("plog", 0), ("logux", 0), ("logjam+push", 0), ("logjam", 1), ("lumberjack+tls", 1)],
+)
+def test_order_is_promised_by_some(scene: Scene, run: Run, protocol: str, code: int) -> None:
+    scene.write_ledger(protocol=protocol).write_capture([2, 1, *range(3, 21)])
+    verdict = run()
+    assert verdict.exit_code == code
+    assert verdict.counts.reordered == 1
+
+
+@pytest.mark.parametrize(
+    ("tail", "unknown", "code"),
+    [
+        ([], {"unknown": 2}, 3),
+        ([b'{"t":"outc'], {"unknown": 2}, 3),
+        ([{"t": "stopped", "reason": "full"}], {"unknown": 2}, 3),
+        ([{"t": "stopped", "reason": "full"}, files.close_line(25)], {"events": 25, "unknown": 5}, 3),
+        ([files.close_line(20)], {"unexpected": 2}, 1),
+        ([b"damage\n", files.close_line(25)], {"events": 25, "unknown": 5}, 3),
+    ],
+)
+def test_beyond_the_ledger(
+    scene: Scene, run: Run, tail: list[Any], unknown: dict[str, int], code: int
+) -> None:
+    more = [files.body(files.event_id(P, seq), "more") for seq in (21, 23)]
+    scene.write_ledger(tail=tail).write_capture([*range(1, 21), *more])
+    verdict = run()
+    assert verdict.exit_code == code
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20} | unknown
+
+
+def test_a_capture_that_cannot_tell(scene: Scene, run: Run) -> None:
+    """Only what would be lost or missing becomes unknown, and only what was sent."""
+    sent = {seq: raw for seq, raw in scene.bodies.items() if seq != 20}
+    scene.write_ledger(
+        bodies=sent, fates={"acked": range(1, 18), "failed": [18, 20]}, tail=[files.close_line(20)]
+    )
+    bad = files.body(files.event_id(P, 3), "other")
+    scene.write_capture([1, 2, bad, 5, 4, *range(6, 12), *range(13, 18)], closed=False)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert nonzero(verdict.counts) == {
+        "events": 20, "ok": 15, "corrupted": 1, "reordered": 1, "unknown": 3, "missing": 1
+    }  # fmt: skip
+    assert ids(scene, "unknown") == [12, 18, 19]
+    assert ids(scene, "missing") == [20]
+    assert ids(scene, "lost") == []
+    assert {x["seq"] for x in verdict.examples["unknown"]} == {12, 18, 19}
+    assert any("unclosed" in problem for problem in verdict.problems)
+    assert not verdict.capture["complete"]
+
+
+def test_an_incomplete_capture_in_which_nothing_is_amiss(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(closed=False)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.problems
+
+
+def test_only_unknown_is_exit_3(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(range(1, 19), closed=False)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert (
+        "cannot be told: 2 of 20 events are unknown, because the capture is not complete" in verdict.sentence
+    )
+
+
+def test_a_doubt_touches_its_protocol_only(scene: Scene, run: Run) -> None:
+    scene.write_ledger(protocol="plog").write_capture(range(1, 19), closed=False)
+    verdict = run()
+    assert verdict.counts.lost == 2
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_missing_segment(scene: Scene, run: Run, which: int) -> None:
+    scene.write_ledger().write_capture(per_segment=4)
+    paths = sorted(scene.capture.iterdir())
+    assert len(paths) == 3
+    paths[which].unlink()
+    verdict = run()
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.counts.lost == 0
+    assert verdict.counts.unknown > 0
+    assert any("gap" in problem for problem in verdict.problems)
+
+
+def test_a_damaged_header_is_read_as_its_neighbours_are(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(per_segment=4)
+    path = sorted(scene.capture.iterdir())[1]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert any("CRC" in problem for problem in verdict.problems)
+
+
+def test_a_capture_without_any_header(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture()
+    [path] = scene.capture.iterdir()
+    path.write_bytes(b"")
+    verdict = run()
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.counts.unknown == 20
+
+
+def test_what_does_not_decode_is_told(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture([*range(1, 21), b"[1]"])
+    [path] = scene.capture.iterdir()
+    data = path.read_bytes()[: -len(files.end_record(13))]
+    path.write_bytes(data + files.unit_record(13, b"2W\0\0\0\1junk") + files.end_record(14))
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.undecodable == {"not_json": 1, "bad_frame": 1}
+    for row in verdict.undecoded:
+        unit = path.read_bytes()[row["unit_at"] :]
+        assert unit.startswith(b"2W")
+
+
+def test_without_ids(scene: Scene, run: Run) -> None:
+    """A multiset of hashes: copies cannot be told apart, order cannot be checked, a flip is lost and unexpected."""
+    texts = ["a", "b", "c", "same", "same", "same", "same", "failed", "x"]
+    bodies = {seq: files.body(None, text) for seq, text in enumerate(texts, 1)}
+    scene.write_ledger(
+        bodies=bodies, identity="none", fates={"acked": [1, 2, 3, 4, 5, 9], "handed": [6, 7], "failed": [8]}
+    )
+    arrived = ["c", "b", "b", "same", "same", "same", "failed", "never"]
+    scene.write_capture([files.body(None, text) for text in arrived])
+    verdict = run()
+    assert nonzero(verdict.counts) == {
+        "events": 9, "ok": 5, "lost": 2, "missing": 1, "recovered": 1, "duplicated": 1, "unexpected": 1
+    }  # fmt: skip
+    assert ids(scene, "lost") == [1, 9]
+    assert ids(scene, "missing") == [7]
+    assert ids(scene, "duplicated") == [2]
+    assert verdict.order == "not checked"
+    assert "order: not checked" in report.text(verdict)
+
+
+def test_users_own_ids(scene: Scene, run: Run) -> None:
+    bodies = {seq: files.body(None, str(seq), user=f"user {seq}") for seq in range(1, 5)}
+    bodies |= {seq: files.body(None, str(seq), user="twice") for seq in (5, 6)}
+    lines = [files.ids_line([(s, f"user {s}") for s in range(1, 5)] + [(5, "twice"), (6, "twice")])]
+    scene.write_ledger(bodies=bodies, extra=lines)
+    stranger = files.body(None, "s", user="somebody else")
+    scene.write_capture(
+        [bodies[2], bodies[1], files.body(None, "bad", user="user 3"), bodies[6], bodies[6], stranger]
+    )
+    verdict = run()
+    # Of two events with one id as many are seen as copies of their bodies came.
+    assert nonzero(verdict.counts) == {
+        "events": 6, "ok": 3, "corrupted": 1, "lost": 2, "duplicated": 1, "reordered": 1, "unexpected": 1
+    }  # fmt: skip
+    assert ids(scene, "lost") == [4, 5]
+    assert ids(scene, "reordered") == [1]
+
+
+def test_users_ids_that_share_half_of_their_hash(scene: Scene, run: Run) -> None:
+    """128 bits are compared, not 64."""
+    bodies = {1: files.body(None, "1", user="mine"), 2: files.body(None, "2", user="other")}
+    lines = files.ids_line([(1, "mine"), (2, "other")])
+    packed = bytearray(base64.b64decode(lines["ids"]))
+    real = bytes(packed[:16])
+    # Three rows of one first half: the wanted one is neither the first nor the last of them.
+    forged = [real[:8] + b"\0" * 8, real, real[:8] + b"\xff" * 8]
+    lines = {
+        "t": "ids",
+        "seqs": [[1, 3]],
+        "n": 3,
+        "ids": base64.b64encode(forged[0] + forged[1] + forged[2]).decode(),
+    }
+    bodies[3] = bodies[1]
+    scene.write_ledger(bodies=bodies, extra=[lines], fates={"acked": [2]}).write_capture([bodies[1]])
+    verdict = run()
+    assert ids(scene, "corrupted") == [2]  # found as sequence 2, whose body is another
+    assert verdict.counts.unexpected == 0
+
+
+def test_several_producers(scene: Scene, run: Run) -> None:
+    mine = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
+    scene.write_ledger().write_ledger(producer=Q, bodies=mine)
+    scene.write_capture([1, mine[1], *range(2, 21), mine[3]])
+    verdict = run()
+    assert {x.producer: nonzero(x.counts) for x in verdict.producers} == {
+        P: {"events": 20, "ok": 20}, Q: {"events": 3, "ok": 2, "lost": 1}
+    }  # fmt: skip
+
+
+def test_nothing_was_sent(scene: Scene, run: Run) -> None:
+    scene.write_ledger(bodies={}).write_capture([])
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert "nothing was sent" in verdict.sentence
+
+
+# -- a flood
+
+
+def test_a_flood_of_phantoms_is_counted_exactly(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = pytest.importorskip("logclient.verify.compare")
+    monkeypatch.setattr(compare._Phantoms, "COMPACT", 50)
+    held = []
+    compact = compare._Phantoms.compact
+
+    def watched(self: Any) -> None:
+        held.append(self.waiting)
+        compact(self)
+
+    monkeypatch.setattr(compare._Phantoms, "compact", watched)
+    rng = random.Random(1)
+    wanted = [rng.randrange(1000) for _ in range(20_000)]
+    flood = [files.body(files.event_id(Q, seq), "") for seq in wanted]
+    scene.write_ledger().write_capture([*range(1, 21), *flood], size=100)
+    verdict = run(units=5)
+    assert verdict.counts.unexpected == len(set(wanted))
+    assert len(verdict.examples["unexpected"]) == 20
+    assert [x["seq"] for x in verdict.examples["unexpected"]] == sorted(set(wanted))[:20]
+    assert len(list(job.violations(scene.out, "unexpected"))) == len(set(wanted))
+    assert max(held) < 600
+
+
+# -- latency
+
+
+def test_latency(scene: Scene, run: Run) -> None:
+    rng = random.Random(2)
+    scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 1001)}
+    took = {seq: int(rng.lognormvariate(8, 2)) for seq in scene.bodies}
+    received = 1_700_000_000_000_000
+    scene.write_ledger(created=lambda seq: received - took[seq]).write_capture(
+        received=lambda _: received, size=50
+    )
+    latency = run(bits=6).latency
+    assert latency.events == 1000
+    assert latency.max == max(took.values())
+    for word, q in (("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999)):
+        assert getattr(latency, word) == pytest.approx(sorted(took.values())[q - 1], rel=0.016)
+
+
+def test_latency_is_that_of_the_first_copy_and_never_negative(scene: Scene, run: Run) -> None:
+    scene.write_ledger(created=lambda _: 1_000_000)
+    scene.write_capture(listener="a", received=lambda _: 1_500_000).write_capture(
+        listener="b", received=lambda _: 900_000
+    )
+    assert run().latency.max == 0
+
+
+def test_latency_over_hours(scene: Scene, run: Run) -> None:
+    """More than 32 bits of microseconds in one batch."""
+    day = 86_400_000_000
+    scene.write_ledger(created=lambda seq: seq * day, per_batch=1)
+    scene.write_capture(size=1, received=lambda unit: (unit + 1) * day + 5_000_000)
+    latency = run(bits=6).latency
+    assert latency.max == pytest.approx(5_000_000, abs=1024)
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "broken"),
+    [
+        ({"max_missing": 2}, ()),
+        ({"max_missing": 1}, ("2 missing, more than 1",)),
+        ({"max_missing": "10%"}, ()),
+        ({"max_missing": "9.9%"}, ("2 missing, more than 9.9%",)),
+        ({"max_duplicated": 0}, ("1 duplicated, more than 0",)),
+        ({"max_dropped": 0, "max_missing": "100%"}, ()),
+    ],
+)
+def test_limits(scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[str, ...]) -> None:
+    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture([1, *range(1, 19)])
+    verdict = run(**limits)
+    assert verdict.broken == broken
+    assert verdict.exit_code == (ExitCode.BROKEN if broken else ExitCode.OK)
+
+
+@pytest.mark.parametrize("limit", ["", "x", "1.5", "-1", "1%%", "%", "١"])
+def test_bad_limits(scene: Scene, run: Run, limit: str) -> None:
+    scene.write_ledger().write_capture()
+    with pytest.raises(ConfigError, match="max_missing: .* must be a count such as 100 or a share"):
+        run(max_missing=limit)
+
+
+# -- files
+
+
+def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(range(3, 21))
+    run()
+    first = (scene.out / "verdict.json").read_text()
+    assert stat.S_IMODE(scene.out.stat().st_mode) == 0o700
+    for name in ("verdict.json", "report.html"):
+        assert stat.S_IMODE((scene.out / name).stat().st_mode) == 0o600
+    assert len(list(job.violations(scene.out))) == 2
+    found = json.loads(first)
+    assert found["version"] == 1
+    assert found["exit_code"] == 1
+    assert found["counts"]["lost"] == 2
+    assert found["producers"][0]["counts"]["lost"] == 2
+    assert set(found["seconds"]) == {"start", "pack", "compare", "second_passes", "total"}
+    # Once more into the same folder: nothing of the first verdict stays.
+    scene.write_capture(range(2, 21))
+    run()
+    assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+
+
+def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
+    scene.write_ledger().write_capture()
+    work = tmp_path / "work"
+    work.mkdir()
+    run(work=work, out=None)
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.tree
+def test_json_is_documented() -> None:
+    text = (shared.ROOT / "docs" / "verify.md").read_text()
+    fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
+    for field in [*fields, *verdicts.Latency._fields, *verdicts.Gap._fields]:
+        assert f"`{field}`" in text, field
+
+
+class _Page(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.policy = ""
+        self.style = ""
+        self._in_style = False
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        values = dict(attrs)
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"] or ""
+        self._in_style = tag == "style"
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            assert name not in ("href", "src", "style"), (name, value)
+
+    def handle_data(self, data: str) -> None:
+        if self._in_style:
+            self.style += data
+        else:
+            self.text.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_style = False
+
+
+def test_the_report_escapes_every_byte(scene: Scene, run: Run) -> None:
+    evil = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\x1b[31m\x07&lt;\"'"
+    scene.bodies[7] = files.body(files.event_id(P, 7), evil)
+    latin = files.body(files.event_id(P, 8), "caf\xe9").replace(b"caf\\u00e9", b"caf\xc3\xa9")
+    scene.bodies[8] = latin
+    scene.write_ledger().write_capture(
+        [*range(1, 7), 8, 7, *range(9, 21), scene.bodies[8], files.body(None, evil, user=evil)]
+    )
+    verdict = run()
+    assert verdict.exit_code == ExitCode.BROKEN
+    text = (scene.out / "report.html").read_text()
+    page = _Page()
+    page.feed(text)
+    assert not page.tags & {"script", "img", "link", "iframe", "object", "base", "form", "svg"}
+    assert "<script" not in text
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert "default-src 'none'" in page.policy
+    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in page.policy
+    joined = "".join(page.text)
+    assert verdict.sentence in joined
+    assert "<script>alert(1)</script>" in joined  # as text
+    assert "caf\xe9" in joined
+    assert "prefers-color-scheme: dark" in page.style
+
+
+def test_the_report_of_many_producers_is_bounded() -> None:
+    one = verdicts.ProducerVerdict(
+        P, "lumberjack", "u", "id", "checked", True, verdicts.Counts(events=1, ok=1), 0, None
+    )
+    verdict = verdicts.Verdict(
+        ExitCode.OK, "s", (), verdicts.Counts(), tuple(one._replace(producer=f"{i:020x}") for i in range(1000)), 0, (),
+        None, "checked", {}, {}, [], {"units": 0, "segments": 0, "bytes": 0, "listeners": [], "events": 0},
+        {"producers": 1000, "listed": 0}, ("problem \x1b",) * 1000, verdicts.Limits(), {},
+    )  # fmt: skip
+    text = report.page(verdict)
+    assert "800 more producers" in text
+    assert len(text) < 200_000
+    assert "990 more problems" in report.text(verdict)
+    assert "\x1b" not in report.text(verdict)
+
+
+# -- the command
+
+
+def arguments(scene: Scene, **more: Any) -> argparse.Namespace:
+    return argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), **more)
+
+
+def test_main_prints_a_table_and_a_sentence(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
+    assert job.main(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
+    out = capsys.readouterr().out
+    assert "unknown" in out
+    assert "duplicated" in out
+    assert "unclosed" in out
+    assert "gaps: 2, the longest of 1 events" in out
+    assert "latency: p50" in out
+    assert str(scene.out / "report.html") in out
+    assert job.main(arguments(scene, json=True, max_duplicated="0")) == ExitCode.BROKEN
+    assert json.loads(capsys.readouterr().out)["broken"] == ["1 duplicated, more than 0"]
+
+
+def test_a_failure_of_spark_is_one_line(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(inprocess.InProcess):
+        def pack(self, parts: Any, work: str) -> Any:
+            raise RuntimeError(
+                "job aborted\nTraceback\n  File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
+            )
+
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "_Spark", lambda _: Broken())
+    scene.write_ledger().write_capture()
+    assert job.main(arguments(scene)) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().err == "logclient: spark: ValueError: the\treal reason\n"
+    with pytest.raises(job.VerifyError):
+        job.main(arguments(scene, debug=True))
+
+
+def test_folders_that_are_not_there(scene: Scene, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="ledger: .*: No such file"):
+        run()
+    scene.write_ledger()
+    with pytest.raises(LedgerError, match="capture: .*: No such file"):
+        run()
+    scene.write_capture()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="out: "):
+        run(out=tmp_path / "file")
+    with pytest.raises(LedgerError, match="out: "):
+        run(out=tmp_path / "file" / "below")
+
+
+def test_a_protocol_that_cannot_be_decoded(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(protocol="gopher")
+    with pytest.raises(ConfigError, match="protocol: 'gopher' cannot be decoded: lumberjack"):
+        run()
+
+
+def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = job.importlib.util.find_spec
+    monkeypatch.setattr(
+        job.importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name)
+    )
+    with pytest.raises(MissingExtra, match="pyspark is not installed"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, "there is none (JAVA_HOME="),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11"),
+        ("echo 'java version \"1.8.0_292\"' >&2", "is version 8"),
+        ("echo garbage >&2", "is of no version"),
+    ],
+)
+def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str) -> None:
+    shared.need("pyspark")
+    home = tmp_path / "jdk"
+    (home / "bin").mkdir(parents=True)
+    if script is not None:
+        java = home / "bin" / "java"
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(job.VerifyError, match=re.escape(words)):
+        job.Session()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(job.VerifyError, match=re.escape("there is none (PATH)")):
+        job.Session()
+
+
+# -- Spark itself
+
+
+@pytest.mark.spark
+def test_on_spark(spark: Any, scene: Scene) -> None:  # noqa: F811
+    scene.write_ledger().write_capture(
+        [1, 2, 3, *range(1, 17), files.body(files.event_id(Q, 1), "other"), 18, 17]
+    )
+    verdict = job.run(scene.ledger, scene.capture, out=scene.out, spark=spark, bits=2)
+    assert nonzero(verdict.counts) == {
+        "events": 20, "ok": 18, "lost": 2, "duplicated": 3, "unexpected": 1, "reordered": 1
+    }  # fmt: skip
+    assert ids(scene, "lost") == [19, 20]
+    assert (scene.out / "report.html").exists()
+
+
+@pytest.mark.spark
+def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:  # noqa: F811
+    scene.write_ledger().write_capture()
+    [path] = scene.capture.iterdir()
+    data = path.read_bytes()
+    end = files.end_record(11)
+    version_2 = files.record(b"\x01\x02\0\0\0{}")
+    path.write_bytes(data[: -len(end)] + version_2 + end)
+    with pytest.raises(job.VerifyError) as caught:
+        job.run(scene.ledger, scene.capture, spark=spark)
+    assert "version 2: only 1 is known" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.spark
+def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, spark: Any) -> None:  # noqa: F811
+    """As a process of its own, the way users and the liars' tests run it."""
+    scene.write_ledger().write_capture(range(1, 20))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = subprocess.run(
+        [
+            sys.executable, "-c",
+            "import sys, argparse; from logclient.verify import job;"
+            "sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))",
+            str(scene.ledger), str(scene.capture), str(scene.out),
+        ],
+        capture_output=True, text=True, cwd=temporary, timeout=240,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(shared.ROOT)},
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.returncode == ExitCode.BROKEN
+    assert done.stdout.splitlines()[-2] == "The promise is broken: 1 lost, of 20 events."
+    assert [path.name for path in temporary.iterdir() if path.name != "hsperfdata_root"] == []

@@ -1,0 +1,298 @@
+"""The compiled walker over capture segments, and what the reader above it makes of damage."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient.errors import LedgerError
+from tests import shared
+from tests import verify_files as files
+from tests.oracle import capture as oracle
+
+walker = pytest.importorskip("logclient._ext.capture")
+np = shared.need("numpy")
+sources = pytest.importorskip("logclient.verify.sources")
+
+
+# -- CRC-32
+
+
+@given(st.binary(max_size=600), st.integers(0, 0xFFFFFFFF), st.booleans())
+def test_crc32(data: bytes, value: int, fold: bool) -> None:
+    assert walker.crc32(data, value, fold=fold) == zlib.crc32(data, value)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_crc32_of_every_length_and_alignment(fold: bool) -> None:
+    data = os.urandom(400)
+    for start in (0, 1, 3, 8, 15):
+        for end in range(start, len(data)):
+            piece = memoryview(data)[start:end]
+            assert walker.crc32(piece, fold=fold) == zlib.crc32(piece)
+
+
+# -- walk
+
+
+def plain(data: bytes, start: int = 0, limit: int = 0) -> oracle.Walk:
+    """What the compiled walker found, as the twin gives it."""
+    found = walker.walk(data, start, limit=limit)
+    columns = [
+        np.frombuffer(getattr(found, name), kind).tolist()
+        for name, kind in (
+            ("offset", "int64"), ("length", "int64"), ("arrival", "uint64"), ("stream", "uint64"),
+            ("received_us", "int64"), ("direction", "uint8"),
+        )
+    ]  # fmt: skip
+    assert len(found) == found.count == len(columns[0])
+    return oracle.Walk(list(zip(*columns, strict=True)), found.others, found.end, found.stop)
+
+
+u64 = st.integers(0, (1 << 64) - 1)
+records = st.one_of(
+    st.builds(
+        lambda arrival, raw, direction, stream, at: files.unit_record(
+            arrival, raw, direction=direction, stream=stream, received_us=at
+        ),
+        u64, st.binary(max_size=80), st.integers(0, 2), u64, st.integers(-(1 << 63), (1 << 63) - 1),
+    ),
+    st.builds(files.stream_record, u64, st.text(max_size=10)),
+    st.builds(files.end_record, u64),
+    st.builds(lambda n: files.header_record("main", n, 1), st.integers(1, 9)),
+    st.binary(min_size=1, max_size=40).map(files.record),
+    st.builds(lambda payload, crc: struct.pack("<II", len(payload), crc) + payload, st.binary(min_size=1, max_size=30), st.integers(0, 0xFFFFFFFF)),
+)  # fmt: skip
+
+
+@given(st.lists(records, max_size=12), st.binary(max_size=20), st.integers(0, 5))
+def test_walk(parts: list[bytes], tail: bytes, limit: int) -> None:
+    data = b"".join(parts) + tail
+    assert plain(data, limit=limit) == oracle.walk(data, limit=limit)
+
+
+@given(st.lists(records, min_size=1, max_size=8), st.data())
+def test_walk_over_damage(parts: list[bytes], draw: st.DataObject) -> None:
+    data = bytearray(b"".join(parts))
+    for _ in range(draw.draw(st.integers(1, 4))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    assert plain(bytes(data)) == oracle.walk(bytes(data))
+
+
+@given(st.lists(records, min_size=1, max_size=5))
+def test_walk_of_every_prefix(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    for end in range(len(data) + 1):
+        assert plain(data[:end]) == oracle.walk(data[:end])
+
+
+def test_walk_starts_where_it_is_told() -> None:
+    data = files.stream_record(1, "p") + files.unit_record(1, b"x")
+    start = len(files.stream_record(1, "p"))
+    assert plain(data, start) == oracle.walk(data, start)
+    assert plain(data, len(data)).end == len(data)
+    for wrong in (-1, len(data) + 1):
+        with pytest.raises(ValueError, match="start"):
+            walker.walk(data, wrong)
+
+
+def test_a_flood_of_other_records_is_walked_in_pieces() -> None:
+    piece = files.record(b"\x09")
+    data = piece * 70_000
+    found = walker.walk(data)
+    assert found.stop == walker.LIMIT
+    assert len(found.others) == 65536
+    rest = walker.walk(data, found.end)
+    assert rest.stop == walker.MORE
+    assert len(found.others) + len(rest.others) == 70_000
+
+
+def test_a_length_beyond_the_data_is_not_read() -> None:
+    for length in (1 << 30, (1 << 30) + 1, 0xFFFFFFFF, 0):
+        data = struct.pack("<II", length, 0) + b"x" * 50
+        found = walker.walk(data)
+        assert (len(found), found.end, found.others) == (0, 0, [])
+        assert found.stop == (walker.MORE if length == 1 << 30 else walker.LENGTH)
+
+
+# -- the reader above it
+
+
+def read(path: Path, **options: int) -> tuple[sources.SegmentReader, list[bytes]]:
+    [segment] = [s for s in sources.segments(str(path.parent)) if s.path == str(path)]
+    reader = sources.SegmentReader(segment, **options)
+    raws = []
+    ordinal = 0
+    for batch in reader:
+        assert batch.ordinal == ordinal
+        ordinal += len(batch.offset)
+        for at, size in zip(batch.offset.tolist(), batch.length.tolist(), strict=True):
+            raws.append(bytes(batch.data[at : at + size]))
+    assert reader.units == len(raws)
+    return reader, raws
+
+
+UNITS = [(bytes([i]) * (7 * i % 300), i % 5 == 4, 1000 + i) for i in range(60)]
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 333, 1 << 20])
+@pytest.mark.parametrize("units", [1, 7, 1 << 20])
+def test_read_in_pieces(tmp_path: Path, chunk: int, units: int) -> None:
+    [path] = files.write_segments(tmp_path, "main", UNITS)
+    reader, raws = read(path, chunk=chunk, units=units)
+    assert raws == [raw for raw, _, _ in UNITS]
+    assert reader.problems == []
+    assert reader.closed == "closed"
+    assert (reader.first_arrival, reader.next_arrival) == (1, 61)
+    assert reader.peers == {1: "127.0.0.1:9"}
+    assert reader.header is not None
+    assert reader.header.protocol == "lumberjack"
+    assert reader.position == path.stat().st_size
+
+
+def test_the_reader_says_what_the_plain_one_says(tmp_path: Path) -> None:
+    """Damage at every byte of a small segment: the same units survive as in collectors/capture.py."""
+    plain_reader = pytest.importorskip("logclient.collectors.capture").CaptureReader
+    [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1), (b"two", 0, 2), (b"three", 0, 3)])
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for change in (1, 0x80):
+            data = bytearray(whole)
+            data[at] ^= change
+            path.write_bytes(data)
+            expected = plain_reader(tmp_path)
+            try:
+                units = [unit.raw for unit in expected]
+            except LedgerError:
+                with pytest.raises(LedgerError, match="version"):
+                    read(path)
+                continue
+            reader, raws = read(path)
+            assert raws == units
+            assert {problem.kind for problem in expected.problems} <= {
+                problem.kind for problem in reader.problems
+            }, at
+
+
+def test_every_torn_tail(tmp_path: Path) -> None:
+    [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1), (b"two", 0, 2)])
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        reader, raws = read(path, chunk=64)
+        assert raws == [b"one", b"two"][: len(raws)]
+        assert [problem.kind for problem in reader.problems] == ["unclosed"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "kinds"),
+    [
+        (b"\0" * 100, ["unclosed"]),  # what a crash of the machine leaves
+        (b"\0" * 100 + b"x", ["damage", "unclosed"]),
+        (b"\0" * 3_000_000, ["unclosed"]),
+        (b"\0" * 3_000_000 + b"x", ["damage", "unclosed"]),
+        (b"\xff" * 100, ["damage", "unclosed"]),
+        (files.record(b"\x07rest"), ["damage", "unclosed"]),
+        (struct.pack("<II", 1 << 29, 0) + b"short", ["unclosed"]),
+        (files.unit_record(5, b"x"), ["gap", "unclosed"]),
+        (files.unit_record(1, b"x"), ["gap", "unclosed"]),
+        (files.end_record(2) + files.unit_record(2, b"x"), ["damage", "gap"]),
+        (files.end_record(2) + files.end_record(2), ["damage"]),
+        (files.end_record(7), ["gap"]),
+        (files.header_record("main", 1, 1) + files.end_record(2), ["damage"]),
+        (files.record(b"\x01\x01\0\0\0notjson"), ["damage", "unclosed"]),
+    ],
+)
+def test_problems(tmp_path: Path, tail: bytes, kinds: list[str]) -> None:
+    [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1)], closed=False)
+    path.write_bytes(path.read_bytes() + tail)
+    reader, raws = read(path)
+    assert raws[0] == b"one"
+    assert sorted({problem.kind for problem in reader.problems}) == kinds
+
+
+def test_problems_are_counted_and_few_are_told(tmp_path: Path) -> None:
+    [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1)], closed=False)
+    path.write_bytes(path.read_bytes() + files.record(b"\x07") * 1000)
+    reader, _ = read(path)
+    assert reader.counts["damage"] == 1000
+    assert len(reader.problems) == sources.EXAMPLES + 1
+
+
+def test_a_segment_that_is_cut_while_we_read(tmp_path: Path) -> None:
+    [path] = files.write_segments(tmp_path, "main", [(b"x" * 500, 0, i) for i in range(10)])
+    [segment] = sources.segments(str(tmp_path))
+    reader = sources.SegmentReader(segment, chunk=600)
+    batches = iter(reader)
+    next(batches)
+    os.truncate(path, 1500)
+    for _ in batches:
+        pass
+    assert [problem.kind for problem in reader.problems] == ["unclosed"]
+
+
+def test_a_segment_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "main-000001.cap"
+    path.write_bytes(files.record(b"\x01" + struct.pack("<I", 2) + b"{}"))
+    [segment] = sources.segments(str(tmp_path))
+    with pytest.raises(LedgerError, match="version 2: only 1 is known"):
+        sources.read_header(segment)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 50, files.stream_record(1, "p"), files.record(b"\x01\x01\0\0\0[]")]
+)
+def test_no_header(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "main-000001.cap").write_bytes(data)
+    [segment] = sources.segments(str(tmp_path))
+    assert sources.read_header(segment) is None
+
+
+def test_segments_of_a_folder(tmp_path: Path) -> None:
+    for name in (
+        "b-000002.cap",
+        "b-000001.cap",
+        "a-b-000001.cap",
+        "a.cap",
+        "b-1.cap",
+        "b-0000010.cap",
+        "x.txt",
+    ):
+        (tmp_path / name).write_bytes(b"")
+    found = [(s.listener, s.number, s.name) for s in sources.segments(str(tmp_path))]
+    assert found == [
+        ("a-b", 1, "a-b-000001.cap"), ("b", 1, "b-000001.cap"), ("b", 2, "b-000002.cap"), ("b", 10, "b-0000010.cap")
+    ]  # fmt: skip
+    with pytest.raises(LedgerError, match="no segment"):
+        (tmp_path / "empty").mkdir()
+        sources.segments(str(tmp_path / "empty"))
+    with pytest.raises(LedgerError, match="No such file"):
+        sources.segments(str(tmp_path / "nowhere"))
+
+
+def continuity(*facts: tuple[int, int, int, str]) -> list[str]:
+    """Problems between segments given as (number, first_arrival, next_arrival, closed)."""
+    found = []
+    previous = None
+    for i, (number, first, following, closed) in enumerate(facts):
+        mine = {"number": number, "first_arrival": first, "next_arrival": following, "closed": closed}
+        segment = sources.Segment("main", number, f"main-{number:06d}.cap", 0)
+        found += sources.continuity(segment, mine, previous, i == len(facts) - 1)
+        previous = mine
+    return [problem.reason for problem in found]
+
+
+def test_continuity_between_segments() -> None:
+    assert continuity((1, 1, 5, "rotated"), (2, 5, 9, "closed")) == []
+    assert continuity((1, 1, 5, "recovered"), (2, 5, 5, "closed")) == []
+    assert continuity((2, 5, 9, "closed")) == ["segment 2 where 1 was due", "arrival 5 where 1 was due"]
+    assert continuity((1, 1, 5, "rotated"), (3, 8, 9, "closed")) == [
+        "segment 3 where 2 was due", "arrival 8 where 5 was due"
+    ]  # fmt: skip
+    assert continuity((1, 1, 5, "rotated")) == ["it was rotated, and the segment that follows is missing"]

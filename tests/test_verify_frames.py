@@ -1,0 +1,160 @@
+"""Captures as DataFrames: what arrived, batch and stream, and rows that do not decode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError, LedgerError
+from tests import shared
+from tests import verify_files as files
+from tests.spark_fixture import spark  # noqa: F401
+
+np = shared.need("numpy")
+pa = shared.need("pyarrow")
+shared.need("pyspark")
+frames = pytest.importorskip("logclient.verify.frames")
+sources = pytest.importorskip("logclient.verify.sources")
+
+P = "ab" * 10
+BODIES = [
+    *(files.body(files.event_id(P, seq), f"event {seq}") for seq in range(1, 6)),
+    files.body(None, "x", user="mine"),
+    files.body(None, "y"),
+    b"[1]",
+]
+UNITS = [
+    (files.window(BODIES[:4], compress=True), 0, 1001),
+    (b"2A\0\0\0\4", 1, 1002),
+    (files.window(BODIES[4:]), 0, 1003),
+    (b"2W\0\0\0\1junk", 0, 1004),
+]
+
+
+def signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def table(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        for batch in reader.read(part):
+            rows += batch.to_pylist()
+    return rows
+
+
+def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
+    rows = sorted(rows, key=lambda row: (row["arrival"], row["index"]))
+    assert [row["hash"] for row in rows[:8]] == [signed(files.xxh64(body)) for body in BODIES]
+    assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5, None, None, None, None]
+    assert [row["producer"] for row in rows] == [P] * 5 + [None] * 4
+    assert [row["error"] for row in rows] == [None] * 7 + ["not_json", "bad_frame"]
+    assert [row["own_id"] for row in rows if row["own_id"]] == [
+        f"{files.xxh64(b'mine'):016x}{files.xxh64(b'mine', 43):016x}"
+    ]
+    assert [row["size"] for row in rows] == [*map(len, BODIES), None]
+    assert [row["arrival"] for row in rows] == [1] * 4 + [3] * 4 + [4]
+    assert [row["received_us"] for row in rows] == [1001] * 4 + [1003] * 4 + [1004]
+    assert {(row["listener"], row["protocol"], row["stream"], row["peer"]) for row in rows} == {
+        ("main", "lumberjack", 1, "127.0.0.1:9")
+    }
+    # Where a row says it is, it is.
+    for row in rows[4:8]:
+        data = (folder / row["segment"]).read_bytes()
+        at = row["unit_at"] + row["offset"]
+        assert data[at : at + row["size"]] == BODIES[4:][row["index"]]
+
+
+@pytest.mark.parametrize("per_segment", [0, 1, 3])
+def test_rows_of_events(tmp_path: Path, per_segment: int) -> None:
+    files.write_segments(tmp_path, "main", UNITS, per_segment=per_segment)
+    source = frames.CaptureSource({"path": str(tmp_path)})
+    reader = source.reader(source.schema())
+    check_events(table(reader, reader.partitions()), tmp_path)
+
+
+def test_rows_of_units(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "main", UNITS)
+    source = frames.CaptureSource({"path": str(tmp_path), "rows": "units"})
+    reader = source.reader(source.schema())
+    rows = table(reader, reader.partitions())
+    assert [(row["raw"], row["direction"], row["received_us"]) for row in rows] == UNITS
+    assert [row["arrival"] for row in rows] == [1, 2, 3, 4]
+    assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
+
+
+def test_options(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="path"):
+        frames.CaptureSource({}).reader(None)
+    with pytest.raises(ConfigError, match="rows: 'bytes' must be events or units"):
+        frames.CaptureSource({"path": "x", "rows": "bytes"}).schema()
+    with pytest.raises(ConfigError, match="rows"):
+        frames.arrivals(None, tmp_path, rows="bytes")
+    with pytest.raises(LedgerError, match="no segment"):
+        frames.arrivals(None, tmp_path)
+
+
+def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
+    """Whole records only, each once; peers that were named before are still known, by a new reader too."""
+    [path] = files.write_segments(tmp_path, "main", UNITS)
+    whole = path.read_bytes()
+    path.unlink()
+    reader = frames._Stream(str(tmp_path), "units")
+    offset = reader.initialOffset()
+    assert reader.latestOffset() == {}
+    assert reader.partitions({}, {}) == []
+    rows: list[dict[str, Any]] = []
+    for end in (10, 150, 150, 400, len(whole) - 3, len(whole)):
+        path.write_bytes(whole[:end])
+        latest = reader.latestOffset()
+        assert latest[path.name] <= end
+        again = frames._Stream(str(tmp_path), "units")
+        parts = reader.partitions(offset, latest)
+        other = again.partitions(offset, latest)
+        assert table(reader, parts) == table(again, other)
+        rows += table(reader, parts)
+        offset = latest
+    assert [row["raw"] for row in rows] == [raw for raw, _, _ in UNITS]
+    assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
+
+
+@pytest.mark.spark
+def test_arrivals(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+    capture = tmp_path / "capture"
+    files.write_segments(capture, "main", UNITS, per_segment=2)
+    found = frames.arrivals(spark, capture)
+    check_events([row.asDict() for row in found.collect()], capture)
+    # The hash is Spark's own, over the bodies as carried.
+    bodies = spark.createDataFrame([(bytearray(body),) for body in BODIES], "body binary")
+    theirs = {row[0] for row in bodies.selectExpr("xxhash64(body)").collect()}
+    assert theirs == {row.hash for row in found.where("hash is not null").collect()}
+    assert frames.arrivals(spark, capture, rows="units").count() == 4
+
+
+@pytest.mark.spark
+def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    [first, second] = files.write_segments(capture, "main", UNITS, per_segment=2)
+    whole = second.read_bytes()
+
+    def query() -> int:
+        stream = (
+            frames.register(spark).readStream.format("logclient-capture").option("path", str(capture)).load()
+        )
+        running = (
+            stream.writeStream.format("parquet").option("path", str(out))
+            .option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        running.awaitTermination()
+        count: int = spark.read.parquet(str(out)).count()
+        return count
+
+    second.write_bytes(whole[:300])
+    assert query() == 4
+    second.write_bytes(whole)
+    assert query() == 9
+    assert query() == 9
+    check_events([row.asDict() for row in spark.read.parquet(str(out)).collect()], capture)
+    assert first.exists()

@@ -1,0 +1,77 @@
+"""The comparison against a plain-Python oracle, on random histories with buckets of a few sequences.
+
+Each history is a producer with a ledger and arrivals of its own: parts, torn tails, no close, damaged lines,
+drops, copies, corrupt copies, swaps near and far, sequences never sent, other people's events, users' own
+ids, producers without ids, three listeners, captures that were never closed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import shared
+from tests.spark_fixture import spark  # noqa: F401
+from tests.verify_histories import World, differences
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "users": {"users": 0.2},
+    "anonymous": {"anonymous": 0.2, "users": 0.05},
+    "unclosed": {"unclosed": "b"},
+    "unclosed anonymous": {"anonymous": 0.2, "unclosed": "a"},
+}
+
+
+def check(world: World, verdict: Any, out: Path) -> None:
+    expected = world.expected()
+    found = {
+        word: {event for event in events if event[0] in expected.counts}
+        for word, events in inprocess.found(out).items()
+    }
+    wrong = differences(expected, verdict, found)
+    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
+    # Each sequence is exactly one thing; what lies beyond all sequences comes on top.
+    for x in verdict.producers:
+        c = x.counts
+        states = c.ok + c.lost + c.missing + c.recovered + c.corrupted + c.dropped + c.unexpected + c.unknown
+        assert states >= c.events
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("bits", "tail", "units"), [(2, 1, 3), (3, 2, 64), (4, 3, 1), (5, 4096, 100_000)])
+def test_histories_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bits: int, tail: int, units: int
+) -> None:
+    world = World(bits * 1000 + units, 150, **KINDS[kind])
+    ledger, capture = world.write(tmp_path)
+    out = tmp_path / "out"
+    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=units)
+    check(world, verdict, out)
+    # Tails of one or two arrivals are cut in nearly every bucket: the second pass has work to do.
+    if tail == 1:
+        assert verdict.seconds["second_passes"] == 1
+    if tail == 4096:
+        assert verdict.seconds["second_passes"] == 0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "histories", "bits", "tail"),
+    [("plain", 3000, 3, 2), ("anonymous", 1500, 2, 1), ("unclosed", 500, 4, 8)],
+)
+def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:  # noqa: F811
+    """All of them in one Spark job."""
+    world = World(histories, histories, **KINDS[kind])
+    ledger, capture = world.write(tmp_path)
+    out = tmp_path / "out"
+    verdict = job.run(ledger, capture, out=out, spark=spark, bits=bits, tail=tail, units=500)
+    check(world, verdict, out)
+    assert len([x for x in verdict.producers if x.producer]) == histories
