@@ -130,8 +130,8 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
     assert verdict.examples == {}
     assert list(job.violations(scene.out)) == []
     assert verdict.capture == {
-        "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5, "events": 20,
-        "complete": True,
+        "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
+        "events": 20, "complete": True,
     }  # fmt: skip
     assert verdict.ledger == {"producers": 1, "listed": 20, "complete": True}
 
@@ -387,7 +387,7 @@ def test_what_does_not_decode_is_told(scene: Scene, run: Run) -> None:
 
 
 def test_without_ids(scene: Scene, run: Run) -> None:
-    """A multiset of hashes: copies cannot be told apart, order cannot be checked, a flip is lost and unexpected."""
+    """A multiset of hashes: copies look alike, order is not checked, a flip is lost and unexpected."""
     texts = ["a", "b", "c", "same", "same", "same", "same", "failed", "x"]
     bodies = {seq: files.body(None, text) for seq, text in enumerate(texts, 1)}
     scene.write_ledger(
@@ -549,7 +549,7 @@ def test_limits(scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[st
 @pytest.mark.parametrize("limit", ["", "x", "1.5", "-1", "1%%", "%", "١"])
 def test_bad_limits(scene: Scene, run: Run, limit: str) -> None:
     scene.write_ledger().write_capture()
-    with pytest.raises(ConfigError, match="max_missing: .* must be a count such as 100 or a share"):
+    with pytest.raises(ConfigError, match=r"max_missing: .* must be a count such as 100 or a share"):
         run(max_missing=limit)
 
 
@@ -652,8 +652,11 @@ def test_the_report_of_many_producers_is_bounded() -> None:
         P, "lumberjack", "u", "id", "checked", True, verdicts.Counts(events=1, ok=1), 0, None
     )
     verdict = verdicts.Verdict(
-        ExitCode.OK, "s", (), verdicts.Counts(), tuple(one._replace(producer=f"{i:020x}") for i in range(1000)), 0, (),
-        None, "checked", {}, {}, [], {"units": 0, "segments": 0, "bytes": 0, "listeners": [], "events": 0},
+        ExitCode.OK, "s", (), verdicts.Counts(),
+        tuple(one._replace(producer=f"{i:020x}") for i in range(1000)),
+        0, (),
+        None, "checked", {}, {}, [],
+        {"units": 0, "segments": 0, "bytes": 0, "listeners": [], "events": 0},
         {"producers": 1000, "listed": 0}, ("problem \x1b",) * 1000, verdicts.Limits(), {},
     )  # fmt: skip
     text = report.page(verdict)
@@ -694,7 +697,7 @@ def test_a_failure_of_spark_is_one_line(
     class Broken(inprocess.InProcess):
         def pack(self, parts: Any, work: str) -> Any:
             raise RuntimeError(
-                "job aborted\nTraceback\n  File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
+                "aborted\nTraceback\n File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
             )
 
     monkeypatch.setattr(job, "Session", inprocess.Session)
@@ -707,10 +710,10 @@ def test_a_failure_of_spark_is_one_line(
 
 
 def test_folders_that_are_not_there(scene: Scene, run: Run, tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="ledger: .*: No such file"):
+    with pytest.raises(LedgerError, match=r"ledger: .*: No such file"):
         run()
     scene.write_ledger()
-    with pytest.raises(LedgerError, match="capture: .*: No such file"):
+    with pytest.raises(LedgerError, match=r"capture: .*: No such file"):
         run()
     scene.write_capture()
     (tmp_path / "file").write_text("")
@@ -791,6 +794,13 @@ def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:  # 
     assert "\n" not in str(caught.value)
 
 
+COMMAND = """
+import argparse, sys
+from logclient.verify import job
+sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))
+"""
+
+
 @pytest.mark.spark
 def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, spark: Any) -> None:  # noqa: F811
     """As a process of its own, the way users and the liars' tests run it."""
@@ -800,8 +810,7 @@ def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, s
     done = subprocess.run(
         [
             sys.executable, "-c",
-            "import sys, argparse; from logclient.verify import job;"
-            "sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))",
+            COMMAND,
             str(scene.ledger), str(scene.capture), str(scene.out),
         ],
         capture_output=True, text=True, cwd=temporary, timeout=240,

@@ -67,7 +67,10 @@ records = st.one_of(
     st.builds(files.end_record, u64),
     st.builds(lambda n: files.header_record("main", n, 1), st.integers(1, 9)),
     st.binary(min_size=1, max_size=40).map(files.record),
-    st.builds(lambda payload, crc: struct.pack("<II", len(payload), crc) + payload, st.binary(min_size=1, max_size=30), st.integers(0, 0xFFFFFFFF)),
+    st.builds(
+        lambda payload, crc: struct.pack("<II", len(payload), crc) + payload,
+        st.binary(min_size=1, max_size=30), st.integers(0, 0xFFFFFFFF),
+    ),
 )  # fmt: skip
 
 
@@ -267,7 +270,8 @@ def test_segments_of_a_folder(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     found = [(s.listener, s.number, s.name) for s in sources.segments(str(tmp_path))]
     assert found == [
-        ("a-b", 1, "a-b-000001.cap"), ("b", 1, "b-000001.cap"), ("b", 2, "b-000002.cap"), ("b", 10, "b-0000010.cap")
+        ("a-b", 1, "a-b-000001.cap"), ("b", 1, "b-000001.cap"), ("b", 2, "b-000002.cap"),
+        ("b", 10, "b-0000010.cap"),
     ]  # fmt: skip
     with pytest.raises(LedgerError, match="no segment"):
         (tmp_path / "empty").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,7 @@ def numbers(found: Any) -> set[int]:
 
 def is_union(found: Any) -> bool:
     rows = found.tolist()
-    return all(a <= b for a, b in rows) and all(x[1] + 1 < y[0] for x, y in zip(rows, rows[1:], strict=False))
+    return all(a <= b for a, b in rows) and all(x[1] + 1 < y[0] for x, y in pairwise(rows))
 
 
 @given(ranges, ranges)

@@ -495,7 +495,13 @@ class _Bucket:
                         (i, int(first[off])) for i, first in self.first.items() if first[off] != NEVER
                     )
                 rows.append(
-                    [self.bucket.first + off, listener, x, int(self.copies[off]), bool(self.bucket.listed[off])]
+                    [
+                        self.bucket.first + off,
+                        listener,
+                        x,
+                        int(self.copies[off]),
+                        bool(self.bucket.listed[off]),
+                    ]
                 )
             out[word] = rows
         return out

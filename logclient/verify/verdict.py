@@ -261,7 +261,7 @@ class Tally:
         elif kind == "phantom" and head["p"] < 0:
             self.strangers += head["unexpected"]
             for word, found in head["examples"].items():
-                self._examples(word, [Example(*example, sent=False) for example in found])
+                self._examples(word, [Example(*example)._replace(sent=False) for example in found])
         else:
             self._producer(kind, head, row)
 
