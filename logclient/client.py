@@ -69,22 +69,7 @@ class Client(Sender):
             lambda producer: core.from_config(config, producer),
             transport.from_config(config),
             config.endpoints,
-            Limits(
-                max_events=config.max_events,
-                max_bytes=config.max_bytes,
-                max_event_bytes=config.max_event_bytes,
-                overflow=config.overflow,
-                block_timeout=config.block_timeout,
-                keep_level=config.keep_level // 10,
-                batch_events=config.window,
-                batch_bytes=config.window_bytes,
-                nap=config.nap,
-                no_progress=config.no_progress,
-                backoff_min=config.backoff_min,
-                backoff_max=config.backoff_max,
-                max_age=config.max_age,
-                atexit_timeout=config.atexit_timeout,
-            ),
+            _limits(config),
             ledger=ledger,
             url=config.redacted,
         )
@@ -101,10 +86,12 @@ class Client(Sender):
     def submit(self, event: Event, level: int = INFO) -> Delivery:
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
         try:
-            body, kind = _encoded(self.encoder, event)
+            body, kind, mangled = _encoded(self.encoder, event)
         except (TypeError, ValueError):
             self.send(event, level)  # counts it, and raises the same
             raise
+        if mangled:
+            self.handoff.count_mangled(mangled)
         return self._engine.submit(body, min(5, level // 10), kind)
 
     def flush(self, timeout: float | None = None) -> int:
@@ -152,11 +139,17 @@ class Client(Sender):
         return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"
 
 
-def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int]:
+def _limits(config: Config) -> Limits:
+    same = {name: getattr(config, name) for name in Limits._fields if name in Config._fields}
+    same["keep_level"] = config.keep_level // 10
+    return Limits(**same, batch_events=config.window, batch_bytes=config.window_bytes)
+
+
+def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int]:
+    """(body, kind, mangled values)."""
     if isinstance(event, bytes):
-        return event, K_RAW
-    body, kind, _ = encoder.encode(event)
-    return body, kind
+        return event, K_RAW, 0
+    return encoder.encode(event)
 
 
 def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
@@ -164,10 +157,11 @@ def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[
     client that nobody holds must be found out at once."""
 
     def go_on(seq: int, event: Event, level: int) -> int:
-        if seq > 0:
-            engine.attend()
-        elif seq < 0:
-            body, kind = _encoded(encoder, event)
+        if seq >= 0:
+            if engine.handoff.needs_attention:
+                engine.attend()
+        else:
+            body, kind, _ = _encoded(encoder, event)  # its mangled values are counted already
             seq = engine.put_slowly(seq, body, level, kind)
             if seq == 0 and config.overflow == "raise" and not engine.closed:
                 bound = f"{config.max_events} events or {config.max_bytes} bytes"
