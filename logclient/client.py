@@ -92,7 +92,7 @@ class Client(Sender):
             raise
         if mangled:
             self.handoff.count_mangled(mangled)
-        return self._engine.submit(body, min(5, level // 10), kind)
+        return self._engine.submit(body, max(0, min(5, level // 10)), kind)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""
