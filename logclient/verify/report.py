@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logclient.errors import ExitCode
 
 if TYPE_CHECKING:
-    from logclient.verify.verdict import Counts, Latency, Verdict
+    from logclient.verify.verdict import Latency, Verdict
 
 __all__ = ["page", "text"]
 
@@ -44,17 +44,17 @@ h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
 h1.good { color: var(--good); } h1.bad { color: var(--bad); } h1.maybe { color: var(--maybe); }
 p { margin: .25rem 0 .75rem; } .soft { color: var(--soft); }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
-th { font-weight: 600; color: var(--soft); white-space: nowrap; }
-td.n, th.n { text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; margin: .25rem 0 1rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .3rem 1.25rem .3rem 0; white-space: nowrap;
+  border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; color: var(--soft); }
+td.n, th.n { text-align: right; }
 td.bad { color: var(--bad); font-weight: 600; }
 code, pre { font: 13px/1.45 ui-monospace, monospace; }
 pre { background: var(--box); padding: .5rem .75rem; margin: .25rem 0 .75rem; white-space: pre-wrap;
   overflow-wrap: anywhere; border-radius: 4px; }
 details { border-bottom: 1px solid var(--line); padding: .35rem 0; }
-summary { cursor: pointer; } ul { margin: .25rem 0; padding-left: 1.25rem; }
+summary { cursor: pointer; } details p { margin: 0; } ul { margin: .25rem 0; padding-left: 1.25rem; }
 """
 
 
@@ -103,7 +103,7 @@ def page(verdict: Verdict) -> str:
         f'<h1 class="{tone}">{_e(verdict.sentence)}</h1>',
         f'<p class="soft">{_e(_facts(verdict))}</p>',
         "<h2>What became of the events</h2>",
-        _totals(verdict.counts),
+        _totals(verdict),
         *_order(verdict),
         "<h2>Producers</h2>",
         _producers(verdict),
@@ -175,10 +175,17 @@ def _table(
     return f'<div class="wide"><table>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody></table></div>'
 
 
-def _totals(counts: Counts) -> str:
+def _breaking(verdict: Verdict) -> set[str]:
+    """The words whose numbers are what is broken."""
+    return {word for word, _ in WORDS if any(f" {word}" in text for text in verdict.broken)}
+
+
+def _totals(verdict: Verdict) -> str:
+    counts = verdict.counts
     rows = [("events", f"{counts.events:,}", "made by the producers")]
     rows += [(word, f"{getattr(counts, word):,}", meaning) for word, meaning in WORDS]
-    bad = {(i, 1) for i, row in enumerate(rows) if row[0] in BREAKS and row[1] != "0"}
+    breaking = _breaking(verdict)
+    bad = {(i, 1) for i, row in enumerate(rows) if row[0] in breaking}
     return _table(("", "#", "meaning"), [*rows], frozenset(bad))
 
 
@@ -190,7 +197,7 @@ def _order(verdict: Verdict) -> list[str]:
         )
     if verdict.gaps:
         longest = "; ".join(
-            f"{gap.events:,} from {gap.producer} {gap.first:,}" for gap in verdict.longest_gaps
+            f"{gap.events:,} from sequence {gap.first:,} of {gap.producer}" for gap in verdict.longest_gaps
         )
         out.append(f"<p>{verdict.gaps:,} gaps of events that never arrived. The longest: {_e(longest)}.</p>")
     if verdict.latency:
@@ -213,13 +220,14 @@ def _producers(verdict: Verdict) -> str:
         "ledger",
     )
     rows, bad = [], set()
+    breaking = _breaking(verdict)
     # What is broken first, then the largest.
     ranked = sorted(
         verdict.producers,
         key=lambda x: (-sum(getattr(x.counts, word) for word in BREAKS), -x.counts.events, x.producer),
     )
     for i, x in enumerate(ranked[:PRODUCERS]):
-        bad |= {(i, 3 + j) for j, word in enumerate(words) if word in BREAKS and getattr(x.counts, word)}
+        bad |= {(i, 3 + j) for j, word in enumerate(words) if word in breaking and getattr(x.counts, word)}
         rows.append(
             (
                 x.producer or "(nobody's)",
