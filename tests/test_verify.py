@@ -490,6 +490,29 @@ def test_a_flood_of_phantoms_is_counted_exactly(
     assert max(held) < 600
 
 
+def test_a_unit_of_very_many_events(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is packed at a time is bounded, however much a compressed unit holds."""
+    gather = pytest.importorskip("logclient.verify.gather")
+    monkeypatch.setattr(gather, "ROWS", 16)
+    made = []
+    rows = gather._Mapper.rows
+
+    def watched(self: Any, keys: Any, listener: int, starts: Any, offs: Any, *rest: Any) -> Any:
+        made.append(len(offs))
+        return rows(self, keys, listener, starts, offs, *rest)
+
+    monkeypatch.setattr(gather._Mapper, "rows", watched)
+    scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
+    scene.write_ledger()
+    one = files.window(list(scene.bodies.values()), compress=True)
+    files.write_segments(
+        scene.capture, "main", [(one, 0, 1), *[(files.window([scene.bodies[1]]), 0, 2)] * 30]
+    )
+    verdict = run(bits=9)
+    assert nonzero(verdict.counts) == {"events": 500, "ok": 500, "duplicated": 30}
+    assert max(made) == 16
+
+
 # -- latency
 
 
@@ -573,6 +596,16 @@ def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
     # Once more into the same folder: nothing of the first verdict stays.
     scene.write_capture(range(2, 21))
     run()
+    assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+
+
+def test_what_is_not_ours_in_the_folder_stays(scene: Scene, run: Run) -> None:
+    (scene.out / "violations").mkdir(parents=True)
+    note = scene.out / "violations" / "note.txt"
+    note.write_text("mine")
+    scene.write_ledger().write_capture(range(2, 21))
+    run()
+    assert note.read_text() == "mine"
     assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 

@@ -43,6 +43,12 @@ class Events(NamedTuple):
     within: I64  # index of the row in its unit
     names: tuple[str, ...]  # of the statuses
 
+    def part(self, rows: slice) -> Events:
+        """Some of the rows, as views."""
+        if rows.start == 0 and rows.stop >= len(self.unit):
+            return self
+        return Events(*(column[rows] for column in self[:-1]), names=self.names)  # type: ignore[arg-type, misc]
+
 
 def protocol_of(name: str) -> str:
     """``lumberjack+tls`` is ``lumberjack``."""

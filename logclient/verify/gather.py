@@ -30,6 +30,8 @@ from logclient.verify.ledger import I64, U64, Ledger
 
 __all__ = ["map_task"]
 
+ROWS = 1 << 17  # events packed at a time, which bounds what a row can hold: 3 MB
+
 
 def binary(values: npt.NDArray[Any], starts: I64, ends: I64) -> pa.Array:
     """Slices of one array as binary values, without a copy. The slices follow one another."""
@@ -67,6 +69,7 @@ class _Mapper:
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
         self.pools = plan.pools > 0
+        self.density = 0.05  # events per byte, to begin with
         self.last = np.append(packed.last, 0)
         self.bases = np.append(packed.bases[:-1], 0)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
@@ -172,28 +175,25 @@ class _Mapper:
         }
         find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
         for batch in reader:
+            if batch.ordinal + len(batch.offset) > 1 << UNIT_BITS:
+                raise OverflowError(f"capture: {segment.name}: too many units to number them")
+            units = np.flatnonzero(batch.direction == 0)
+            facts["acks"] += len(batch.offset) - len(units)
             if find is None:
                 continue
-            mine = batch.direction == 0
-            if not mine.all():
-                facts["acks"] += int(len(mine) - mine.sum())
-                which = np.flatnonzero(mine)
-                batch = batch._replace(offset=batch.offset[which], length=batch.length[which])
-            else:
-                which = None
-            if not len(batch.offset):
-                continue
-            events = find(batch)
-            unit = events.unit if which is None else which[events.unit]
-            received = batch.received_us[unit]
-            if batch.ordinal + len(mine) > 1 << UNIT_BITS or (
-                len(unit) and int(events.within.max()) >> EVENT_BITS
-            ):
-                raise OverflowError(f"capture: {segment.name}: too many units or events to number them")
-            xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + unit) << EVENT_BITS
-            xs += events.within
-            self.count(facts, batch, events, segment)
-            yield from self.batch(events, xs, received, listener)
+            for which in self.shares(batch, units):
+                part = batch if len(which) == len(batch.offset) else batch.take(which)
+                events = find(part)
+                self.learn(part, events)
+                if int(events.within.max(initial=0)) >> EVENT_BITS:
+                    raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
+                self.count(facts, part, events, segment)
+                received = part.received_us[events.unit]
+                xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + which[events.unit]) << EVENT_BITS
+                xs += events.within
+                for low in range(0, len(xs), ROWS):
+                    some = slice(low, low + ROWS)
+                    yield from self.batch(events.part(some), xs[some], received[some], listener)
         if self.only is not None:
             return
         facts.update(
@@ -212,6 +212,22 @@ class _Mapper:
             header=reader.header is not None,
         )
         yield self.fact(facts)
+
+    def shares(self, batch: sources.Batch, units: I64) -> Iterator[I64]:
+        """Units in shares of about `ROWS` events, as far as units so far tell: compressed ones hold many."""
+        if not len(units):
+            return
+        reach = np.cumsum(batch.length[units])
+        low = 0
+        while low < len(units):
+            most = int(ROWS / self.density) + (int(reach[low - 1]) if low else 0)
+            high = max(int(np.searchsorted(reach, most, side="right")), low + 1)
+            yield units[low:high]
+            low = high
+
+    def learn(self, part: sources.Batch, events: decode.Events) -> None:
+        """Keep the density of events in the units, in events per byte."""
+        self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
 
     def count(
         self, facts: dict[str, Any], batch: sources.Batch, events: decode.Events, segment: sources.Segment

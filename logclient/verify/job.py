@@ -438,8 +438,10 @@ def _out(out: str | os.PathLike[str] | None) -> str:
     faults = os.path.join(folder, "violations")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        shutil.rmtree(faults, ignore_errors=True)  # of an earlier verdict
-        os.mkdir(faults, 0o700)
+        os.makedirs(faults, mode=0o700, exist_ok=True)
+        for name in os.listdir(faults):  # of an earlier verdict; what is not ours stays
+            if name.endswith(".parquet"):
+                os.unlink(os.path.join(faults, name))
     except OSError as error:
         raise LedgerError(f"out: {folder}: {error.strerror}") from error
     return folder
@@ -569,7 +571,8 @@ class _Verification:
             chunk=self.chunk,
             tail=self.tail,
             examples=self.examples,
-            partitions=max(cores, min(4 * cores, n)),
+            # A partition is sorted in memory: no more than 16 buckets in one, about 100 MB.
+            partitions=max(cores, min(4 * cores, n), n // 16),
             pools=pools,
             segments=self.entries,
             tasks=tasks,
@@ -593,7 +596,8 @@ def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         if name not in names:
-            os.unlink(path)
+            if name.endswith(".parquet"):
+                os.unlink(path)
             continue
         number += 1
         final = os.path.join(folder, f"part-{number:05d}.parquet")
@@ -624,7 +628,7 @@ def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator
     import pyarrow.parquet as pq
 
     folder = os.path.join(out, "violations")
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".parquet")):
         with pq.ParquetFile(os.path.join(folder, name)) as file:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
