@@ -149,10 +149,8 @@ def main() -> int:
             caught = run(tree, mutant)
             if not caught:
                 survived.append(mutant)
-            print(
-                f"{'caught' if caught else 'SURVIVED':8}  {time.monotonic() - begin:5.1f} s  {mutant.file}: {mutant.name}",
-                flush=True,
-            )
+            word = "caught" if caught else "SURVIVED"
+            print(f"{word:8}  {time.monotonic() - begin:5.1f} s  {mutant.file}: {mutant.name}", flush=True)
     print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} caught, {len(survived)} survived")
     return 1 if survived else 0
 
