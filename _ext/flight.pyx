@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from logclient._ext.handoff cimport (
@@ -776,9 +776,12 @@ cdef class Flight:
     def report(self):
         """The fates given since the last call: (first, last, fate, reason) by name, merged."""
         cdef uint32_t i
+        cdef lc_outcome *o
         cdef lc_outcomes *out = &self.f.report
-        found = [(out.items[i].first, out.items[i].last, FATES[out.items[i].fate], REASONS[out.items[i].reason])
-                 for i in range(out.n)]
+        cdef list found = []
+        for i in range(out.n):
+            o = &out.items[i]
+            found.append((o.first, o.last, FATES[o.fate], REASONS[o.reason]))
         out.n = 0
         return found
 

@@ -26,7 +26,6 @@ from logclient._ext.handoff cimport (
     SENDER_BUSY,
     SENDER_IDLE,
     SENDER_NAP,
-    Handoff,
     lc_handoff,
     lc_monotonic,
     lc_mutex_lock,
@@ -209,8 +208,8 @@ cdef class TcpPump:
         cdef int encoded
         cdef uint32_t events = 0
         cdef uint64_t size = 0
-        cdef int spree
-        for spree in range(SPREE):
+        cdef int _spree
+        for _spree in range(SPREE):
             while self.offset < self.wire.size:
                 n = send(fd, self.wire.data + self.offset, self.wire.size - self.offset,
                          MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -259,8 +258,8 @@ cdef class TcpPump:
     # Read what is there: 0, or a negative end.
     cdef int _receive(self, int fd, double now) noexcept nogil:
         cdef ssize_t n
-        cdef int stop, gulp
-        for gulp in range(GULP):
+        cdef int stop, _gulp
+        for _gulp in range(GULP):
             n = recv(fd, self.inbox, RECEIVE, MSG_DONTWAIT)
             if n == 0:
                 return -<int> END_CLOSED

@@ -77,7 +77,7 @@ def passes(tree: Path, tests: list[str]) -> bool:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-cov", *tests],
-            cwd=tree, env=environment(tree), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TEST_S,
+            cwd=tree, env=environment(tree), capture_output=True, timeout=TEST_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
@@ -111,7 +111,7 @@ def run(tree: Path, mutant: Mutant) -> bool:
     path = tree / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
-        raise SystemExit(f"{mutant.name}: `old` is in {mutant.file} {text.count(mutant.old)} times, must be 1")
+        raise SystemExit(f"{mutant.name}: `old` is {text.count(mutant.old)} times in {mutant.file}, not once")
     stat = path.stat()
     compiled = affected(mutant)
     kept = {p: p.read_bytes() for name in compiled for p in (tree / "_ext").glob(f"{name}.*.so")}
