@@ -27,7 +27,8 @@ cdef enum:
     SLICE_MS = 50             # a waiting caller looks for signals this often
 
 REASONS = (
-    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked", "fatal",
+    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
+    "fatal",
 )
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
 
@@ -411,6 +412,14 @@ cdef class Handoff:
         self.h.state = SENDER_BUSY
         lc_mutex_unlock(&self.h.mutex)
         lc_wake_clear(&self.h.wake)
+
+    def aim(self, uint64_t seq):
+        """Have the pump come back as soon as every event up to `seq` has its fate."""
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.settled < seq and (h.target == 0 or seq < h.target):
+            h.target = seq
+        lc_mutex_unlock(&h.mutex)
 
     def wait_settled(self, uint64_t seq, double seconds):
         """Sleep, without the GIL, until every event up to `seq` has its fate; whether it has."""

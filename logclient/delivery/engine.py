@@ -46,6 +46,9 @@ R_FATAL = REASONS.index("fatal")
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""
 
+SLICE = 0.05
+"""Seconds between two looks at whether what a caller drives for has come."""
+
 PARK = 0.05
 """Seconds a fork waits for the sender to let go."""
 
@@ -114,7 +117,7 @@ class Engine:
         )
         self.flight = Flight(self.handoff)
         self.closed = False
-        self.exiting = False  # the interpreter ends: events are pumped in the call
+        self.exiting = lifecycle.shutting_down()  # then events are pumped in the call
         self._make_core = make_core
         self._transport = transport
         self._endpoints = endpoints
@@ -220,8 +223,7 @@ class Engine:
         if not self._inline and (self._start() or not self._no_threads):
             return
         if not lifecycle.must_not_block(self.sender_ident):
-            target = self.handoff.next_seq - 1
-            self._drive(lambda: self.handoff.settled >= target, self._patience)
+            self._drive_to(self.handoff.next_seq - 1, self._patience)
 
     @property
     def _inline(self) -> bool:
@@ -306,7 +308,14 @@ class Engine:
         if not self._inline and self._start():
             self.handoff.wake()
             return self.handoff.wait_settled(target, timeout)
-        return self._drive(lambda: self.handoff.settled >= target, timeout)
+        return self._drive_to(target, timeout)
+
+    def _drive_to(self, target: int, timeout: float) -> bool:
+        def done() -> bool:
+            self.handoff.aim(target)
+            return self.handoff.settled >= target
+
+        return self._drive(done, timeout)
 
     def _drive(self, done: Callable[[], bool], timeout: float) -> bool:
         """Be the sender until `done`; for when there is no thread to be it."""
@@ -325,7 +334,7 @@ class Engine:
                 self.sender_ident = threading.get_ident()
                 own = own_thread(True)
                 try:
-                    self.turn(deadline)
+                    self.turn(min(deadline, time.monotonic() + SLICE))
                     if self.exiting:
                         self._total_ledger()
                 finally:
@@ -397,7 +406,16 @@ class Engine:
     def orphan(self) -> None:
         """Nobody holds the client any more: deliver what is queued, then end."""
         self._orphaned = True
-        self.handoff.wake()
+        if self._running:
+            self.handoff.wake()  # the sender's thread ends us
+        elif not self._inline and not self.settled_all:
+            self._start()
+        else:
+            with _held(self._role, 0.0) as held:
+                if held:
+                    self.closed = True
+                    self.handoff.close()
+                    self._end()
 
     def retry_now(self) -> None:
         """Do not wait out the back-off: the caller has no time for it."""
@@ -449,24 +467,26 @@ class Engine:
             self.after_fork()
         if self.closed or self.exiting:
             return
-        target = self.handoff.next_seq - 1
         self.retry_now()
-        if target:
-            self._settled_by(target, max(0.0, deadline - time.monotonic()))
+        self._settled_by(self.handoff.next_seq - 1, max(0.0, deadline - time.monotonic()))
         self.exiting = True
         self.handoff.needs_attention = True
         self._patience = max(0.0, deadline - time.monotonic())
         self._stop_thread(max(0.05, self._patience))
         self._stopping = False
         self.pump.resume()
+        # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
+        target = self.handoff.next_seq - 1
+        left = 0
+        if not self._drive_to(target, self._patience):
+            left = target - self.handoff.settled  # all of it, if the sender is stuck in a name look-up
         with _held(self._role, 0.05) as held:
-            if held:
+            if held and left:
                 left = self.flight.fail(R_CLOSED)
                 self.flight.commit()
+            if held:
                 self._book()
                 self._total_ledger()
-            else:  # stuck in a name look-up
-                left = self.handoff.next_seq - 1 - self.handoff.settled
         if left:
             self.reporter.complain("exit", f"{self.url}: {left} events were not delivered before exit", 40)
 
@@ -714,6 +734,7 @@ class Engine:
             bytes_sent=self.pump.bytes_sent,
             turns=self.turns,
             last_error=self.last_error,
+            ledger_error=self.ledger.stopped if self.ledger is not None else "",
             url=self.url,
             producer=self.producer.hex(),
         )

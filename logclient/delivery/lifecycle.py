@@ -39,6 +39,11 @@ def watch(engine: Engine) -> None:
             os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
+def shutting_down() -> bool:
+    """Whether the interpreter ends: hooks registered now are not called any more."""
+    return bool(getattr(threading, "_SHUTTING_DOWN", False))
+
+
 def at_first_event() -> None:
     """When a sender is started: have multiprocessing's children flush too."""
     util = sys.modules.get("multiprocessing.util")

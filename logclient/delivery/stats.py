@@ -44,6 +44,8 @@ class Stats(NamedTuple):
     """Times the sender came back to Python: its GIL acquisitions, give or take the rare ones."""
     last_error: str
     """One line, or empty."""
+    ledger_error: str
+    """Why the ledger stopped, or empty: from then on it does not list what is delivered."""
     url: str
     """Redacted."""
     producer: str

@@ -73,6 +73,10 @@ class TcpLink:
         """In a forked child: let go of the descriptor without a word to the peer."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        # The engine keeps its link to the very end of the process: no leak to warn of.
+        self._socket.close()
+
 
 class Tcp:
     """Connects, one endpoint at a time."""

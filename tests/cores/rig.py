@@ -203,8 +203,10 @@ class Rig:
 
     def check_books(self, stats: Stats, arrived: list[Any]) -> None:
         books = self.books()
-        if books.stopped:
+        if stats.ledger_error:
+            assert books.closed is None
             return
+        assert not books.stopped
         assert books.closed is not None
         assert books.last == books.closed["last"] == stats.sent
         assert sorted(books.fates) == list(range(1, stats.sent + 1)), "some event has no fate"

@@ -1,0 +1,50 @@
+"""The test cores behind a URL: ``Client`` and ``Handler`` over a server in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from logclient import registry
+from tests.cores import plain
+from tests.cores.server import MemoryServer, MemoryTransport
+
+URL = "test://server"
+_servers: list[MemoryServer] = []
+
+
+class Core(plain.Fifo):
+    @classmethod
+    def from_config(cls, config: Any, producer: bytes) -> Core:
+        return cls(producer, inflight=256, silence=config.silence)
+
+
+class Transport(MemoryTransport):
+    @classmethod
+    def from_config(cls, config: Any) -> Transport:
+        return cls(_servers[-1])
+
+
+@contextmanager
+def served() -> Iterator[MemoryServer]:
+    """A server for every client of the scheme ``test`` that is made meanwhile."""
+    server = MemoryServer("fifo")
+    row = registry.Scheme(
+        protocol="logux",  # whose options have a secret among them
+        core=f"{__name__}:Core",
+        transport=f"{__name__}:Transport",
+        document="ecs",
+        port=1,
+        tls=False,
+        path=True,
+    )
+    _servers.append(server)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.SCHEMES, "test", row)
+        try:
+            yield server
+        finally:
+            _servers.pop()

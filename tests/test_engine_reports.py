@@ -1,0 +1,429 @@
+"""What the engine says of itself, and what it writes down: own errors, stats, the ledger's files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.delivery import ledger as ledger_module
+from logclient.delivery.ledger import prepare_directory
+from logclient.delivery.report import Reporter
+from logclient.errors import LedgerError
+from tests.cores.rig import SETUPS, Rig, Setup
+from tests.cores.scheme import URL, served
+from tests.cores.server import MemoryServer, acknowledge, silent
+
+FIFO = Setup("fifo")
+COMPILED = Setup("fifo", True)
+QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
+SECRET = "hunter2-correct-horse"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(setup: Setup, **options: Any) -> Rig:
+        rig = Rig(setup, tmp_path / "run", **options)
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        if not rig.finished:
+            rig.finish(0.5)
+
+
+@pytest.fixture
+def server() -> Iterator[MemoryServer]:
+    with served() as found:
+        yield found
+
+
+# -- own errors ---------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("logclient.delivery.report.time.monotonic", lambda: self.now)
+
+
+def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = Clock(monkeypatch)
+    reporter = Reporter()
+    for i in range(10):
+        reporter.complain("connect", f"first {i}")
+        clock.now += 5
+    reporter.complain("other", "of another kind")
+    clock.now += 10
+    reporter.complain("connect", "second\nwith a break")
+    clock.now += 59.9
+    reporter.complain("connect", "not yet")
+    clock.now += 0.1
+    reporter.complain("connect", "third")
+    assert capsys.readouterr().err.splitlines() == [
+        "logclient: first 0",
+        "logclient: of another kind",
+        "logclient: second with a break (9 more of this kind held back)",
+        "logclient: third (1 more of this kind held back)",
+    ]
+
+
+def test_own_errors_go_to_the_users_handlers_of_our_logger_but_never_to_ours(
+    server: MemoryServer, capsys: Any
+) -> None:
+    server.down()
+    ours = logclient.Handler(URL, **QUICK)
+    seen: list[str] = []
+
+    class Theirs(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    logger = logging.getLogger("logclient")
+    theirs = Theirs()
+    logger.addHandler(ours)
+    logger.addHandler(theirs)
+    try:
+        app = logging.getLogger("app")
+        app.addHandler(ours)
+        app.warning("one event")
+        server.wait(lambda: server.attempts > 3)
+        logger.error("said by a user on our logger")
+        stats = ours.client.stats()
+        assert stats.sent == 1 and stats.ignored == 1
+        assert seen[0] == f"{URL}:1: cannot connect to server:1: connection refused"
+        assert len(seen) == 2
+    finally:
+        logger.removeHandler(ours)
+        logger.removeHandler(theirs)
+        logging.getLogger("app").removeHandler(ours)
+        server.up()
+        ours.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as unwritable:
+        for stream in (None, unwritable):
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "stderr", stream)
+                assert Reporter().complain("kind", "text")
+
+
+def test_a_dead_server_gives_one_line(build: Callable[..., Rig], capsys: Any) -> None:
+    rig = build(FIFO, reporter=Reporter(), backoff_max=0.002)
+    rig.server.down()
+    rig.many(5)
+    rig.server.wait(lambda: rig.server.attempts > 20)
+    rig.server.up()
+    rig.settle()
+    assert (
+        capsys.readouterr().err == "logclient: test://server: cannot connect to test:1: connection refused\n"
+    )
+
+
+def test_what_the_sender_logs_is_not_shipped(server: MemoryServer) -> None:
+    """A core or transport that logs, to whatever logger: else one line would make the next."""
+    handler = logclient.Handler(URL)
+    logger = logging.getLogger("some.library")
+    logger.addHandler(handler)
+    core = handler.client._engine.core
+    encode = core.encode
+
+    def chatty(*args: Any) -> int:
+        logger.warning("encoding")
+        return int(encode(*args))
+
+    core.encode = chatty  # type: ignore[method-assign]
+    try:
+        logger.warning("one")
+        assert handler.client.flush(10.0) == 0
+        stats = handler.client.stats()
+        assert stats.acked == stats.sent == 1 and stats.ignored >= 1
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+# -- redaction ----------------------------------------------------------------------------------------
+
+
+def test_no_secret_anywhere(server: MemoryServer, tmp_path: Path, capsys: Any) -> None:
+    """Planted, then looked for in everything a run leaves behind."""
+    server.down()
+    url = f"{URL}/path?token=env:PLANTED_TOKEN"
+    os.environ["PLANTED_TOKEN"] = SECRET
+    try:
+        client = logclient.connect(url, ledger=tmp_path / "run", **QUICK)
+        other = logclient.connect(f"{URL}/path", token=SECRET, ledger=tmp_path / "run", **QUICK)
+    finally:
+        del os.environ["PLANTED_TOKEN"]
+    assert client.config.token is not None and client.config.token.reveal() == SECRET
+    client.send("one")
+    other.send("two")
+    server.wait(lambda: server.attempts > 2)
+    text = repr(client) + repr(other) + repr(client.config) + repr(client.stats()) + repr(other.stats())
+    with pytest.raises(ValueError) as error:
+        logclient.connect(f"{URL}/path?token={SECRET}")
+    text += str(error.value)
+    with pytest.raises(ValueError) as error:
+        logclient.connect(f"test://user:{SECRET}@server")
+    text += str(error.value)
+    server.up()
+    client.close()
+    other.close()
+    captured = capsys.readouterr()
+    text += captured.out + captured.err
+    for path in (tmp_path / "run").iterdir():
+        text += path.name + path.read_text()
+    assert "test://server" in text and "close" in text
+    assert SECRET not in text and "hunter2" not in text
+
+
+# -- the ledger's files -------------------------------------------------------------------------------
+
+
+def test_modes(build: Callable[..., Rig]) -> None:
+    mask = os.umask(0)
+    try:
+        rig = build(FIFO)
+        rig.many(3)
+        rig.settle()
+    finally:
+        os.umask(mask)
+    assert rig.ledger is not None
+    assert stat.S_IMODE(rig.ledger.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(p.stat().st_mode) for p in rig.ledger.iterdir()] == [0o600]
+
+
+def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a changed geteuid in place of a directory that another user owns."""
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(LedgerError, match=f"ledger: {tmp_path}: belongs to uid {uid}, not to us"):
+        prepare_directory(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to be root to give away")
+def test_a_directory_that_is_really_foreign_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(LedgerError, match="belongs to uid 12345"):
+        prepare_directory(tmp_path)
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="ledger: "):
+        prepare_directory(tmp_path / "file")
+    with pytest.raises(LedgerError, match="ledger: "):
+        prepare_directory(tmp_path / "file" / "below")
+
+
+def test_a_file_that_is_there_is_never_written_to(build: Callable[..., Rig]) -> None:
+    rig = build(FIFO)
+    assert rig.ledger is not None
+    path = rig.ledger / f"{rig.engine.producer.hex()}-0001.ledger"
+    path.write_text("not ours")
+    rig.many(3)
+    assert rig.settle().acked == 3
+    assert path.read_text() == "not ours"
+    assert rig.lines.of("ledger")[0].startswith("the ledger stopped, delivery goes on: ")
+    path.unlink()
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_a_full_disk_stops_the_ledger_not_delivery(build: Callable[..., Rig], setup: Setup) -> None:
+    """RLIMIT_FSIZE makes the write fail, in the pump or in Python, whichever comes to it."""
+    resource = pytest.importorskip("resource")
+    rig = build(setup)
+    rig.many(100)
+    rig.settle()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert rig.ledger is not None
+    size = max(p.stat().st_size for p in rig.ledger.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, before[1]))
+    try:
+        rig.many(500)
+        stats = rig.settle()
+        rig.until(lambda s: rig.lines.of("ledger"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert stats.acked + stats.handed == 600
+    assert rig.lines.of("ledger") == ["the ledger stopped, delivery goes on: File too large"]
+    assert rig.stats().ledger_error == "File too large"
+    rig.many(100)
+    stats = rig.settle()
+    assert stats.acked + stats.handed == 700
+    books = rig.books()
+    assert books.closed is None
+    assert set(books.fates) >= set(range(1, 101)) and max(books.fates) < 700
+
+
+@pytest.mark.parametrize("setup", [FIFO, COMPILED], ids=str)
+def test_rotation(build: Callable[..., Rig], setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "ROTATE_AT", 20_000)
+    rig = build(setup)
+    for _ in range(30):
+        rig.many(100)
+        rig.settle()
+    rig.finish()
+    assert rig.ledger is not None
+    parts = sorted(rig.ledger.iterdir())
+    assert len(parts) >= 3
+    for number, part in enumerate(parts, 1):
+        first = json.loads(part.read_text().splitlines()[0])
+        assert (first["t"], first["part"]) == ("open", number)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_batch_lines_come_before_the_bytes(build: Callable[..., Rig], setup: Setup) -> None:
+    """When an event is at the server, its line is in the file already."""
+    rig = build(setup)
+    wrong: list[int] = []
+
+    def script(peer: Any) -> None:
+        known = rig.books().hashes
+        wrong.extend(g.seq for g in peer.waiting if g.seq not in known)
+        peer.ack()
+
+    rig.server.script = script
+    for _ in range(20):
+        rig.many(10)
+        rig.settle()
+    assert not wrong
+
+
+def test_a_ledger_of_drops_alone(build: Callable[..., Rig]) -> None:
+    rig = build(FIFO, max_events=1, overflow="drop_new")
+    rig.server.down()
+    rig.many(4)
+    rig.finish(0.0)
+    books = rig.books()
+    assert books.fates == {1: ("failed", "closed"), **dict.fromkeys((2, 3, 4), ("dropped", "overflow"))}
+
+
+def test_created_times_are_the_callers(build: Callable[..., Rig]) -> None:
+    from time import time_ns
+
+    rig = build(FIFO)
+    before = time_ns() // 1000
+    rig.put()
+    after = time_ns() // 1000
+    rig.settle()
+    assert before - 1000 <= rig.books().created[1] <= after + 1000
+
+
+def test_the_descriptor_is_closed(build: Callable[..., Rig]) -> None:
+    rig = build(COMPILED)
+    rig.many(3)
+    rig.settle()
+    assert rig.engine.ledger is not None
+    fd = rig.engine.ledger.fd
+    rig.finish()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+# -- the client ---------------------------------------------------------------------------------------
+
+
+def test_client_send_and_submit(server: MemoryServer) -> None:
+    with logclient.connect(URL) as client:
+        assert client.send({"message": "one"}) == 1
+        assert client.send("two") == 2
+        assert client.send(b'{"message":"three"}') == 3
+        outcome = client.submit({"n": 4}).result(10.0)
+        assert outcome is not None and outcome.ok
+        with pytest.raises(TypeError):
+            client.send(5)  # type: ignore[arg-type]
+        cycle: dict[str, Any] = {}
+        cycle["self"] = cycle
+        with pytest.raises(ValueError):
+            client.submit(cycle)
+        assert client.flush(10.0) == 0
+        stats = client.stats()
+        assert (stats.sent, stats.acked, sum(stats.failed.values())) == (6, 4, 2)
+    assert client.closed and client.send("late") == 0
+    got = server.events(4)
+    assert [json.loads(g.body) for g in got] == [
+        {"message": "one"} | json.loads(got[0].body),
+        {"message": "two"} | json.loads(got[1].body),
+        {"message": "three"},
+        {"n": 4} | json.loads(got[3].body),
+    ]
+    assert client.event_id(3) == got[2].producer + f"{3:012x}"
+
+
+def test_client_raises_when_full(server: MemoryServer) -> None:
+    server.down()
+    client = logclient.connect(URL, overflow="raise", max_events=2)
+    client.send("1")
+    client.send("2")
+    with pytest.raises(logclient.QueueFull):
+        client.send("3")
+    with pytest.raises(BufferError):
+        client.send(b"{}")
+    assert client.stats().dropped == {"overflow": 2}
+    client.close(0.0)
+    assert client.send("after") == 0
+
+
+def test_a_client_that_nobody_holds_delivers(server: MemoryServer) -> None:
+    server.down()
+    client = logclient.connect(URL, **QUICK)
+    for i in range(50):
+        client.send(str(i))
+    engine = client._engine
+    thread = engine._thread
+    assert thread is not None
+    del client
+    server.up()
+    assert len(server.events(50)) == 50
+    thread.join(10.0)
+    assert engine.closed
+
+
+def test_block_never_blocks_a_signal_handler(server: MemoryServer) -> None:
+    import signal
+
+    server.down()
+    client = logclient.connect(URL, overflow="block", max_events=1)
+    answers: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        answers.append(client.send("from the handler"))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        client.send("fills it")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not answers:
+            threading.Event().wait(0.001)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert answers == [0] and client.stats().dropped == {"overflow": 1}
+    server.up()
+    assert client.close() == 0
+
+
+def test_two_clients_are_strangers(server: MemoryServer) -> None:
+    server.script = silent
+    one, two = logclient.connect(URL), logclient.connect(URL)
+    one.send("x")
+    server.events(1)
+    assert two.stats().sent == 0 and one.producer != two.producer
+    server.script = acknowledge
+    server.peers[0].ack()
+    assert one.close() == two.close() == 0

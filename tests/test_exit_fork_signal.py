@@ -1,0 +1,548 @@
+"""Whole processes, under every Python of this machine: exit, fork, signals, garbage collection.
+
+Each scenario is a program of its own, run with ``-W error`` against an acknowledging Lumberjack server
+in the test's process, which then must have every event exactly once, in order. The programs count
+for themselves; nothing of ours is asked what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cores.recount import recount
+from tests.cores.sink import Sink
+from tests.shared import clean_environment
+from tools import pythons
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+LIMIT_S = int(os.environ.get("LIMIT_S", "120"))
+"""A program that takes longer hangs."""
+
+THREADS_OF_THE_USER = ("-W", "ignore:This process:DeprecationWarning")
+"""Since 3.12 a fork beside any thread warns; in these programs the threads are not ours."""
+
+PRELUDE = """
+import atexit, json, logging, os, signal, sys, threading, time
+URL, FOLDER = sys.argv[1:3]
+
+def log_to(**options):
+    import logclient
+    handler = logclient.Handler(URL, **options)
+    log = logging.getLogger("app")
+    log.setLevel("INFO")
+    log.propagate = False
+    log.addHandler(handler)
+    return log, handler
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+"""
+
+
+class Run(NamedTuple):
+    """A program that has ended."""
+
+    facts: list[dict[str, Any]]
+    code: int
+    err: str
+    sink: Sink
+    folder: Path
+
+    @property
+    def clean(self) -> bool:
+        return self.code == 0 and self.err == ""
+
+    def one(self, n: int) -> str:
+        """One producer only, and all of its events."""
+        (producer,) = self.sink.got
+        self.sink.exact(producer, n)
+        return producer
+
+
+def program(
+    text: str, check: Callable[[Run], object], folder: Path, *options: str, url: str | None = None
+) -> None:
+    """Run `text` under each interpreter and `check` what came of it; all failures in one report."""
+    wrong = []
+    for number, interpreter in enumerate(pythons.interpreters()):
+        where = folder / f"{number}"
+        where.mkdir()
+        path = where / "program.py"
+        path.write_text(PRELUDE + text)
+        with Sink() as sink:
+            process = subprocess.Popen(
+                [interpreter.path, "-W", "error", *options, str(path), url or sink.url, str(where)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=where,
+                env=clean_environment(PYTHONFAULTHANDLER="1"),
+                start_new_session=True,
+            )
+            try:
+                out, err = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                # faulthandler shows where it hangs, and its children too.
+                os.killpg(process.pid, signal.SIGABRT)
+                out, err = process.communicate()
+                wrong.append(f"Python {interpreter.version}: hangs\n{out}\n{err}")
+                continue
+        try:
+            facts = [json.loads(line) for line in out.splitlines()]
+            check(Run(facts, process.returncode, err, sink, where))
+        except (AssertionError, ValueError, LookupError) as error:
+            told = f"{error}\n{out[-500:]}\n{err[-3000:]}"
+            wrong.append(f"Python {interpreter.version}: exit {process.returncode}\n{told}")
+    assert not wrong, "\n\n".join(wrong)
+
+
+# -- exit ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "sys.exit(0)", "raise SystemExit", "handler.close()", "logging.shutdown()", "del log, handler"],
+)
+def test_ordinary_ends(end: str, tmp_path: Path) -> None:
+    text = f"""
+log, handler = log_to(ledger=FOLDER + "/run")
+for i in range(5000):
+    log.info("event %d", i)
+{end}
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        producer = run.one(5000)
+        books = recount(run.folder / "run", producer)
+        assert books.closed is not None and books.closed["acked"] == 5000
+        assert books.count("acked") == {"": 5000}
+
+    program(text, check, tmp_path)
+
+
+def test_unhandled_exception(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to()
+for i in range(5000):
+    log.info("event %d", i)
+raise KeyError("the application's")
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == 1 and run.err.count("\n") == 4 and "KeyError" in run.err
+        run.one(5000)
+
+    program(text, check, tmp_path)
+
+
+def test_first_event_from_atexit(tmp_path: Path) -> None:
+    """Before our own exit hook, after it, and with the whole client born there."""
+    text = """
+def late():
+    log.info("late")
+def later():
+    import logclient
+    with logclient.connect(URL) as client:
+        client.send("latest but one")
+    other = logclient.connect(URL)
+    other.send("latest")
+def early():
+    log.info("early")
+atexit.register(later)    # last in, first out: these run after ours
+if sys.argv[0].endswith("program.py"):
+    atexit.register(late)
+log, handler = log_to()
+if len(FOLDER) % 2:
+    atexit.register(early)
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        said = sorted(message for producer in run.sink.got for message in run.sink.messages(producer))
+        early = ["early"] if len(str(run.folder)) % 2 else []
+        assert said == sorted([*early, "late", "latest", "latest but one"])
+
+    for name in ("a", "bb"):  # one of them an odd length
+        (tmp_path / name).mkdir()
+        program(text, check, tmp_path / name)
+
+
+def test_a_non_daemon_thread_goes_on_after_main(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to()
+def work():
+    while threading.main_thread().is_alive():
+        time.sleep(0.001)
+    for i in range(2000):
+        log.info("after main %d", i)
+threading.Thread(target=work).start()
+log.info("main")
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        run.one(2001)
+
+    program(text, check, tmp_path)
+
+
+def test_events_after_logging_shutdown(tmp_path: Path) -> None:
+    text = """
+def late():
+    for i in range(100):
+        log.info("late %d", i)
+        assert handler.client.stats().acked == 1001 + i
+atexit.register(late)     # runs after logging.shutdown and after our hook
+log, handler = log_to(ledger=FOLDER + "/run")
+for i in range(1000):
+    log.info("event %d", i)
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        books = recount(run.folder / "run", run.one(1100))
+        assert books.closed is not None and books.closed["last"] == books.closed["acked"] == 1100
+        assert len(list((run.folder / "run").iterdir())) == 1
+
+    program(text, check, tmp_path)
+
+
+def test_daemon_threads_that_log_to_the_very_end(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to()
+def work():
+    while True:
+        log.info("on and on")
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+while handler.client.stats().sent < 3000:
+    time.sleep(0.001)
+"""
+
+    def check(run: Run) -> None:
+        # What they log while the process dies may stay behind; what arrives is without a hole.
+        assert run.clean
+        (producer,) = run.sink.got
+        n = len(run.sink.got[producer])
+        assert n >= 3000
+        run.sink.exact(producer, n)
+
+    program(text, check, tmp_path)
+
+
+def test_a_dead_server_at_exit(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to(atexit_timeout=0.3)
+for i in range(5):
+    log.info("event %d", i)
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == 0
+        lines = [line.split(": ", 2)[2] for line in run.err.splitlines()]
+        assert lines == [
+            f"cannot connect to {where}: connection refused",
+            "5 events were not delivered before exit",
+        ]
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens
+        where = f"127.0.0.1:{bound.getsockname()[1]}"
+        program(text, check, tmp_path, url=f"lumberjack://{where}")
+
+
+def test_a_silent_server_at_exit(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to(atexit_timeout=0.3)
+for i in range(5):
+    log.info("event %d", i)
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == 0
+        assert [line.split(": ", 2)[2] for line in run.err.splitlines()] == [
+            "5 events were not delivered before exit"
+        ]
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program(text, check, tmp_path, url=f"lumberjack://127.0.0.1:{silent.getsockname()[1]}")
+
+
+# -- signals and garbage ------------------------------------------------------------------------------
+
+
+def test_log_calls_inside_log_calls(tmp_path: Path) -> None:
+    """From destructors in a garbage collection, and from a signal handler, 10,000 times each."""
+    text = """
+import gc
+log, handler = log_to(max_events=10_000_000, max_bytes=1 << 32)
+made = {"main": 0, "del": 0, "signal": 0}
+inside = {"log": 0, "del": 0, "signal": 0}
+
+class Noisy:
+    def __init__(self):
+        self.me = self    # only the collector frees it
+    def __del__(self):
+        made["del"] += 1
+        inside["del"] += inside["log"] > 0
+        log.info("from a destructor")
+
+def handle(number, frame):
+    made["signal"] += 1
+    inside["signal"] += inside["log"] > 0
+    log.warning("from a signal handler")
+
+signal.signal(signal.SIGALRM, handle)
+gc.set_threshold(20, 2, 2)
+signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+while inside["del"] < 10_000 or inside["signal"] < 10_000:
+    Noisy()
+    made["main"] += 1
+    inside["log"] += 1
+    log.info("from main %s", [made["main"]])
+    inside["log"] -= 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+gc.set_threshold(0)
+left = gc.collect()
+say(made=made, inside=inside, stats=handler.client.stats()._asdict())
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        (facts,) = run.facts
+        assert facts["stats"]["dropped"] == {} and facts["stats"]["failed"] == {}
+        run.one(sum(facts["made"].values()))
+
+    program(text, check, tmp_path)
+
+
+def test_sigterm_with_flush_on_sigterm(tmp_path: Path) -> None:
+    text = """
+import logclient
+log, handler = log_to(ledger=FOLDER + "/run")
+logclient.flush_on_sigterm()
+for i in range(3000):
+    log.info("event %d", i)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == -signal.SIGTERM and run.err == ""
+        books = recount(run.folder / "run", run.one(3000))
+        assert books.closed is not None and books.closed["acked"] == 3000
+
+    program(text, check, tmp_path)
+
+
+def test_flush_on_sigterm_chains(tmp_path: Path) -> None:
+    text = """
+import logclient
+log, handler = log_to()
+def theirs(number, frame):
+    say(acked=handler.client.stats().acked)
+    log.info("their own handler")
+    sys.exit(7)
+signal.signal(signal.SIGTERM, theirs)
+logclient.flush_on_sigterm()
+for i in range(3000):
+    log.info("event %d", i)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == 7 and run.err == ""
+        assert run.facts == [{"acked": 3000}]
+        run.one(3001)
+
+    program(text, check, tmp_path)
+
+
+# -- fork ---------------------------------------------------------------------------------------------
+
+
+def test_a_fork_beside_nothing_but_our_sender_warns_of_nothing(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to()
+for i in range(30):
+    log.info("parent %d", i)
+    pid = os.fork()
+    if pid == 0:
+        log.info("child")
+        left = handler.client.flush(30)
+        os._exit(left)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        sizes = sorted(len(events) for events in run.sink.got.values())
+        assert sizes == [1] * 30 + [30]
+
+    program(text, check, tmp_path)
+
+
+def test_a_hundred_forks_under_three_logging_threads(tmp_path: Path) -> None:
+    text = """
+log, handler = log_to(max_events=10_000_000, max_bytes=1 << 32)
+counts = [0, 0, 0]
+over = threading.Event()
+def work(k):
+    while not over.is_set():
+        log.info("thread %d", k)
+        counts[k] += 1
+        if counts[k] % 20 == 0:
+            time.sleep(0.0005)    # the machine has other work
+threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+for thread in threads:
+    thread.start()
+parent = handler.client.producer
+codes = []
+for i in range(100):
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            for j in range(50):
+                log.info("child %d", i)
+            code = handler.client.flush(60)
+        finally:
+            os._exit(code)
+    codes.append(os.waitpid(pid, 0)[1])
+over.set()
+for thread in threads:
+    thread.join()
+say(parent=parent, sent=sum(counts), codes=codes, stats=handler.client.stats()._asdict())
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean
+        (facts,) = run.facts
+        assert facts["codes"] == [0] * 100
+        assert facts["stats"]["dropped"] == {}
+        run.sink.exact(facts["parent"], facts["sent"])
+        children = [producer for producer in run.sink.got if producer != facts["parent"]]
+        assert len(children) == 100
+        for producer in children:
+            run.sink.exact(producer, 50)
+        names = {message for producer in children for message in run.sink.messages(producer)}
+        assert names == {f"child {i}" for i in range(100)}
+
+    program(text, check, tmp_path, *THREADS_OF_THE_USER)
+
+
+def test_forks_from_c(tmp_path: Path) -> None:
+    """No Python hook runs: the hand-off notices by itself.
+
+    The pause lets our sender go to sleep outside Python. A thread that waits for the interpreter's lock
+    at such a fork leaves the child with a broken lock, and nobody but CPython could mend that.
+    """
+    text = """
+import ctypes
+fork = ctypes.PyDLL(None).fork
+log, handler = log_to()
+codes = []
+for i in range(30):
+    log.info("parent %d", i)
+    assert handler.client.flush(60) == 0
+    time.sleep(0.02)
+    pid = fork()
+    if pid == 0:
+        code = 9
+        try:
+            assert handler.client.stats().sent == 0
+            for j in range(50):
+                log.info("child %d", i)
+            code = handler.client.flush(60)
+        finally:
+            os._exit(code)
+    codes.append(os.waitpid(pid, 0)[1])
+say(codes=codes)
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean and run.facts == [{"codes": [0] * 30}]
+        assert sorted(len(events) for events in run.sink.got.values()) == [30, *[50] * 30]
+        for producer, events in run.sink.got.items():
+            run.sink.exact(producer, len(events))
+
+    program(text, check, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(method: str, tmp_path: Path) -> None:
+    """Children that end like any other: nobody calls flush. One has its client from the parent."""
+    text = f"""
+import multiprocessing
+def born_here(k):
+    log, handler = log_to()
+    for i in range(500):
+        log.info("child %d", k)
+def inherited(k):
+    for i in range(500):
+        logging.getLogger("app").info("child %d", k)
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    children = [context.Process(target=born_here, args=(k,)) for k in range(2)]
+    for child in children:
+        child.start()
+        child.join()
+    log, handler = log_to()
+    for i in range(500):
+        log.info("parent")
+    work = inherited if {method!r} == "fork" else born_here
+    children += [context.Process(target=work, args=(2,))]
+    children[-1].start()
+    children[-1].join()
+    say(codes=[child.exitcode for child in children])
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean and run.facts == [{"codes": [0, 0, 0]}]
+        for producer in run.sink.got:
+            run.sink.exact(producer, 500)
+        said = sorted(run.sink.messages(producer)[0] for producer in run.sink.got)
+        assert said == ["child 0", "child 1", "child 2", "parent"]
+
+    program(text, check, tmp_path)
+
+
+def test_prefork(tmp_path: Path) -> None:
+    """gunicorn's and uwsgi's way: the master loads the application, workers serve, SIGTERM ends them."""
+    text = """
+log, handler = log_to()
+log.info("loaded")
+workers = []
+for k in range(4):
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+        for i in range(300):
+            log.info("worker %d", k)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    workers.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in workers]
+log.info("done")
+say(codes=codes)
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean and run.facts == [{"codes": [0] * 4}]
+        assert sorted(len(events) for events in run.sink.got.values()) == [2, 300, 300, 300, 300]
+        for producer, events in run.sink.got.items():
+            run.sink.exact(producer, len(events))
+
+    program(text, check, tmp_path)
