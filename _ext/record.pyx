@@ -987,6 +987,17 @@ def own_thread(bint own=True):
     return before
 
 
+cdef bint _in_destructor() except -1:
+    # Whether a `__del__` is on the stack: a garbage collection that happens in the sender's thread runs
+    # the application's destructors there, and what they log is the application's.
+    cdef object frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
 cdef bint _own_logger(PyObject *name) noexcept nogil:
     # "logclient", "zmq", "websockets" and what is below them.
     cdef const char *s
@@ -1740,7 +1751,7 @@ cdef class Emitter:
         cdef uint8_t level = 0
         cdef int status
         cdef lc_here *here = &lc_this_thread
-        if here.own:
+        if here.own and not _in_destructor():
             self.handoff.count_ignored()
             return 0
         status = (<record_function> _record)(self.encoder, &o, stack, here, record, made, True, &created_us,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -153,6 +154,46 @@ def test_what_the_sender_logs_is_not_shipped(server: MemoryServer) -> None:
         stats = handler.client.stats()
         assert stats.acked == stats.sent == 1 and stats.ignored >= 1
     finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_destructors_in_the_senders_thread_are_the_applications(server: MemoryServer) -> None:
+    """A collection may happen there; what it frees may log, and that is no recursion."""
+    handler = logclient.Handler(URL)
+    logger = logging.getLogger("some.library")
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    threads: list[str] = []
+
+    class Noisy:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            threads.append(threading.current_thread().name)
+            logger.warning("from a destructor")
+
+    core = handler.client._engine.core
+    encode = core.encode
+
+    def collecting(*args: Any) -> int:
+        core.encode = encode  # type: ignore[method-assign]
+        gc.collect()
+        return int(encode(*args))
+
+    gc.disable()
+    try:
+        Noisy()
+        core.encode = collecting  # type: ignore[method-assign]
+        logger.warning("one")
+        server.events(2)
+        assert threads == ["logclient-sender"]
+        assert handler.client.flush(10.0) == 0
+        stats = handler.client.stats()
+        assert (stats.sent, stats.acked, stats.ignored) == (2, 2, 0)
+    finally:
+        gc.enable()
         logger.removeHandler(handler)
         handler.close()
 
