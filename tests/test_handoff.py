@@ -1,0 +1,356 @@
+"""The hand-off: bounds and wakes, callers in many threads, waiting, and what a fork leaves of it.
+
+Its counting against the plain-Python twin is in test_flight.py, where the sender takes part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import REASONS, Handoff
+from tests.oracle.handoff import room_of
+
+PUT_FORKED, PUT_FULL = -1, -2
+ACKED, FAILED, INFLIGHT = 2, 4, 1
+PATIENCE = 20.0
+
+
+def until(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (value := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return value
+
+
+def settle(flight: Flight) -> None:
+    """Take and acknowledge everything."""
+    while (batch := flight.take(1000, 1 << 20)) is not None:
+        for event in batch.pending():
+            batch.mark(event.seq, INFLIGHT)
+        flight.encoded(batch)
+    flight.apply([(1, 1 << 40)], ACKED)
+    flight.commit()
+
+
+# -- one thread ---------------------------------------------------------------------------------------
+
+
+def test_push_and_count() -> None:
+    h = Handoff()
+    assert [h.push(b"x" * i) for i in range(3)] == [1, 2, 3]
+    assert h.queued == (3, room_of(0) + room_of(1) + room_of(2)) == (3, 24 + 32 + 32)
+    assert h.next_seq == 4 and h.settled == 0
+    h.count_mangled(2)
+    h.count_ignored()
+    counts = h.counters()
+    assert (counts["mangled"], counts["ignored"], counts["sent"]) == (2, 1, 3)
+
+
+def test_tombs_keep_their_reason() -> None:
+    h = Handoff(max_event_bytes=10)
+    h.push_tomb(REASONS.index("unencodable"))
+    h.push(b"x" * 11)
+    flight = Flight(h)
+    assert flight.take(10, 1 << 20) is not None
+    assert flight.report() == [(1, 1, "failed", "unencodable"), (2, 2, "failed", "too_large")]
+
+
+def test_times_are_given_or_now() -> None:
+    h = Handoff()
+    before = time.time_ns() // 1000
+    h.push(b"", 2, 0, 12345)
+    h.push(b"")
+    batch = Flight(h).take(10, 1 << 20)
+    assert batch is not None
+    first, second = batch.pending()
+    assert first.created_us == 12345
+    assert before - 1000 <= second.created_us <= time.time_ns() // 1000 + 1000
+
+
+def test_closed_takes_nothing_and_wakes_waiters() -> None:
+    h = Handoff(policy="block", max_events=1)
+    h.push(b"")
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(h.wait_room(1, PATIENCE)))
+    thread.start()
+    h.close()
+    thread.join(PATIENCE)
+    assert answers == [True] and h.push(b"") == 0 and h.next_seq == 2
+    h.refuse()
+    assert h.counters()["dropped"] == {"closed": 2}
+
+
+def test_events_larger_than_a_chunk() -> None:
+    h = Handoff(max_event_bytes=1 << 20)
+    bodies = [os.urandom(size) for size in (65_447, 65_448, 65_449, 200_000, 10, 1 << 20)]
+    for body in bodies:
+        assert h.push(body) > 0
+    flight = Flight(h)
+    found = []
+    while (batch := flight.take(2, 1 << 30)) is not None:
+        found += [e.body for e in batch.pending()]
+    assert found == bodies
+
+
+# -- waking -------------------------------------------------------------------------------------------
+
+
+def readable(h: Handoff) -> bool:
+    return bool(select.select([h.fileno()], [], [], 0)[0])
+
+
+needs_descriptor = pytest.mark.skipif(Handoff().fileno() < 0, reason="no descriptor to wake with here")
+
+
+@needs_descriptor
+def test_the_first_event_wakes_an_idle_sender() -> None:
+    h = Handoff()
+    assert h.doze(True)
+    assert not readable(h) and not h.woken()
+    h.push(b"")
+    assert readable(h) and h.woken()
+    h.rouse()
+    assert not readable(h)
+
+
+@needs_descriptor
+def test_no_sleep_while_events_wait() -> None:
+    h = Handoff()
+    h.push(b"")
+    assert not h.doze(True)
+    assert h.doze(False), "a nap is taken all the same"
+
+
+@needs_descriptor
+def test_a_nap_is_cut_short_by_an_error_once_or_a_full_window() -> None:
+    h = Handoff(full_events=5)
+    h.doze(False)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 4)
+    assert readable(h)
+    h.rouse()
+    h.doze(False)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 2)
+    assert readable(h), "five are waiting"
+    h.rouse()
+    big = Handoff(full_bytes=1000)
+    big.doze(False)
+    big.push(b"x" * 900)
+    assert not readable(big)
+    big.push(b"x" * 100)
+    assert readable(big)
+
+
+@needs_descriptor
+def test_a_busy_sender_is_not_woken() -> None:
+    h = Handoff(full_events=2)
+    for _ in range(10):
+        h.push(b"", 5)
+    assert not readable(h)
+    h.wake()
+    assert readable(h)
+    h.wait_for_wake(PATIENCE)
+    assert not readable(h)
+
+
+# -- waiting ------------------------------------------------------------------------------------------
+
+
+def test_wait_settled() -> None:
+    h = Handoff()
+    assert h.wait_settled(0, 0.0)
+    h.push(b"")
+    assert not h.wait_settled(1, 0.0) and not h.wait_settled(1, 0.01)
+    flight = Flight(h)
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(h.wait_settled(1, PATIENCE))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    settle(flight)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [True] * 4
+
+
+def test_commit_says_when_a_target_is_reached() -> None:
+    h = Handoff()
+    flight = Flight(h)
+    for _ in range(3):
+        h.push(b"")
+    h.aim(2)
+    h.aim(3)  # the nearer one stays
+    batch = flight.take(10, 1 << 20)
+    assert batch is not None
+    for event in batch.pending():
+        batch.mark(event.seq, INFLIGHT)
+    flight.encoded(batch)
+    flight.apply([(1, 1)], ACKED)
+    assert not flight.commit()
+    flight.apply([(2, 2)], ACKED)
+    assert flight.commit()
+    flight.apply([(3, 3)], ACKED)
+    assert not flight.commit(), "nobody aims any more"
+    h.aim(3)
+    assert not flight.commit(), "that is settled already"
+
+
+def test_waiting_callers_hear_signals() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
+
+    def when_heard(act: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: until(lambda: heard) and act())
+        thread.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        return thread
+
+    try:
+        h = Handoff(policy="block", max_events=1)
+        h.push(b"")
+        thread = when_heard(h.close)
+        assert h.wait_room(1, PATIENCE)
+        thread.join(PATIENCE)
+        heard.clear()
+        thread = when_heard(lambda: settle(Flight(h)))
+        assert h.wait_settled(1, PATIENCE)
+        thread.join(PATIENCE)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- many threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
+def test_pushed_is_delivered_or_dropped(policy: str) -> None:
+    """Three producers, a live consumer: every event once, whole, in order, or inside a reported gap."""
+    h = Handoff(policy=policy, max_bytes=256 * 1024)
+    flight = Flight(h)
+    n = 20_000
+    given = [0, 0, 0]
+    refused = [0, 0, 0]
+    done = threading.Event()
+
+    def produce(k: int) -> None:
+        for i in range(n):
+            body = b"%d:%d:" % (k, i) + bytes((k + 65,)) * (i % 300)
+            if h.push(body, 4 if i % 50 == 0 else 2):
+                given[k] += 1
+            else:
+                refused[k] += 1
+
+    seen: list[tuple[int, bytes]] = []
+    dropped = 0
+
+    def account() -> int:
+        return sum(b - a + 1 for a, b, status, _ in flight.report() if status == "dropped")
+
+    def consume() -> None:
+        nonlocal dropped
+        while True:
+            last = done.is_set()
+            while (batch := flight.take(500, 1 << 20)) is not None:
+                for event in batch.pending():
+                    seen.append((event.seq, event.body))
+                    batch.mark(event.seq, INFLIGHT)
+                flight.encoded(batch)
+                flight.apply([(1, 1 << 40)], ACKED)
+                flight.commit()
+            flight.gaps()
+            dropped += account()
+            if last:
+                return
+
+    producers = [threading.Thread(target=produce, args=(k,)) for k in range(3)]
+    consumer = threading.Thread(target=consume)
+    for thread in [*producers, consumer]:
+        thread.start()
+    for thread in producers:
+        thread.join(120)
+    done.set()
+    consumer.join(120)
+    counts = h.counters()
+    assert counts["sent"] == 3 * n == len(seen) + dropped
+    assert counts["acked"] == len(seen) and counts["dropped"].get("overflow", 0) == dropped
+    assert counts["queued"] == counts["queued_bytes"] == 0
+    assert counts["settled"] == 3 * n
+    seqs = [seq for seq, _ in seen]
+    assert seqs == sorted(set(seqs))
+    latest = [-1, -1, -1]
+    for _, body in seen:
+        k, i, filling = body.split(b":")
+        assert filling == bytes((int(k) + 65,)) * (int(i) % 300)
+        assert int(i) > latest[int(k)], "of one thread, in order"
+        latest[int(k)] = int(i)
+    if policy == "drop_new":
+        assert sum(given) == len(seen) and sum(refused) == dropped
+
+
+def test_kept_events_survive_a_storm() -> None:
+    h = Handoff(policy="drop_oldest", max_events=5000)
+    for i in range(50_000):
+        assert h.push(b"%d" % i, 4 if i % 20 == 0 else 2)
+    flight = Flight(h)
+    levels = []
+    while (batch := flight.take(1000, 1 << 20)) is not None:
+        levels += [event.level for event in batch.pending()]
+    assert levels.count(4) == 2500 and len(levels) == 5000
+
+
+# -- fork ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("how", ["os.fork", "from C"])
+def test_a_forked_child_notices(how: str) -> None:
+    """However it came about: nothing is taken for the parent, no lock of the parent's is waited for."""
+    h = Handoff()
+    h.push(b"parent's")
+    pid = os.fork() if how == "os.fork" else int(ctypes.PyDLL(None).fork())
+    if pid == 0:
+        code = 1
+        try:
+            assert h.forked and h.push(b"x") == PUT_FORKED
+            h.count_mangled()
+            h.count_ignored()
+            h.renew()
+            assert not h.forked and h.queued == (0, 0) and h.push(b"x") == 1
+            assert h.counters()["mangled"] == h.counters()["ignored"] == 0
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not h.forked and h.queued[0] == 1 and h.push(b"x") == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"), [("block", PUT_FULL), ("raise", PUT_FULL), ("drop_new", 0), ("drop_oldest", 3)]
+)
+def test_policies_at_the_bound(policy: str, answer: int) -> None:
+    h = Handoff(policy=policy, max_events=2)
+    h.push(b"1")
+    h.push(b"2")
+    assert not h.fits(1)
+    assert h.push(b"3") == answer
+
+
+def test_an_unknown_policy() -> None:
+    with pytest.raises(KeyError):
+        Handoff(policy="keep_all")
