@@ -1,6 +1,5 @@
 """What all tests share."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ settings.load_profile("logclient")
 
 # Our own pytest plugin (a collector as a fixture) is switched off in pyproject.toml and loaded here,
 # so that the lines it imports are counted.
-if importlib.util.find_spec("logclient.collectors.pytest_plugin") is not None:
-    pytest_plugins = ["logclient.collectors.pytest_plugin"]
+pytest_plugins = ["logclient.collectors.pytest_plugin", "tests.spark_fixture"]
 
 
 @pytest.fixture(scope="session")

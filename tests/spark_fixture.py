@@ -1,4 +1,4 @@
-"""One Spark session for the whole test run: ``from tests.spark_fixture import spark``."""
+"""One Spark session for the whole test run; ``tests/conftest.py`` makes the fixture known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def _session() -> Any:
         session = job.Session("local[2]")
     except job.VerifyError as error:
         shared.missing(str(error))
-    # Not at the end of a fixture: each module that imports it has a fixture of its own.
     atexit.register(session.stop)
     return session
 

@@ -22,7 +22,6 @@ import pytest
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import shared
 from tests import verify_files as files
-from tests.spark_fixture import spark  # noqa: F401
 
 np = shared.need("numpy")
 pa = shared.need("pyarrow")

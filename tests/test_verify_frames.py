@@ -10,7 +10,6 @@ import pytest
 from logclient.errors import ConfigError, LedgerError
 from tests import shared
 from tests import verify_files as files
-from tests.spark_fixture import spark  # noqa: F401
 
 np = shared.need("numpy")
 pa = shared.need("pyarrow")

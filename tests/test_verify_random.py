@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests import shared
-from tests.spark_fixture import spark  # noqa: F401
 from tests.verify_histories import World, differences
 
 shared.need("numpy")

@@ -1,0 +1,131 @@
+"""The way over real sockets, as a user of the package walks it: client and Writer to the collector."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.collectors.lumberjack import Collector
+from logclient.lumberjack import Writer
+from logclient.transports.tcp import Tcp
+
+
+@pytest.fixture(params=["compiled pump", "Python pump"])
+def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fallback for systems without the compiled pump is forced here."""
+    if request.param == "Python pump":
+        monkeypatch.setattr(Tcp, "pump", lambda self, flight, core, **limits: None)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("compression", [0, 3])
+def test_writer_counts_acks(pump: None, version: int, compression: int) -> None:
+    with (
+        Collector(keep=True) as collector,
+        Writer(collector.url, window=50, version=version, compression=compression) as writer,
+    ):
+        assert writer.write(({"message": f"line {n}", "n": str(n)} for n in range(1000)), timeout=20) == 1000
+        found = collector.events(1000)
+    assert [event["n"] for event in found] == [str(n) for n in range(1000)]
+    assert len({event["event.id"] for event in found}) == 1000
+    assert all(event["event.id"] == writer.event_id(n + 1) for n, event in enumerate(found))
+
+
+def test_writer_goes_on_after_cuts(pump: None) -> None:
+    faults = "cut-before-ack=every:5:max:4,cut-before-write=every:7:max:3,partial-cut=every:11:max:2"
+    with (
+        Collector(keep=True, faults=faults, count_duplicates=True) as collector,
+        Writer(collector.url, window=20, backoff_min=0.001, backoff_max=0.01) as writer,
+    ):
+        assert writer.write(({"n": n} for n in range(1000)), timeout=20) == 1000
+        stats = writer.stats()
+        found = collector.events(1000)
+        assert collector.counts.cuts >= 7
+    first = list(dict.fromkeys(event["n"] for event in found))
+    assert first == list(range(1000))  # nothing lost, first copies in order
+    assert stats.resent >= collector.counts.copies > 0
+
+
+def test_poison_fails_alone(pump: None) -> None:
+    with Collector(keep=True) as collector, logclient.connect(collector.url) as client:
+        bad = [b"", b"{", b"[1]", b"null", b'{"a":NaN}', b'{"a":"\xff"}', b'{"a":1}x', b'"text"']
+        deliveries = []
+        for n, body in enumerate(bad):
+            client.send({"n": n})
+            deliveries.append(client.submit(body))
+        client.send({"n": len(bad)})
+        assert client.flush(10) == 0
+        outcomes = [delivery.result(5) for delivery in deliveries]
+        found = collector.events(len(bad) + 1)
+        stats = client.stats()
+    assert [(o.status, o.reason) for o in outcomes if o is not None] == [("failed", "not_json")] * len(bad)
+    assert [event["n"] for event in found] == list(range(len(bad) + 1))
+    assert stats.acked == len(bad) + 1
+    assert stats.failed == {"not_json": len(bad)}
+
+
+def test_a_huge_event_is_no_obstacle(pump: None) -> None:
+    with Collector(keep=True) as collector, logclient.connect(collector.url) as client:
+        assert client.send(b'{"a":"' + b"x" * (100 << 20) + b'"}') == 1
+        with pytest.raises(logclient.EncodeError, match="max_event_bytes"):
+            client.send({"message": "x" * (100 << 20)})
+        assert client.send({"message": "small"}) == 3
+        assert client.flush(10) == 0
+        assert client.stats().failed == {"too_large": 2}
+        assert [event["message"] for event in collector.events(1)] == ["small"]
+
+
+@pytest.mark.parametrize(
+    "said", [b"2A\0\0\0\5", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 7, b"2W\0\0\0\1", b"2A\xff\xff\xff\xff"]
+)
+def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line names what was wrong; the events wait for a server that can be believed."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        client = logclient.connect(f"lumberjack://127.0.0.1:{port}", backoff_min=0.001, backoff_max=0.01)
+        client.send({"n": 1})
+        for _ in range(3):
+            peer, _address = listener.accept()
+            peer.recv(1)
+            peer.sendall(said)
+            while peer.recv(65536):
+                pass
+            peer.close()
+    with Collector(port=port, keep=True) as collector:
+        assert client.flush(20) == 0
+        assert [event["n"] for event in collector.events(1)] == [1]
+    stats = client.stats()
+    assert client.close() == 0
+    assert (stats.acked, stats.queued, stats.inflight) == (1, 0, 0)
+    assert stats.last_error
+    assert capfd.readouterr().err.count("logclient:") >= 1
+
+
+def test_many_threads_one_client(pump: None) -> None:
+    with Collector(count_duplicates=True) as collector, logclient.connect(collector.url) as client:
+        barrier = threading.Barrier(4)
+
+        def send(k: int) -> None:
+            barrier.wait()
+            for n in range(2000):
+                client.send({"k": k, "n": n})
+
+        threads: list[Any] = [threading.Thread(target=send, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.flush(20) == 0
+        assert client.stats().acked == 8000
+        assert collector.counts.events == 8000
+        assert collector.counts.copies == 0
+
+
+def test_a_writer_speaks_lumberjack_only() -> None:
+    with pytest.raises(logclient.ConfigError, match="scheme"):
+        Writer("logux://127.0.0.1:1")
