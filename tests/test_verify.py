@@ -800,7 +800,7 @@ def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | Non
 
 
 @pytest.mark.spark
-def test_on_spark(spark: Any, scene: Scene) -> None:  # noqa: F811
+def test_on_spark(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture(
         [1, 2, 3, *range(1, 17), files.body(files.event_id(Q, 1), "other"), 18, 17]
     )
@@ -813,7 +813,7 @@ def test_on_spark(spark: Any, scene: Scene) -> None:  # noqa: F811
 
 
 @pytest.mark.spark
-def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:  # noqa: F811
+def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture()
     [path] = scene.capture.iterdir()
     data = path.read_bytes()
@@ -834,7 +834,7 @@ sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], ou
 
 
 @pytest.mark.spark
-def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, spark: Any) -> None:
     """As a process of its own, the way users and the liars' tests run it."""
     scene.write_ledger().write_capture(range(1, 20))
     temporary = tmp_path / "tmp"

@@ -120,7 +120,7 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_arrivals(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_arrivals(spark: Any, tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     files.write_segments(capture, "main", UNITS, per_segment=2)
     found = frames.arrivals(spark, capture)
@@ -133,7 +133,7 @@ def test_arrivals(spark: Any, tmp_path: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.spark
-def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     [first, second] = files.write_segments(capture, "main", UNITS, per_segment=2)
     whole = second.read_bytes()

@@ -66,7 +66,7 @@ def test_histories_in_process(
     ("kind", "histories", "bits", "tail"),
     [("plain", 3000, 3, 2), ("anonymous", 1500, 2, 1), ("unclosed", 500, 4, 8)],
 )
-def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:  # noqa: F811
+def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:
     """All of them in one Spark job."""
     world = World(histories, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
