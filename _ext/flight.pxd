@@ -13,6 +13,8 @@ ctypedef struct lc_flight:
     uint64_t serial
     lc_list ordinary         # detached chunks that no batch has used up yet
     lc_list kept
+    uint64_t staged_events   # in those two
+    uint64_t staged_bytes
     uint64_t horizon         # an event of `kept` at or beyond it must wait for the next detach
     lc_chunk *dead           # used up; handed back at the next lock
     uint64_t expected        # the sequence that comes next; a later one leaves a gap: dropped

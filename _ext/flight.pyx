@@ -103,17 +103,7 @@ cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
     # hand-off and batch: no more, because what is detached can no longer be dropped.
     cdef lc_handoff *h = f.handoff
     cdef lc_chunk *c
-    cdef lc_list *lists[2]
-    cdef uint64_t have_events = 0
-    cdef uint64_t have_bytes = 0
     cdef uint64_t queued, kept, low
-    lists = [&f.ordinary, &f.kept]
-    for i in range(2):
-        c = lists[i].head
-        while c != NULL:
-            have_events += c.count
-            have_bytes += c.used - c.read
-            c = c.next
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
     while f.dead != NULL:
@@ -125,12 +115,12 @@ cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
         kept = _first_seq(&h.kept)
         # Beyond the first event that stays behind nothing may be taken.
         f.horizon = min(queued, kept, h.next_seq)
-        if queued == kept or (low < f.horizon and (have_events >= events or have_bytes >= size)):
+        if queued == kept or (low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
             break            # equal only when there is neither
         low = min(low, f.horizon)
         c = h.queue.head if queued < kept else h.kept.head
-        have_events += c.count
-        have_bytes += c.used - c.read
+        f.staged_events += c.count
+        f.staged_bytes += c.used - c.read
         h.queued_events -= c.count
         h.queued_bytes -= c.used - c.read
         h.held_events += c.count
@@ -236,6 +226,8 @@ cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcep
     b.n = n
     b.pending = n
     b.bytes = taken
+    f.staged_events -= n
+    f.staged_bytes -= taken
     f.serial += 1
     b.serial = f.serial
     if f.tail == NULL:
@@ -799,16 +791,14 @@ cdef class Flight:
     def waiting(self):
         """Events detached that must be sent (again), in a batch or not yet."""
         cdef lc_batch *b = self.f.head
-        cdef lc_chunk *c
-        cdef lc_list *lists[2]
-        cdef uint64_t n = 0
+        cdef uint64_t n = self.f.staged_events
         while b != NULL:
             n += b.pending
             b = b.next
-        lists = [&self.f.ordinary, &self.f.kept]
-        for i in range(2):
-            c = lists[i].head
-            while c != NULL:
-                n += c.count
-                c = c.next
         return n
+
+    @property
+    def queued(self):
+        """Events and bytes that no batch has taken yet, whether in the hand-off or detached."""
+        events, size = self.handoff.queued
+        return events + self.f.staged_events, size + self.f.staged_bytes

@@ -197,8 +197,10 @@ cdef class TcpPump:
 
     cdef inline bint _due(self, double now) noexcept nogil:
         # Is it time to look at the queue? The reads race with producers and may be a moment old.
-        cdef lc_handoff *h = self.flight.f.handoff
-        return now >= self.nap_end or h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes
+        cdef lc_flight *f = &self.flight.f
+        cdef lc_handoff *h = f.handoff
+        return (now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
+                or h.queued_bytes + f.staged_bytes >= h.full_bytes)
 
     # Fill the socket: 0 = go on (nothing more to do now), 1 = the socket is full, negative = an end.
     cdef int _send(self, int fd, double now) noexcept nogil:
@@ -328,7 +330,7 @@ cdef class TcpPump:
                 h.state = SENDER_BUSY        # only the peer can move us
             else:
                 napping = now < self.nap_end
-                if h.queued_events and self._due(now):
+                if (h.queued_events or f.staged_events) and self._due(now):
                     sleep = False
                 elif napping:
                     h.state = SENDER_NAP

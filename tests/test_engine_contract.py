@@ -445,8 +445,12 @@ def test_acks_out_of_order(make: Make, setup: Setup) -> None:
     assert [g.seq for g in rig.server.peers[1].got] == list(range(3, 61, 3))
 
 
-def test_a_spree_of_small_batches_is_sent_to_its_end(make: Make, setup: Setup) -> None:
-    # More batches than a pump sends between two looks; the last one must not stay behind.
+def test_a_spree_of_small_batches_is_sent_to_its_end(
+    make: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More batches than a pump sends between two looks; the last one must not stay behind until some
+    # deadline makes the pump look again.
+    monkeypatch.setattr(engine_module, "TURN", 3600.0)
     rig = make(inflight=256, batch_events=1)
     rig.server.script = silent
     queue_only(rig)

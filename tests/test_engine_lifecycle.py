@@ -76,7 +76,12 @@ def in_child(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> N
 
 
 def c_fork() -> int:
-    """fork(2) as a C library calls it: no Python hook runs."""
+    """fork(2) as a C library calls it: no Python hook runs.
+
+    The pause lets all threads go to sleep outside Python: one that waits for the interpreter's lock at
+    such a fork leaves the child with a broken lock, and nobody but CPython could mend that.
+    """
+    time.sleep(0.05)
     return int(ctypes.PyDLL(None).fork())
 
 

@@ -225,7 +225,7 @@ class PythonPump:
     def _due(self, now: float) -> bool:
         if now >= self._nap_end:
             return True
-        events, size = self.flight.handoff.queued
+        events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
 
     def _write_ledger(self, lines: bytes) -> None:
