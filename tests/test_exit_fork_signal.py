@@ -32,10 +32,11 @@ THREADS_OF_THE_USER = ("-W", "ignore:This process:DeprecationWarning")
 """Since 3.12 a fork beside any thread warns; in these programs the threads are not ours."""
 
 PRELUDE = """
-import atexit, json, logging, os, signal, sys, threading, time
+import atexit, json, logging, os, signal, socket, sys, threading, time
 URL, FOLDER = sys.argv[1:3]
 
 def log_to(**options):
+    global logclient
     import logclient
     handler = logclient.Handler(URL, **options)
     log = logging.getLogger("app")
@@ -373,11 +374,16 @@ time.sleep(60)
 # -- fork ---------------------------------------------------------------------------------------------
 
 
-def test_a_fork_beside_nothing_but_our_sender_warns_of_nothing(tmp_path: Path) -> None:
+def test_a_fork_beside_nothing_but_our_threads_warns_of_nothing(tmp_path: Path) -> None:
     text = """
 log, handler = log_to()
+called = []
 for i in range(30):
-    log.info("parent %d", i)
+    delivery = handler.client.submit({"message": "parent"})
+    delivery.result(60)
+    delivery.add_done_callback(called.append)
+    while len(called) <= i:
+        time.sleep(0.0005)
     pid = os.fork()
     if pid == 0:
         log.info("child")
@@ -392,6 +398,66 @@ for i in range(30):
         assert sizes == [1] * 30 + [30]
 
     program(text, check, tmp_path)
+
+
+def test_the_sender_imports_nothing(tmp_path: Path) -> None:
+    """A child forked in the middle of an import never gets that module."""
+    text = """
+log, handler = log_to(ledger=FOLDER + "/run", backoff_min=0.001, backoff_max=0.01)
+with socket.socket() as bound:
+    bound.bind(("127.0.0.1", 0))
+    dead = logclient.connect(f"lumberjack://127.0.0.1:{bound.getsockname()[1]}", ledger=FOLDER + "/run")
+    loaded = set(sys.modules)
+    log.info("one")
+    assert handler.client.flush(60) == 0
+    dead.send("two")
+    assert dead.flush(0.05) == 1 and dead.close(0.05) == 1
+    handler.close()
+    new = set(sys.modules) - loaded
+say(new=sorted(new))
+"""
+
+    def check(run: Run) -> None:
+        assert run.code == 0 and run.err.endswith(": connection refused\n")
+        assert run.facts == [{"new": []}]
+
+    program(text, check, tmp_path)
+
+
+def test_a_fork_right_after_the_first_event(tmp_path: Path) -> None:
+    """The sender has only begun, and busy threads keep it from parking in time."""
+    text = """
+log, handler = log_to()
+over = False
+def busy():
+    while not over:
+        pass
+threads = [threading.Thread(target=busy) for _ in range(3)]
+for thread in threads:
+    thread.start()
+log.info("parent")
+pid = os.fork()
+if pid == 0:
+    code = 9
+    try:
+        log.info("child")
+        code = handler.client.flush(30)
+    finally:
+        os._exit(code)
+code = os.waitpid(pid, 0)[1]
+over = True
+for thread in threads:
+    thread.join()
+say(code=code)
+"""
+
+    def check(run: Run) -> None:
+        assert run.clean and run.facts == [{"code": 0}]
+        assert [len(events) for events in run.sink.got.values()] == [1, 1]
+
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        program(text, check, tmp_path / str(i), *THREADS_OF_THE_USER)
 
 
 def test_a_hundred_forks_under_three_logging_threads(tmp_path: Path) -> None:

@@ -433,6 +433,7 @@ class Engine:
         self.handoff.needs_attention = True
         if not lifecycle.in_sender(self.sender_ident):
             self._stop_thread(PARK)
+        self.callbacks.park(PARK)
 
     def unpark(self) -> None:
         """In the parent, after a fork."""
@@ -612,7 +613,8 @@ class Engine:
                 return "the server broke the protocol", None
             return str(fatal.error), fatal.error if fatal.forever else None
         if end == "error":
-            return os.strerror(self.pump.errno).lower(), None
+            number = self.pump.errno
+            return os.strerror(number).lower() if number else "the connection broke", None
         return {
             "closed": "the server closed the connection before it acknowledged anything"
             if self.pump.progress == self._progress_before

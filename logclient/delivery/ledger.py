@@ -45,6 +45,10 @@ class Ledger:
         self.producer = producer
         self.fd = -1
         self.stopped = ""
+        # Now, in the caller's thread: a child forked while the sender imports never gets that module.
+        from json import dumps
+
+        self._dumps = dumps
         self._about = about
         self._part = 0
         self._size = 0
@@ -69,11 +73,9 @@ class Ledger:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line; a failure stops the ledger."""
-        import json
-
         if self.fd < 0:
             return
-        line = json.dumps({"t": kind, "at_us": self.now_us(), **fields}, separators=(",", ":")).encode()
+        line = self._dumps({"t": kind, "at_us": self.now_us(), **fields}, separators=(",", ":")).encode()
         view = memoryview(line + b"\n")
         try:
             while view:

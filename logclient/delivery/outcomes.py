@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+LINGER = 1.0
+"""Seconds that an idle callback thread waits for more."""
+
 
 class Outcome(NamedTuple):
     """``status`` is ``acked``, ``handed``, ``failed`` or ``dropped``; ``reason`` says why the last two."""
@@ -83,28 +86,44 @@ class CallbackThread:
         self._report = report
         self._waiting: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
         self._wake = threading.Condition()
-        self._alive = False
+        self._thread: threading.Thread | None = None
+        self._linger = LINGER
 
     def run(self, callback: Callable[[Delivery], object], delivery: Delivery) -> None:
         with self._wake:
             self._waiting.append((callback, delivery))
-            if self._alive:
+            self._linger = LINGER
+            if self._thread is not None:
                 self._wake.notify()
                 return
-            self._alive = True
+            self._thread = thread = threading.Thread(
+                target=self._work, name="logclient-callbacks", daemon=True
+            )
         try:
-            threading.Thread(target=self._work, name="logclient-callbacks", daemon=True).start()
+            thread.start()
         except RuntimeError:
             # At interpreter shutdown no thread can be started any more: run them here.
-            self._work(0.0)
+            self._linger = 0.0
+            self._work()
 
-    def _work(self, linger: float = 1.0) -> None:
+    def park(self, timeout: float) -> None:
+        """Before a fork: have the thread end, if it only waits for more."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        with self._wake:
+            self._linger = 0.0
+            self._wake.notify()
+        if thread.ident is not None:
+            thread.join(timeout)
+
+    def _work(self) -> None:
         while True:
             with self._wake:
+                if not self._waiting and self._linger:
+                    self._wake.wait(self._linger)
                 if not self._waiting:
-                    self._wake.wait(linger)
-                if not self._waiting:
-                    self._alive = False
+                    self._thread = None
                     return
                 callback, delivery = self._waiting.popleft()
             try:

@@ -101,7 +101,10 @@ class Tcp:
         host, port = endpoint
         failure: OSError | None = None
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
+            # a child forked in the middle of an import never gets that module.
+            name = host.encode("ascii" if host.isascii() else "idna")
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except UnicodeError:
             raise OSError(f"{host!r} is no host name") from None
         for family, kind, number, _, address in found:

@@ -1,0 +1,188 @@
+"""The TCP transport by itself, and several endpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.transports.tcp import Tcp, TcpLink
+from tests.cores.rig import Rig, Setup
+from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, acknowledge
+
+FIFO = Setup("fifo")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[TcpLink, socket.socket]]:
+    """A connected link, and the socket at its far end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Tcp(5.0).connect(listener.getsockname()[:2], lambda: False)
+        far, _ = listener.accept()
+        with far:
+            yield link, far
+        link.close()
+
+
+def test_connect(pair: tuple[TcpLink, socket.socket]) -> None:
+    link, far = pair
+    assert link.peer == "127.0.0.1:" + str(far.getsockname()[1])
+    assert not os.get_blocking(link.fileno())
+    option = link._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert option, "an ack must not wait for Nagle"
+
+
+def test_bytes_both_ways_and_the_end(pair: tuple[TcpLink, socket.socket]) -> None:
+    link, far = pair
+    assert link.receive() is None
+    assert link.send([b"one ", memoryview(b"two "), b"", b"three"])
+    assert far.recv(100) == b"one two three"
+    far.sendall(b"answer")
+    link.wait(-1, PATIENCE, False)
+    assert link.receive() == b"answer"
+    far.shutdown(socket.SHUT_WR)
+    link.wait(-1, PATIENCE, False)
+    assert link.receive() == b""
+
+
+def test_what_does_not_fit_is_kept_and_copied(pair: tuple[TcpLink, socket.socket]) -> None:
+    link, far = pair
+    buffer = bytearray(b"x" * (1 << 20))
+    sent = 1 << 20
+    while link.send([memoryview(buffer)]):
+        sent += 1 << 20
+    buffer[:] = b"y" * (1 << 20)  # the core may use it for the next
+    received = bytearray()
+    far.settimeout(PATIENCE)
+    done = threading.Event()
+
+    def read() -> None:
+        while len(received) < sent:
+            received.extend(far.recv(1 << 20))
+        done.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not link.flush():
+        link.wait(-1, PATIENCE, True)
+    thread.join(PATIENCE)
+    assert done.is_set() and received == b"x" * sent
+
+
+def test_wait_ends_with_a_wake(pair: tuple[TcpLink, socket.socket]) -> None:
+    link, _ = pair
+    read, write = os.pipe()
+    try:
+        os.write(write, b"x")
+        link.wait(read, PATIENCE, False)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_refused() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionRefusedError):
+            Tcp(5.0).connect(bound.getsockname()[:2], lambda: False)
+
+
+@pytest.mark.parametrize(
+    "host", ["nobody.invalid", "a" * 70 + ".example", "\N{LATIN SMALL LETTER SHARP S}" * 70]
+)
+def test_no_such_host(host: str) -> None:
+    with pytest.raises(OSError):
+        Tcp(1.0).connect((host, 1), lambda: False)
+
+
+class Stuck(socket.socket):
+    """Never gets an answer to its attempt."""
+
+    def connect_ex(self, address: Any) -> int:
+        return errno.EINPROGRESS
+
+
+def test_no_answer_in_time_and_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Stuck)
+    monkeypatch.setattr("logclient.transports.tcp._sleep", lambda *args: False)
+    with pytest.raises(TimeoutError, match="no answer"):
+        Tcp(0.01).connect(("127.0.0.1", 1), lambda: False)
+    with pytest.raises(InterruptedError):
+        Tcp(PATIENCE).connect(("127.0.0.1", 1), lambda: True)
+
+
+def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        found = [(*stream, bound.getsockname()), (*stream, listener.getsockname())]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)
+        link = Tcp(5.0).connect(("two.addresses", 1), lambda: False)
+        assert link._socket.getpeername() == listener.getsockname()
+        link.close()
+
+
+def test_a_socket_connected_to_itself_is_nobody() -> None:
+    """Linux gives a connecting socket the very port it asks for, if that is free: here by binding it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    class Bound(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind(("127.0.0.1", port))
+            return super().connect_ex(address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "socket", Bound)
+        with pytest.raises(ConnectionRefusedError):
+            Tcp(5.0).connect(("127.0.0.1", port), lambda: False)
+
+
+# -- several endpoints --------------------------------------------------------------------------------
+
+
+class Several(MemoryTransport):
+    """Two names for one server; the first may be dead."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.asked: list[str] = []
+        self.dead: set[str] = set()
+
+    def connect(self, endpoint: Any, stopped: Any) -> Any:
+        self.asked.append(endpoint)
+        if endpoint in self.dead:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return super().connect(endpoint, stopped)
+
+
+def test_the_next_endpoint_is_tried_and_kept(tmp_path: Path) -> None:
+    server = MemoryServer("fifo")
+    transport = Several(server)
+    transport.dead = {"a"}
+    rig = Rig(FIFO, tmp_path / "run", server=server, transport=transport)
+    rig.engine._endpoints = ("a", "b")
+    rig.many(3)
+    rig.settle()
+    assert transport.asked == ["a", "b"]
+    server.peers[0].cut()  # all was acknowledged: an ordinary end
+    rig.until(lambda s: s.disconnects == 1)
+    rig.many(3)
+    rig.settle()
+    assert transport.asked == ["a", "b", "b"]
+    transport.dead = {"b"}
+    server.script = lambda peer: peer.cut()
+    rig.put()
+    rig.until(lambda s: len(transport.asked) >= 5)
+    assert transport.asked[3] == "a"
+    server.script = acknowledge
+    assert rig.settle().acked == 7
+    rig.finish()
