@@ -55,7 +55,7 @@ build: deps $(VENV)/.installed
 ifdef ONLY
 	@LOGCLIENT_ONLY=$(ONLY) $(PY) setup.py --quiet build_ext --inplace
 else
-	@$(MAKE) --no-print-directory build/.built
+	@$(MAKE) --silent --no-print-directory build/.built
 endif
 
 build/.built: $(SOURCES) $(VENV)/.deps
