@@ -1,0 +1,165 @@
+// Command golumber is go-lumber, Elastic's own implementation of Lumberjack, as a peer for tests.
+//
+//	golumber serve [-port P] -out FILE [-hold] [-die N]
+//	golumber send -port P [-n N] [-window N] [-level L] [-inflight N]
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	client "github.com/elastic/go-lumber/client/v2"
+	"github.com/elastic/go-lumber/lj"
+	"github.com/elastic/go-lumber/server"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) < 2 {
+		log.Fatal("golumber serve|send ...")
+	}
+	switch mode := os.Args[1]; mode {
+	case "serve":
+		serve(os.Args[2:])
+	case "send":
+		send(os.Args[2:])
+	default:
+		log.Fatalf("unknown mode %s", mode)
+	}
+}
+
+func say(value any) {
+	if err := json.NewEncoder(os.Stdout).Encode(value); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// serve says its port, and what it received when its input ends: the sizes of the windows, in order.
+// An event is acknowledged after it was given to the operating system as a line of FILE.
+func serve(arguments []string) {
+	flags := flag.NewFlagSet("serve", flag.ExitOnError)
+	port := flags.Int("port", 0, "0 picks a free one")
+	out := flags.String("out", "", "file for the events, a line each")
+	hold := flags.Bool("hold", false, "say the first window, and acknowledge it only after a line of input")
+	die := flags.Int("die", 0, "SIGKILL ourselves between the write that makes it N events and its ack")
+	_ = flags.Parse(arguments)
+
+	file, err := os.Create(*out)
+	if err != nil {
+		log.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := server.NewWithListener(listener, server.V1(true), server.V2(true))
+	if err != nil {
+		log.Fatal(err)
+	}
+	say(map[string]int{"port": listener.Addr().(*net.TCPAddr).Port})
+
+	lines := make(chan struct{})
+	go func() {
+		for input := bufio.NewScanner(os.Stdin); input.Scan(); {
+			lines <- struct{}{}
+		}
+		close(lines)
+	}()
+
+	windows, total := []int{}, 0
+	keep := func(batch *lj.Batch) {
+		buffered := bufio.NewWriterSize(file, 1<<20)
+		encoder := json.NewEncoder(buffered)
+		for _, event := range batch.Events {
+			if err := encoder.Encode(event); err != nil {
+				log.Fatal(err)
+			}
+		}
+		if err := buffered.Flush(); err != nil {
+			log.Fatal(err)
+		}
+		windows = append(windows, len(batch.Events))
+		total += len(batch.Events)
+		if *die > 0 && total >= *die {
+			if self, err := os.FindProcess(os.Getpid()); err == nil {
+				_ = self.Kill()
+			}
+			select {}
+		}
+		if *hold && len(windows) == 1 {
+			say(map[string]int{"held": len(batch.Events)})
+			<-lines
+		}
+		batch.ACK()
+	}
+	for {
+		select {
+		case batch := <-s.ReceiveChan():
+			keep(batch)
+		case _, more := <-lines:
+			if !more {
+				say(map[string]any{"events": total, "windows": windows})
+				return
+			}
+		}
+	}
+}
+
+// send says how many of N events were acknowledged; its exit code is 0 whatever came of them.
+func send(arguments []string) {
+	flags := flag.NewFlagSet("send", flag.ExitOnError)
+	port := flags.Int("port", 0, "of 127.0.0.1")
+	n := flags.Int("n", 1000, "events")
+	window := flags.Int("window", 2048, "events in a window")
+	level := flags.Int("level", 0, "of compression; 0 is none")
+	inflight := flags.Int("inflight", 0, "of the AsyncClient; 0 takes the SyncClient")
+	_ = flags.Parse(arguments)
+
+	low, err := client.Dial(fmt.Sprintf("127.0.0.1:%d", *port), client.CompressionLevel(*level))
+	if err != nil {
+		log.Fatal(err)
+	}
+	var acked atomic.Int64
+	var pending sync.WaitGroup
+	var publish func(events []any) error
+	if *inflight == 0 {
+		c, _ := client.NewSyncClientWith(low) // never an error
+		publish = func(events []any) error {
+			done, err := c.Send(events)
+			acked.Add(int64(done))
+			return err
+		}
+	} else {
+		c, _ := client.NewAsyncClientWith(low, *inflight)
+		publish = func(events []any) error {
+			pending.Add(1)
+			return c.Send(func(done uint32, err error) {
+				acked.Add(int64(done))
+				if err != nil {
+					log.Print(err)
+				}
+				pending.Done()
+			}, events)
+		}
+	}
+	for first := 0; first < *n; first += *window {
+		events := []any{}
+		for i := first; i < min(first+*window, *n); i++ {
+			events = append(events, map[string]any{"n": i, "message": fmt.Sprintf("größte Zeile %d <&>", i)})
+		}
+		if err := publish(events); err != nil {
+			log.Print(err)
+			break
+		}
+	}
+	pending.Wait()
+	_ = low.Close()
+	say(map[string]int64{"acked": acked.Load()})
+}

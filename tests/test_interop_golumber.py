@@ -1,0 +1,281 @@
+"""Against go-lumber, Elastic's own implementation of Lumberjack: its server, and its clients.
+
+The program is in tests/interop/golumber; go builds it from pinned modules, go-lumber 0.1.0 among them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.collectors.lumberjack import Collector
+from logclient.transports.tcp import Tcp
+from tests.shared import ROOT, clean_environment
+
+# Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(300)]
+
+EVENTS = 20_000
+KILLS = 5
+
+
+@pytest.fixture(scope="session")
+def golumber() -> Path:
+    """The program. Go is nothing that `make deps` installs, so without it these tests always skip."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no go")
+    source, program = ROOT / "tests" / "interop" / "golumber", ROOT / "build" / "interop" / "golumber"
+    # No other toolchain is fetched for us: this one is new enough or it is not.
+    environment = clean_environment(GOTOOLCHAIN="local")
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [go, *command], cwd=source, env=environment, capture_output=True, text=True, timeout=240
+        )
+
+    try:
+        fetched = run("mod", "download")
+    except subprocess.TimeoutExpired:
+        pytest.skip("go-lumber cannot be fetched: no answer")
+    if fetched.returncode:
+        pytest.skip(f"go-lumber cannot be fetched: {fetched.stderr.strip()[-200:]}")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    built = run("build", "-buildvcs=false", "-o", str(program), ".")
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+@pytest.fixture(params=["compiled pump", "Python pump"])
+def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "Python pump":
+        monkeypatch.setattr(Tcp, "pump", lambda self, flight, core, **limits: None)
+
+
+class Server:
+    """go-lumber's server, for versions 1 and 2."""
+
+    def __init__(self, golumber: Path, out: Path, *options: str) -> None:
+        self._out = out
+        # A file, not a pipe: nobody reads it while the server runs.
+        with out.with_suffix(".log").open("w") as errors:
+            self.process = subprocess.Popen(
+                [golumber, "serve", "-out", out, *options],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        try:
+            self.port: int = self.said()["port"]
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"lumberjack://127.0.0.1:{self.port}"
+
+    def said(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self._out.with_suffix(".log").read_text()
+        return json.loads(line)
+
+    def release(self) -> None:
+        """Acknowledge the first window (`-hold`)."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> list[int]:
+        """The sizes of the windows it received."""
+        said, _ = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, self._out.with_suffix(".log").read_text()
+        return json.loads(said.splitlines()[-1])["windows"]
+
+    def events(self) -> list[Any]:
+        """What it has received; a line that a kill cut off was not acknowledged."""
+        return [json.loads(line) for line in self._out.read_bytes().split(b"\n")[:-1]]
+
+    def accepted(self) -> int:
+        """Its connections: more than one when it closed one for what we wrote."""
+        return self._out.with_suffix(".log").read_text().count("New connection from ")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate(timeout=30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within 30 s"
+        threading.Event().wait(0.001)
+
+
+def event(version: int, n: int) -> dict[str, Any]:
+    """Version 1 knows texts only."""
+    return {"message": f"größte Zeile {n} <&> \u2028 \U0001f680", "n": str(n) if version == 1 else n}
+
+
+def assert_exact(found: list[Any], client: logclient.Client, version: int) -> None:
+    """Every event, in order, as it was sent, under its id."""
+    assert len(found) == client.stats().sent
+    for n, got in enumerate(found):
+        event_id = client.event_id(n + 1)
+        wanted = event(version, n) | {"event.id": event_id}
+        if version == 2:
+            wanted["@metadata"] = {"_id": event_id}
+        assert got == wanted
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("compression", [0, 3])
+def test_client_to_its_server(
+    pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
+) -> None:
+    with Server(golumber, tmp_path / "out") as server:
+        client = logclient.connect(
+            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01
+        )
+        for n in range(EVENTS):
+            client.send(event(version, n))
+        assert client.close(30) == 0
+        windows = server.end()
+    stats = client.stats()
+    assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
+    assert stats.windows == len(windows)
+    assert max(windows) <= 2048
+    assert_exact(server.events(), client, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("compression", [0, 3])
+def test_largest_windows_two_in_flight(
+    pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
+) -> None:
+    """The second window goes out though the first is not acknowledged, and no third one does; then what
+    was queued meanwhile goes in windows of 10,000, the most that go-lumber takes."""
+    with Server(golumber, tmp_path / "out", "-hold") as server:
+        client = logclient.connect(
+            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20
+        )
+        client.send(event(version, 0))
+        first = server.said()["held"]
+        sent = 1
+        for sent in range(2, 3 * 10_000 + 1):
+            client.send(event(version, sent - 1))
+        wait_for(lambda: client.stats().windows == 2, "a second window")
+        held = client.stats()
+        server.release()
+        assert client.close(30) == 0
+        windows = server.end()
+    assert first == windows[0] == 1
+    assert (held.acked, held.inflight) == (0, windows[0] + windows[1])
+    assert max(windows) == 10_000
+    stats = client.stats()
+    assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (sent, 0, 1, "")
+    assert_exact(server.events(), client, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: int) -> None:
+    """Kill -9, by its own hand between write and ack, and by ours in mid-stream, in turn."""
+    server = Server(golumber, tmp_path / "out0", "-die", "2000")
+    client = logclient.connect(
+        server.url, version=version, overflow="block", window=200, max_events=2000,
+        backoff_min=0.001, backoff_max=0.01,
+    )  # fmt: skip
+    done = threading.Event()
+
+    def send() -> None:
+        n = 0
+        while not done.is_set() or n < EVENTS:
+            client.send(event(version, n))
+            n += 1
+
+    def alone() -> bool:
+        stats = client.stats()
+        return stats.connects == stats.disconnects
+
+    received: list[Any] = []
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        for life in range(1, KILLS + 1):
+            if life % 2:  # its own hand
+                server.process.wait(30)
+            else:
+                before = client.stats().acked
+                wait_for(lambda n=before: client.stats().acked >= n + 2000, "acks")
+                server.process.kill()
+                server.process.wait(30)
+            wait_for(alone, "a broken connection")
+            received += server.events()
+            # Acknowledged in order: what the dead one and those before it wrote must have them all.
+            acked = client.stats().acked
+            assert {int(e["n"]) for e in received} >= set(range(acked))
+            assert server.accepted() == 1
+            server.__exit__(None, None, None)
+            options = ["-die", "2000"] if life % 2 == 0 and life < KILLS else []
+            server = Server(golumber, tmp_path / f"out{life}", "-port", str(server.port), *options)
+        done.set()
+        sender.join()
+        assert client.close(30) == 0
+        server.end()
+        assert server.accepted() == 1
+        received += server.events()
+    finally:
+        done.set()
+        client.close(0)
+        sender.join()
+        server.__exit__(None, None, None)
+    stats = client.stats()
+    assert stats.acked == stats.sent
+    # The system may still take a connection for a server that is dead already: those come to nothing.
+    assert stats.connects == stats.disconnects + 1 >= KILLS + 1
+    first: dict[int, Any] = {}
+    assert all(first.setdefault(int(e["n"]), e) == e for e in received)
+    assert list(first) == list(range(stats.sent))  # nothing missing, first copies in order
+    assert_exact(list(first.values()), client, version)
+    # A window was written and not acknowledged before each of the three last breaths.
+    assert 3 <= len(received) - stats.sent <= stats.resent
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("inflight", [0, 2], ids=["SyncClient", "AsyncClient"])
+@pytest.mark.parametrize("faults", ["", "keepalive=every:3:2,partial-ack=every:4"], ids=["plain", "partial"])
+def test_its_clients_to_our_collector(golumber: Path, level: int, inflight: int, faults: str) -> None:
+    """Also when there are keep-alives and partial acks before the last ack."""
+    with Collector(keep=True, faults=faults) as collector:
+        done = subprocess.run(
+            [golumber, "send", "-port", str(collector.port), "-n", str(EVENTS), "-window", "700",
+             "-level", str(level), "-inflight", str(inflight)],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout) == {"acked": EVENTS}
+        counts = collector.counts
+        found = collector.events(EVENTS)
+    windows = -(-EVENTS // 700)
+    assert (counts.captured_events, counts.captured_windows, counts.acks) == (EVENTS, windows, windows)
+    assert bool(faults) == bool(counts.keepalives) == bool(counts.partial_acks)
+    assert (counts.protocol_errors, counts.truncated, counts.connections) == (0, 0, 1)
+    assert found == [{"n": n, "message": f"größte Zeile {n} <&>"} for n in range(EVENTS)]
