@@ -459,6 +459,25 @@ def test_block_never_blocks_a_signal_handler(server: MemoryServer) -> None:
     assert client.close() == 0
 
 
+def test_block_never_blocks_the_sender_itself(server: MemoryServer) -> None:
+    client = logclient.connect(URL, overflow="block", max_events=1)
+    core = client._engine.core
+    encode = core.encode
+    answers: list[int] = []
+
+    def chatty(*args: Any) -> int:
+        core.encode = encode  # type: ignore[method-assign]
+        answers.append(client.send("from the sender's thread"))
+        answers.append(client.flush(10.0))
+        return int(encode(*args))
+
+    core.encode = chatty  # type: ignore[method-assign]
+    client.send("fills it")
+    assert client.flush(10.0) == 0
+    assert answers == [0, 1], "dropped at once; the sender cannot wait for itself"
+    assert client.close() == 0 and client.stats().acked == 1
+
+
 def test_two_clients_are_strangers(server: MemoryServer) -> None:
     server.script = silent
     one, two = logclient.connect(URL), logclient.connect(URL)
