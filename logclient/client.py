@@ -123,6 +123,10 @@ class Client(Sender):
         """The Handler's way for what the hand-off did not take at once; never raises."""
         return self._engine.put_slowly(code, body, level, kind)
 
+    def complain(self, kind: str, text: str) -> None:
+        """Say what went wrong on our side: a line a minute per kind, never through a Handler of ours."""
+        self._engine.reporter.complain(kind, text)
+
     def attend(self) -> None:
         """The Handler's call while the hand-off needs attention."""
         self._engine.attend()

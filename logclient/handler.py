@@ -16,7 +16,6 @@ from typing import Any
 from logclient._ext.record import Emitter
 from logclient.client import Client
 from logclient.config import parse
-from logclient.delivery.report import Reporter
 from logclient.formatters import EcsFormatter
 
 __all__ = ["Handler"]
@@ -35,7 +34,8 @@ class Handler(Emitter, logging.Handler):
     but for the id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
 
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
-    ignored (and counted): a shipper that ships its own complaints never ends.
+    ignored (and counted): a shipper that ships its own complaints never ends. What a destructor logs
+    while a garbage collection happens to run in that thread is the application's, and is shipped.
 
     Args:
         url: where to; see ``logclient.connect``. Nothing is connected and no thread started before
@@ -71,7 +71,6 @@ class Handler(Emitter, logging.Handler):
         else:
             self._owner = False
         self.client = client
-        self._reporter = Reporter()
         kind = type(self)
         self._bind(
             client.encoder,
@@ -104,7 +103,7 @@ class Handler(Emitter, logging.Handler):
         if error is not None and logging.raiseExceptions:
             name = getattr(record, "name", "?")
             kind = type(error).__name__
-            self._reporter.complain(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
+            self.client.complain(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.client.config.redacted} ({logging.getLevelName(self.level)})>"

@@ -26,6 +26,7 @@ from logclient import formatters
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.record import Emitter, Encoder, own_thread
+from logclient.delivery.report import Reporter
 from logclient.handler import Handler
 from tests.shared import clean_environment
 
@@ -52,6 +53,7 @@ class Parked:
         self.calls: list[Any] = []
         self.flight = Flight(self.handoff)
         self.trouble: Exception | None = None
+        self.complain = Reporter().complain
 
     def attend(self) -> None:
         self.calls.append("attend")
