@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from logclient.collectors.lumberjack import Collector
+from tests.mutants.__main__ import listed
 from tests.shared import ROOT
 
 pytestmark = pytest.mark.tree
@@ -31,6 +32,11 @@ def test_every_guarantee_names_a_test() -> None:
         if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
     ]
     assert not missing
+
+
+def test_every_mutant_still_applies() -> None:
+    stale = [m.name for m in listed([]) if (ROOT / m.file).read_text().count(m.old) != 1]
+    assert not stale
 
 
 def test_ten_lines_that_work(
