@@ -108,6 +108,10 @@ def test_parameters(name: str) -> None:
         said = [a.arg for a in (*args.posonlyargs, *args.args)]
         parameters = real.parameters.values()
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        assert said == [p.name for p in positional], where
+        # Since 3.13 a C method of one argument has a signature too: it calls the argument `object`, and
+        # what can only be given by position has no name that a caller could use.
+        assert len(said) == len(positional), where
+        for said_name, parameter in zip(said, positional, strict=True):
+            assert parameter.kind is parameter.POSITIONAL_ONLY or said_name == parameter.name, where
         assert {a.arg for a in args.kwonlyargs} == {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         assert len(args.defaults) == sum(p.default is not p.empty for p in positional), where
