@@ -11,8 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,21 +32,6 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 def setup(request: pytest.FixtureRequest) -> Setup:
     found: Setup = request.param
     return found
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(setup: Setup, **options: Any) -> Rig:
-        rig = Rig(setup, tmp_path / "run", **options)
-        made.append(rig)
-        return rig
-
-    yield make
-    for rig in made:
-        if not rig.finished:
-            rig.finish(0.5)
 
 
 def in_child(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> None:

@@ -31,21 +31,6 @@ SECRET = "hunter2-correct-horse"
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(setup: Setup, **options: Any) -> Rig:
-        rig = Rig(setup, tmp_path / "run", **options)
-        made.append(rig)
-        return rig
-
-    yield make
-    for rig in made:
-        if not rig.finished:
-            rig.finish(0.5)
-
-
-@pytest.fixture
 def server() -> Iterator[MemoryServer]:
     with served() as found:
         yield found
