@@ -290,10 +290,6 @@ cdef class Handoff:
             size = 0xFFFFFFF0       # far over any max_event_bytes: a tombstone, its bytes are not read
         return lc_put(self.h, data, <uint32_t> size, level, kind, created_us)
 
-    def push_tomb(self, uint8_t reason, uint8_t level=2):
-        """Queue what could not be encoded, so that it is counted and listed: failed(`reason`)."""
-        return lc_put(self.h, &reason, 1, level, <uint8_t> K_TOMB, 0)
-
     def renew(self):
         """In a forked child: an empty hand-off with the same bounds; the parent's is left alone."""
         cdef lc_handoff *parents = self.h

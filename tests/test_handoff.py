@@ -22,6 +22,7 @@ from tests.oracle.handoff import room_of
 
 PUT_FORKED, PUT_FULL = -1, -2
 ACKED, FAILED, INFLIGHT = 2, 4, 1
+K_TOMB = 3
 PATIENCE = 20.0
 
 
@@ -59,7 +60,7 @@ def test_push_and_count() -> None:
 
 def test_tombs_keep_their_reason() -> None:
     h = Handoff(max_event_bytes=10)
-    h.push_tomb(REASONS.index("unencodable"))
+    h.push(bytes([REASONS.index("unencodable")]), 2, K_TOMB)
     h.push(b"x" * 11)
     flight = Flight(h)
     assert flight.take(10, 1 << 20) is not None
