@@ -5,6 +5,7 @@
 .pxd files are copied to build/pxd/logclient/_ext/, which is an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
+LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get (tests/test_fallbacks.py).
 """
 
 import os
@@ -19,6 +20,9 @@ BUILD = ROOT / "build"
 PXD = BUILD / "pxd"
 NOT_ON_WINDOWS = {"tcpsend"}
 WINDOWS = sys.platform == "win32"
+
+# What other systems lack of this one. SIMD: neither Apple's processors nor Windows on ARM have SSE2.
+LIKE = {"": [], "windows": ["LC_LIKE_WINDOWS", "LC_NO_SIMD"], "macos": ["LC_LIKE_MACOS", "LC_NO_SIMD"]}
 
 DIRECTIVES = {
     "language_level": 3,
@@ -72,7 +76,10 @@ def extensions() -> list[Extension]:
         if unknown:
             raise SystemExit(f"LOGCLIENT_ONLY: no such extension: {', '.join(sorted(unknown))}")
         names = [n for n in names if n in wanted]
-    if WINDOWS:
+    like = os.environ.get("LOGCLIENT_LIKE", "")
+    if like not in LIKE:
+        raise SystemExit(f"LOGCLIENT_LIKE: {like!r} must be windows or macos")
+    if WINDOWS or like == "windows":
         names = [n for n in names if n not in NOT_ON_WINDOWS]
     if not names:
         return []
@@ -94,6 +101,7 @@ def extensions() -> list[Extension]:
                 include_dirs=["_ext"],
                 depends=[*headers, "setup.py"],
                 extra_compile_args=flags,
+                define_macros=[(macro, "1") for macro in LIKE[like]],
             )
             for name in names
         ],

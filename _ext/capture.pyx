@@ -53,7 +53,7 @@ cdef extern from *:
         return c;
     }
 
-    #if defined(__x86_64__) && defined(__GNUC__)
+    #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
     #define LC_CRC_FOLDS 1
     #include <immintrin.h>
     __attribute__((target("sse4.1,pclmul")))

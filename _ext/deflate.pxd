@@ -74,7 +74,7 @@ cdef extern from *:
         int (*deflate)(lc_istream *);
     } lc_isal;
 
-    #if defined(_WIN32)
+    #if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
     static int lc_libz_find(lc_libz *z, const char *path) { (void)z; (void)path; return -1; }
     static int lc_isal_find(lc_isal *z, const char *path) { (void)z; (void)path; return -1; }
     #else

@@ -24,6 +24,7 @@ cdef extern from "platform.h" nogil:
     int64_t lc_wall_us()
     uint64_t lc_ticks()
     uint64_t LC_SOON
+    const char *LC_WAKE
     int lc_wake_open(lc_wake *w)
     void lc_wake_set(lc_wake *w)
     void lc_wake_clear(lc_wake *w)

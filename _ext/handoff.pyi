@@ -5,6 +5,10 @@ from typing import Any, Final
 REASONS: Final[tuple[str, ...]]
 """Names of the reasons of a fate, by number; the first is empty."""
 POLICIES: Final[dict[str, int]]
+WAKE: Final[str]
+"""What wakes a sleeping sender: ``eventfd``, ``pipe`` or ``condition`` (Windows: no descriptor)."""
+
+def monotonic() -> float: ...
 
 class Handoff:
     def __init__(

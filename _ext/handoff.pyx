@@ -30,7 +30,13 @@ REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
     "fatal",
 )
+WAKE = LC_WAKE.decode()
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
+
+
+def monotonic():
+    """The clock of the hand-off and of the senders, in seconds; on POSIX that of time.monotonic()."""
+    return lc_monotonic()
 
 
 cdef lc_chunk *_new_chunk(lc_handoff *h, uint32_t room) noexcept nogil:

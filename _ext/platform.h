@@ -1,7 +1,10 @@
 /* The few things that differ between systems: a mutex, a condition with a deadline, a descriptor that
  * wakes a sleeping sender, two clocks, and a counter that every fork bumps.
  *
- * Included by the hand-off alone; the senders reach it through handoff.pxd. */
+ * Included by the hand-off alone; the senders reach it through handoff.pxd.
+ *
+ * LC_LIKE_MACOS and LC_LIKE_WINDOWS take away on one system what another does not have, so that its
+ * way can be tested where it is not the only one (setup.py, LOGCLIENT_LIKE). */
 #ifndef LOGCLIENT_PLATFORM_H
 #define LOGCLIENT_PLATFORM_H
 
@@ -36,46 +39,11 @@ LC_INLINE int64_t lc_wall_us(void) {
     GetSystemTimePreciseAsFileTime(&t);
     return (int64_t)(((((uint64_t)t.dwHighDateTime) << 32) | t.dwLowDateTime) / 10 - 11644473600000000ULL);
 }
-/* The wake is a condition of its own: Windows' socketpair costs ten times an event. */
-typedef struct {
-    lc_mutex mutex;
-    lc_cond cond;
-    int set;
-} lc_wake;
-LC_INLINE int lc_wake_open(lc_wake *w) {
-    lc_mutex_init(&w->mutex);
-    lc_cond_init(&w->cond);
-    w->set = 0;
-    return 0;
-}
-LC_INLINE void lc_wake_set(lc_wake *w) {
-    lc_mutex_lock(&w->mutex);
-    w->set = 1;
-    lc_cond_wake_all(&w->cond);
-    lc_mutex_unlock(&w->mutex);
-}
-LC_INLINE void lc_wake_clear(lc_wake *w) { w->set = 0; }
-LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
-    lc_mutex_lock(&w->mutex);
-    if (!w->set && seconds > 0) lc_cond_wait(&w->cond, &w->mutex, seconds);
-    w->set = 0;
-    lc_mutex_unlock(&w->mutex);
-}
-LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
-LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
 static uint64_t lc_forks = 0;
 LC_INLINE void lc_watch_forks(void) {}
 
 #else /* POSIX */
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sys/time.h>
-#include <unistd.h>
-#ifdef __linux__
-#include <sys/eventfd.h>
-#endif
 #define LC_INLINE static inline
 
 typedef pthread_mutex_t lc_mutex;
@@ -111,9 +79,15 @@ LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
     pthread_cond_timedwait(c, m, &t);
 #endif
 }
+/* The clock of time.monotonic(): deadlines come from Python. On macOS that one stands still while the
+ * machine sleeps, CLOCK_MONOTONIC goes on. */
 LC_INLINE double lc_monotonic(void) {
     struct timespec t;
+#ifdef __APPLE__
+    clock_gettime(CLOCK_UPTIME_RAW, &t);
+#else
     clock_gettime(CLOCK_MONOTONIC, &t);
+#endif
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 LC_INLINE int64_t lc_wall_us(void) {
@@ -121,15 +95,72 @@ LC_INLINE int64_t lc_wall_us(void) {
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
+/* A fork from C runs no Python hook; this one it does run. */
+static uint64_t lc_forks = 0;
+static int lc_forks_watched = 0;
+static void lc_forked(void) { lc_forks++; }
+LC_INLINE void lc_watch_forks(void) {
+    if (!lc_forks_watched) {
+        lc_forks_watched = 1;
+        pthread_atfork(NULL, NULL, lc_forked);
+    }
+}
+#endif
+
+/* What wakes a sleeping sender: a descriptor, so that it can wait for its socket too. Windows cannot poll
+ * one together with a socket, and its socketpair costs ten times a condition: there the sender looks again
+ * soon (transports.tcp), and sleeps on a condition where it waits for nothing else. */
+#if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
+#define LC_WAKE "condition"
+typedef struct {
+    lc_mutex mutex;
+    lc_cond cond;
+    int set;
+} lc_wake;
+LC_INLINE int lc_wake_open(lc_wake *w) {
+    lc_mutex_init(&w->mutex);
+    lc_cond_init(&w->cond);
+    w->set = 0;
+    return 0;
+}
+LC_INLINE void lc_wake_set(lc_wake *w) {
+    lc_mutex_lock(&w->mutex);
+    w->set = 1;
+    lc_cond_wake_all(&w->cond);
+    lc_mutex_unlock(&w->mutex);
+}
+LC_INLINE void lc_wake_clear(lc_wake *w) {
+    lc_mutex_lock(&w->mutex);
+    w->set = 0;
+    lc_mutex_unlock(&w->mutex);
+}
+LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
+    lc_mutex_lock(&w->mutex);
+    if (!w->set && seconds > 0) lc_cond_wait(&w->cond, &w->mutex, seconds);
+    w->set = 0;
+    lc_mutex_unlock(&w->mutex);
+}
+LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
+LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
+
+#else
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
 typedef struct {
     int in;
     int out;
 } lc_wake;
+#if defined(__linux__) && !defined(LC_LIKE_MACOS)
+#define LC_WAKE "eventfd"
+#include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-#ifdef __linux__
     w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     return w->in < 0 ? -1 : 0;
+}
 #else
+#define LC_WAKE "pipe"
+LC_INLINE int lc_wake_open(lc_wake *w) {
     int p[2];
     if (pipe(p) < 0) return -1;
     for (int i = 0; i < 2; i++) {
@@ -139,8 +170,8 @@ LC_INLINE int lc_wake_open(lc_wake *w) {
     w->in = p[0];
     w->out = p[1];
     return 0;
-#endif
 }
+#endif
 LC_INLINE void lc_wake_set(lc_wake *w) {
     uint64_t one = 1;
     ssize_t n = write(w->out, &one, sizeof one); /* full = already set */
@@ -160,21 +191,14 @@ LC_INLINE void lc_wake_close(lc_wake *w) {
     close(w->in);
     if (w->out != w->in) close(w->out);
 }
-/* A fork from C runs no Python hook; this one it does run. */
-static uint64_t lc_forks = 0;
-static int lc_forks_watched = 0;
-static void lc_forked(void) { lc_forks++; }
-LC_INLINE void lc_watch_forks(void) {
-    if (!lc_forks_watched) {
-        lc_forks_watched = 1;
-        pthread_atfork(NULL, NULL, lc_forked);
-    }
-}
 #endif
 
 /* A counter that is cheap to read and only tells whether a few microseconds have passed: the wall clock
  * costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; without a counter, always read. */
-#if defined(__x86_64__) && !defined(_WIN32)
+#if defined(LC_LIKE_WINDOWS)
+#define LC_SOON 0
+LC_INLINE uint64_t lc_ticks(void) { return 0; }
+#elif defined(__x86_64__) && !defined(_WIN32)
 #define LC_SOON 20000
 LC_INLINE uint64_t lc_ticks(void) { return __builtin_ia32_rdtsc(); }
 #elif defined(__aarch64__) && !defined(_WIN32)

@@ -112,7 +112,7 @@ cdef extern from "text.h" nogil:
     enum:
         KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID
         KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS
-        KEY_METADATA, KEY_EVENT_ID, KEY_EVENT, KEYS
+        KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
     ctypedef struct lc_key:
         const char *text
         uint8_t n
@@ -636,14 +636,14 @@ cdef inline int _own_key(PyObject *key) noexcept nogil:
 
 
 cdef inline int _carrier(PyObject *key) noexcept nogil:
-    # KEY_METADATA, KEY_EVENT_ID or KEY_EVENT, or -1: what matters while nothing is cut.
+    # KEY_METADATA, KEY_EVENT_ID or KEY_EVENTS, or -1: what matters while nothing is cut.
     cdef const char *s
     cdef Py_ssize_t n = PyUnicode_GET_LENGTH(key)
     if n != 5 and n != 8 and n != 9 or not PyUnicode_IS_COMPACT_ASCII(key):
         return -1
     s = <const char *> PyUnicode_DATA(key)
     if n == 5:
-        return KEY_EVENT if memcmp(s, b"event", 5) == 0 else -1
+        return KEY_EVENTS if memcmp(s, b"event", 5) == 0 else -1
     if n == 8:
         return KEY_EVENT_ID if memcmp(s, b"event.id", 8) == 0 else -1
     return KEY_METADATA if memcmp(s, b"@metadata", 9) == 0 else -1

@@ -42,6 +42,9 @@ cdef extern from *:
     #include <poll.h>
     #include <sys/socket.h>
     #include <unistd.h>
+    #ifdef LC_LIKE_MACOS
+    #undef MSG_NOSIGNAL
+    #endif
     #ifndef MSG_NOSIGNAL
     #define MSG_NOSIGNAL 0      /* macOS: the transport sets SO_NOSIGPIPE */
     #endif

@@ -27,11 +27,12 @@ static __inline unsigned lc_lowest(unsigned mask) { unsigned long i; _BitScanFor
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
 
-/* The keys of a document that mean something to us, as they stand before a string: ,"key":" */
+/* The keys of a document that mean something to us, as they stand before a string: ,"key":"
+ * (KEY_EVENTS is `event`: Windows has a macro of that name.) */
 enum {
     KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
     KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS,
-    KEY_METADATA, KEY_EVENT_ID, KEY_EVENT, KEYS
+    KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
 };
 typedef struct {
     char text[31];

@@ -245,11 +245,14 @@ class CaptureWriter:
                     self._number = number
                     return fd
                 # Killed before the header was whole: it holds nothing, its number is used again.
-                os.unlink(self._path(name))
-                os.close(fd)
+                if fcntl is not None:
+                    os.unlink(self._path(name))  # as long as it is locked
             except BaseException:
                 os.close(fd)
                 raise
+            os.close(fd)
+            if fcntl is None:  # Windows removes no open file
+                os.unlink(self._path(name))
         return -1
 
     def _recover(self, fd: int, name: str) -> bool:

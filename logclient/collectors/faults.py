@@ -258,7 +258,8 @@ class Witness:
             inside = os.path.realpath(capture)
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
                 raise ConfigError(f"witness: {self.path} must lie outside the capture")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
             self._fd = os.open(self.path, flags, 0o600)
         except OSError as error:

@@ -396,7 +396,9 @@ class Collector:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # On Windows SO_REUSEADDR would let another process take the port over.
+            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+            listener.setsockopt(socket.SOL_SOCKET, option, 1)
             try:
                 listener.bind((self.host, self._port))
                 listener.listen(128)

@@ -63,7 +63,9 @@ class Ledger:
             self._part += 1
             path = os.path.join(self.directory, f"{self.producer}-{self._part:04d}.ledger")
             try:
-                self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                # Windows would write each newline as two bytes.
+                self.fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
             except OSError as error:
                 self.stopped = f"{path}: {error.strerror}"
                 return -1

@@ -10,6 +10,7 @@ import errno
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 Endpoint = tuple[str, int]
 
 RECEIVE = 65536
+
+# macOS: no SIGPIPE from this socket, whatever the application made of that signal. Not every Python names it.
+NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
 
 class TcpLink:
@@ -114,15 +118,15 @@ class Tcp:
                 sock.setblocking(False)
                 error = sock.connect_ex(address)
                 if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-                    raise OSError(error, os.strerror(error))
+                    raise OSError(error, _words(error))
                 self._finish(sock, stopped, deadline)
                 if sock.getsockname() == sock.getpeername():
                     # Nobody listens on a port that the system gave to this very socket.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if hasattr(socket, "SO_NOSIGPIPE"):
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_NOSIGPIPE, 1)
+                if NO_SIGPIPE:
+                    sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
                 return TcpLink(sock, f"{host}:{port}")
             except OSError as error_:
                 sock.close()
@@ -139,7 +143,7 @@ class Tcp:
             if _sleep([], [sock.fileno()], min(left, 0.05)):
                 error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if error:
-                    raise OSError(error, os.strerror(error))
+                    raise OSError(error, _words(error))
                 return
             if stopped():
                 raise InterruptedError("stopped while connecting")
@@ -153,6 +157,12 @@ class Tcp:
         except ImportError:
             return None
         return TcpPump(flight, core, **limits)
+
+
+def _words(error: int) -> str:
+    """What a socket's error number means; the C library of Windows does not know them."""
+    table: dict[int, str] = getattr(socket, "errorTab", {})
+    return table.get(error) or os.strerror(error)
 
 
 def _sleep(reading: list[int], writing: list[int], seconds: float) -> bool:

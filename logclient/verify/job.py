@@ -449,8 +449,9 @@ def _out(out: str | os.PathLike[str] | None) -> str:
 
 def _write(path: str, text: str) -> None:
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+        fd = os.open(path, flags, 0o600)
+        with open(fd, "w", encoding="utf-8", newline="") as file:
             file.write(text)
     except OSError as error:
         raise LedgerError(f"out: {path}: {error.strerror}") from error
