@@ -7,13 +7,14 @@ traceback. A command imports what it needs when it runs: ``--help`` starts in no
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from logclient import config
+from logclient import config, registry
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
 
 if TYPE_CHECKING:
@@ -29,14 +30,20 @@ _PROGRESS_LINE_S = 10.0  # between two progress lines where nobody watches
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Never raises, but for ``--help`` and ``--version``."""
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a screen that lacks a character is no error
     try:
-        arguments = _parser().parse_args(argv)
-        debug = arguments.debug
-        return int(arguments.run(arguments))
+        try:
+            arguments = _parser().parse_args(argv)
+            debug = arguments.debug
+            return int(arguments.run(arguments))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where somebody minds that nobody reads it
     except KeyboardInterrupt:
         return _failed(ExitCode.BROKEN, "interrupted", debug)
     except BrokenPipeError:
-        # Whoever read our output went away. Python would say so again when it flushes at exit.
+        # Whoever read our output went away, as head does. Python would say so again when it flushes at exit.
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -191,6 +198,20 @@ def _parser() -> argparse.ArgumentParser:
             f"--max-{word}", type=limit, metavar="N|N%", help=f"more {word} events than this end with exit 1"
         )
     verify.add_argument("--master", metavar="URL", help="Spark master (local[*])")
+
+    decode = command("decode", _decode, "show captured bytes as frames, and what is wrong with them")
+    decode.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
+    decode.add_argument(
+        "file",
+        metavar="FILE",
+        help="a capture, a segment of one (.cap), or the bytes of one direction; - too",
+    )
+    decode.add_argument("--hex", action="store_true", help="FILE is hexadecimal digits")
+    decode.add_argument("--json", action="store_true", help="print each frame as a line of JSON")
+    decode.add_argument("--limit", type=positive, metavar="N", help="stop after N frames")
+    decode.add_argument(
+        "--bytes", type=positive, metavar="N", help="show N bytes of what a frame carries (200)"
+    )
     return parser
 
 
@@ -214,6 +235,12 @@ def _collect(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         as_json=arguments.json,
     )
+
+
+def _decode(arguments: argparse.Namespace) -> int:
+    from logclient import decode
+
+    return decode.run(arguments)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

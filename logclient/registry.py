@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["SCHEMES", "Scheme", "load", "lookup"]
+__all__ = ["SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
 
 
 class Scheme(NamedTuple):
@@ -57,6 +57,23 @@ def lookup(scheme: str) -> Scheme:
     if not row.transport:
         raise ConfigError(f"scheme: {scheme} is not available in this version")
     return row
+
+
+def protocols() -> list[str]:
+    """Their names, without the ways to carry them."""
+    return sorted({row.protocol for row in SCHEMES.values()})
+
+
+def beside(protocol: str, name: str) -> Any:
+    """What stands beside the core of a protocol: ``frames`` (bytes to readable frames), ``Probe``.
+
+    Raises:
+        ConfigError: there is no such protocol.
+    """
+    for row in SCHEMES.values():
+        if row.protocol == protocol:
+            return load(f"{row.core.partition(':')[0]}:{name}")
+    raise ConfigError(f"protocol: {protocol[:32]!r} is none of {', '.join(protocols())}")
 
 
 def load(name: str) -> Any:

@@ -1,0 +1,417 @@
+"""``logclient decode`` and what it is made of: wire bytes as lines for people, whatever they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient import cli
+from logclient.collectors.capture import CaptureWriter
+from logclient.protocols import readable
+from logclient.protocols.lumberjack import Reader, encode_ack, frames, pair_block
+from logclient.protocols.readable import Frame
+from tests import shared
+
+
+def window(n: int) -> bytes:
+    return b"2W" + struct.pack(">I", n)
+
+
+def event(sequence: int, body: bytes) -> bytes:
+    return b"2J" + struct.pack(">II", sequence, len(body)) + body
+
+
+def compressed(content: bytes, version: bytes = b"2") -> bytes:
+    payload = zlib.compress(content)
+    return version + b"C" + struct.pack(">I", len(payload)) + payload
+
+
+def lines(data: bytes, limit: int = readable.BODY_SHOWN) -> list[str]:
+    return [line for frame in frames(data) for line in readable.lines(frame, limit)]
+
+
+def vectors() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """(name, bytes of one direction, case) of every recorded sequence."""
+    for file in ("lumberjack.json", "lumberjack-edge.json"):
+        for case in json.loads(shared.shared_path("vectors").joinpath(file).read_text()):
+            for key in ("writer_hex", "reader_hex", "writer_chunks_hex"):
+                if key in case:
+                    text = case[key] if isinstance(case[key], str) else "".join(case[key])
+                    yield f"{case['name']} {key}", bytes.fromhex(text), case
+
+
+def refused(data: bytes) -> bool:
+    """By the reader that our servers use."""
+    reader = Reader()
+    reader.receive_data(data)
+    reader.receive_eof()
+    return reader.error is not None
+
+
+def sane(data: bytes, found: list[Frame]) -> None:
+    """What holds whatever the bytes are."""
+    at = 0
+    for frame in found:
+        if frame.depth == 0:
+            assert frame.offset == at  # no byte is left out, none is shown twice
+            at += frame.size
+        assert frame.title or frame.wrong
+        assert bool(frame.wrong) == bool(frame.around) or not data
+        for line in readable.lines(frame, 50):
+            assert line.isprintable()
+        json.dumps(readable.fields(frame), allow_nan=False)
+    assert at == len(data)
+
+
+class TestVectors:
+    def test_every_recorded_sequence_is_shown(self) -> None:
+        for name, data, _ in vectors():
+            found = list(frames(data))
+            sane(data, found)
+            if not name.endswith("reader_hex"):
+                outer = any(frame.wrong for frame in found if "JSON" not in frame.wrong)
+                assert outer == refused(data), name
+
+    def test_the_frames_are_those_that_were_recorded(self) -> None:
+        compared = 0
+        for name, data, case in vectors():
+            side = name.rpartition(" ")[2].replace("_hex", "_frames")
+            if side not in case:
+                continue
+            expected = []
+            for outer in case[side]:
+                expected += [(0, outer), *((1, inner) for inner in outer.get("inner", ()))]
+            found = list(frames(data))
+            assert len(found) == len(expected)
+            for frame, (depth, frame_expected) in zip(found, expected, strict=True):
+                shown = readable.fields(frame)
+                assert frame.depth == depth
+                assert (str(shown["version"]), shown["type"]) == (frame_expected["v"], frame_expected["t"])
+                if shown["type"] in "WA":
+                    assert shown["window" if shown["type"] == "W" else "ack"] == frame_expected["n"]
+                if shown["type"] in "JD":
+                    assert shown["sequence"] == frame_expected["seq"]
+                if shown["type"] == "J":
+                    assert shown["body"] == frame_expected["json"]
+                if shown["type"] == "D":
+                    assert shown["pairs"] == [list(pair) for pair in frame_expected["pairs"]]
+                compared += 1
+        assert compared > 100
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("win5_send3_then_W2_2ev", "WRONG at byte 60: a window frame after 3 of 5 events"),
+            ("win2_send3_plain", "WRONG at byte 42: a 'J' frame without a window frame before it"),
+            ("no_window_first_C_J", "WRONG at byte 0: a 'C' frame without a window frame before it"),
+            ("W_outside_and_inside_C", "a window frame in a compressed frame"),
+            ("C_len0", "WRONG at byte 6: a 'C' frame of length 0"),
+            ("J_null", "WRONG at byte 6: not one JSON object in UTF-8"),
+            ("J_bad_utf8", r'{"a":"\xff\xfe"}'),
+            ("zlib_bad_adler", "incorrect data check"),
+            ("zlib_bad_adler", '2J sequence 3, 8 bytes: {"i": 3}'),
+            ("zlib_trailing_garbage", "8 bytes behind the stream"),
+            ("gzip_in_C", "no zlib stream"),
+            ("win10001", "a window of 10001 events; 10000 is the most"),
+            ("win_0xffffffff_2ev", "a window of 4294967295 events"),
+            ("ack_frame_from_writer", "frame type 0x41 from a writer of version 2"),
+            ("unknown_frame_X", "WRONG at byte 6: no frame: its type is byte 0x58"),
+            ("version_byte_0x01", "WRONG at byte 0: no frame: its version is byte 0x01"),
+            ("win3_send2_in_one_C", "closed after 2 of 3 events"),
+            ("synthetic_v1J_1", "frame type 0x4a from a writer of version 1"),
+            ("synthetic_v1W0", "1W window of 0 events"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, name: str, says: str) -> None:
+        (data,) = {data for found, data, _ in vectors() if found.split()[0] == name and "writer" in found}
+        assert any(says in line for line in lines(data))
+
+
+class TestFrames:
+    def test_a_compressed_window(self) -> None:
+        data = window(2) + compressed(event(1, b'{"a":1}') + event(2, b'{"b":"\xe2\x98\x83"}'))
+        size = len(data) - 12
+        assert lines(data) == [
+            "       0  2W window of 2 events",
+            f"       6  2C compressed, {size} bytes, 38 inflated",
+            '           0  2J sequence 1, 7 bytes: {"a":1}',
+            '          17  2J sequence 2, 11 bytes: {"b":"☃"}',
+        ]
+
+    def test_version_1_and_acks(self) -> None:
+        block = pair_block({"line": "x", "host": "h"})
+        assert lines(b"1W\0\0\0\1" + compressed(b"1D\0\0\0\1" + block, b"1"))[-1].endswith(
+            "1D sequence 1, 2 pairs: line=x, host=h"
+        )
+        assert lines(encode_ack(2, 0) + encode_ack(1, 7)) == [
+            "       0  2A ack 0 (keep-alive)",
+            "       6  1A ack 7",
+        ]
+        assert "a 'W' frame among acks" in "".join(lines(encode_ack(2, 1) + window(0)))
+
+    def test_a_frame_that_is_cut_is_shown_as_far_as_it_goes(self) -> None:
+        data = window(1) + event(1, b'{"message":"hello"}')[:-8]
+        found = lines(data)
+        assert found[1].endswith('2J sequence 1, 19 bytes: {"message":')
+        assert "WRONG at byte 6: cut: 21 of its 29 bytes" in found[2]
+        assert (
+            found[3]
+            == "          00000000  32 57 00 00 00 01 32 4a  00 00 00 01 00 00 00 13  |2W....2J........|"
+        )
+        for at in range(1, len(data)):
+            shorter = list(frames(data[:at]))
+            sane(data[:at], shorter)
+            assert shorter[-1].wrong
+
+    def test_after_a_fault_the_next_window_is_judged_again(self) -> None:
+        good = window(1) + event(1, b"{}")
+        found = [
+            bool(frame.wrong) for frame in frames(window(3) + event(1, b"{}") + good + good + event(1, b"{}"))
+        ]
+        assert found == [False, False, True, False, False, False, True]
+
+    def test_long_bodies_are_cut_between_characters(self) -> None:
+        body = b'{"a":"' + "☃".encode() * 1000 + b'"}'
+        (_, line) = lines(window(1) + event(1, body), 10)
+        assert line.endswith('3,008 bytes: {"a":"☃ ... of 3,008 bytes')
+        block = pair_block({f"key{n}": "v" * 50 for n in range(100)})
+        (_, line) = lines(b"1W\0\0\0\1" + b"1D\0\0\0\1" + block, 80)
+        assert line.endswith(f"key1={'v' * 50}, ... of {len(block) - 4:,} bytes")
+
+    def test_nothing_that_a_terminal_obeys_comes_out(self) -> None:
+        nasty = "\x1b[31m\x00\r\n\x7f\x9b2J\u202e\u2066\u200f\u2028\ufeff\ud800"
+        body = b'{"a":"' + nasty.encode("utf-8", "surrogatepass") + b'"}'
+        (text, *_) = lines(window(1) + event(1, body))[1:]
+        assert text.isprintable()
+        assert r"\x1b[31m\x00\x0d\x0a\x7f\u{9b}2J\u{202e}\u{2066}\u{200f}\u{2028}\u{feff}\xed\xa0\x80" in text
+
+    @given(st.binary(max_size=300))
+    def test_arbitrary_bytes(self, data: bytes) -> None:
+        sane(data, list(frames(data)))
+
+    @given(st.lists(st.sampled_from(b"12WJDCAx\x00\x01\x02\x0a\xff"), max_size=60).map(bytes))
+    def test_bytes_that_look_like_frames(self, data: bytes) -> None:
+        found = list(frames(data))
+        sane(data, found)
+        if data[1:2] != b"A":
+            assert any(frame.wrong for frame in found if "JSON" not in frame.wrong) == refused(data)
+
+    @given(st.data())
+    def test_a_bit_flipped(self, data: st.DataObject) -> None:
+        bodies = [b'{"a":%d}' % n for n in range(3)]
+        content = b"".join(event(n + 1, body) for n, body in enumerate(bodies))
+        pairs = b"1D\0\0\0\1" + pair_block({"line": "hello", "": ""})
+        wire = bytearray(window(3) + compressed(content) + window(3) + content + b"1W\0\0\0\1" + pairs)
+        for _ in range(data.draw(st.integers(1, 3))):
+            wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        found = list(frames(bytes(wire)))
+        sane(bytes(wire), found)
+        if bytes(wire[1:2]) != b"A":
+            assert any(frame.wrong for frame in found if "JSON" not in frame.wrong) == refused(bytes(wire))
+
+
+class TestBombs:
+    def test_what_inflates_too_far_is_not_opened(self) -> None:
+        data = window(1) + compressed(event(1, b'{"a":"' + b" " * 100_000 + b'"}'))
+        found = list(frames(data, max_inflated=50_000))
+        assert len(found) == 2
+        assert "not opened: it inflates to more than 50,000 bytes" in found[1].wrong
+
+    def test_nested_frames_share_the_bound_and_end(self) -> None:
+        inner = compressed(event(1, b'{"a":"' + b" " * 900 + b'"}'))
+        data = window(1) + compressed(inner)
+        assert not any(frame.wrong for frame in frames(data, max_inflated=2000))
+        assert "not opened" in "".join(frame.wrong for frame in frames(data, max_inflated=930))
+        for _ in range(50):
+            inner = compressed(inner)
+        found = list(frames(window(1) + inner))
+        assert max(frame.depth for frame in found) == 2
+        assert found[-1].wrong == "a compressed frame nested more than once is not opened"
+
+    def test_few_of_many_pairs_are_kept(self) -> None:
+        n = 200_000
+        (_, frame) = frames(b"1W\0\0\0\1" + b"1D\0\0\0\1" + struct.pack(">I", n) + bytes(8 * n))
+        assert frame.length == 8 * n
+        assert len(frame.body) == 1000
+        assert not frame.wrong
+
+    def test_memory_seen_from_outside(self, tmp_path: Path) -> None:
+        """512 MiB of one event, 512 MiB of tiny ones: only 64 MiB are inflated, by us and by the reader."""
+        for name, head, filler in (
+            ("one", b"2J\0\0\0\1\x20\0\0\0", b" " * (1 << 20)),
+            ("many", b"", b"2C\0\0\0\0" * (1 << 17)),
+        ):
+            packer = zlib.compressobj(1)
+            payload = packer.compress(head) + b"".join(
+                packer.compress(filler) for _ in range((512 << 20) // len(filler))
+            )
+            payload += packer.flush()
+            file = tmp_path / name
+            file.write_bytes(window(1) + b"2C" + struct.pack(">I", len(payload)) + payload)
+            script = (
+                "import resource, sys\n"
+                "from logclient import cli\n"
+                f"code = cli.main(['decode', 'lumberjack', {str(file)!r}])\n"
+                "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\n"
+            )
+            done = subprocess.run(
+                [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+            )
+            code, peak = map(int, done.stderr.split()[-2:])
+            assert code == 1
+            assert "not opened: it inflates to more than 67,108,864 bytes" in done.stdout
+            assert peak < 250 << 10  # KiB
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[list[str], list[str]]:
+    assert cli.main(["decode", "lumberjack", *arguments]) == code
+    out, err = capsys.readouterr()
+    return out.splitlines(), err.splitlines()
+
+
+GOOD = window(2) + compressed(event(1, b'{"a":1}') + event(2, b'{"a":2}'))
+
+
+class TestCommand:
+    def test_raw_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "raw"
+        file.write_bytes(GOOD + b"HTTP/1.1 400")
+        out, err = run(capsys, str(file), code=1)
+        assert out[0] == "       0  2W window of 2 events"
+        assert out[4].endswith(
+            f"WRONG at byte {len(GOOD)}: no frame: its version is byte 0x48, not '1' or '2'"
+        )
+        assert out[-1].endswith("|1.1 400|")
+        assert err == ["5 frames, 1 wrong"]
+        file.write_bytes(GOOD)
+        assert run(capsys, str(file))[1] == ["4 frames, 0 wrong"]
+        file.write_bytes(b"")
+        assert run(capsys, str(file)) == ([], ["0 frames, 0 wrong"])
+
+    def test_json_limit_and_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "raw"
+        file.write_bytes(GOOD)
+        out, err = run(capsys, str(file), "--json")
+        assert err == []
+        found = [json.loads(line) for line in out]
+        assert found[0] == {
+            "offset": 0, "depth": 0, "size": 6, "version": 2, "type": "W", "window": 2, "wrong": None,
+        }  # fmt: skip
+        assert [frame.get("body") for frame in found] == [None, None, '{"a":1}', '{"a":2}']
+        out, err = run(capsys, str(file), "--limit", "3", "--bytes", "2")
+        assert len(out) == 3
+        assert out[2].endswith('7 bytes: {" ... of 7 bytes')
+        assert err == ["logclient: stopped after 3 frames, there are more"]
+        assert run(capsys, str(file), "--limit", "4")[1] == ["4 frames, 0 wrong"]
+
+    def test_hexadecimal(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "hex"
+        file.write_text("32 41 00 00\n00 05\n")
+        assert run(capsys, str(file), "--hex")[0] == ["       0  2A ack 5"]
+        file.write_text("3")
+        assert "--hex wants hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
+
+    def test_standard_input_and_a_reader_that_has_enough(self) -> None:
+        command = [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"]
+        done = subprocess.run(command, input=GOOD, capture_output=True, check=True, timeout=60)
+        assert done.stdout.count(b"\n") == 4
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            command, input=GOOD, stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+        os.close(write)
+        assert done.returncode == 1
+        assert done.stderr == b""
+
+    def test_a_screen_that_has_no_snowman(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"],
+            input=window(1) + event(1, '{"a":"☃"}'.encode()),
+            capture_output=True,
+            check=True,
+            timeout=60,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
+        assert rb'{"a":"\u2603"}' in done.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["lumberjack"], "required: FILE"),
+            (["telegraph", "x"], "invalid choice: 'telegraph'"),
+            (["lumberjack", "no/such"], "no/such: No such file"),
+            (["lumberjack", "no/such.cap"], "no/such.cap: No such file"),
+            (["lumberjack", "x", "--limit", "0"], "--limit: must be a whole number from 1"),
+        ],
+    )
+    def test_usage(self, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+        assert cli.main(["decode", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert says in err
+        assert err.count("\n") == 1
+
+
+class TestCapture:
+    @pytest.fixture
+    def capture(self, tmp_path: Path) -> Path:
+        with CaptureWriter(tmp_path / "capture", "main", "lumberjack+tls") as writer:
+            stream = writer.stream("10.0.0.1:\x1b5000")
+            writer.unit(stream, GOOD, received_us=1_700_000_000_123_456)
+            writer.unit(stream, encode_ack(2, 2), direction=1, received_us=-(1 << 62))
+            writer.unit(stream, window(2) + event(1, b"{}"))
+            writer.unit(stream, GOOD)
+        with CaptureWriter(tmp_path / "capture", "other", "telegraph") as writer:
+            writer.unit(writer.stream("x"), b"stop")
+        return tmp_path / "capture"
+
+    def test_each_unit_is_headed(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        out, err = run(capsys, str(capture), code=1)
+        heads = [line for line in out if not line.startswith(" ")]
+        assert len(heads) == 4
+        assert "from 10.0.0.1:\\x1b5000, arrival 1, 2023-11-14T22:13:20.123456Z" in heads[0]
+        assert " to 10.0.0.1" in heads[1]
+        assert "arrival 4" in heads[3]
+        assert any("closed after 1 of 2 events" in line for line in out)
+        assert err == ["12 frames, 1 wrong"]
+        assert run(capsys, str(capture / "main-000001.cap"), code=1)[0] == out
+
+    def test_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        found = [json.loads(line) for line in run(capsys, str(capture), "--json", code=1)[0]]
+        assert {row["listener"] for row in found} == {"main"}
+        assert [row["arrival"] for row in found if row["depth"] == 0 and row["offset"] == 0] == [1, 2, 3, 4]
+        assert found[4]["direction"] == "to"
+        assert found[4]["ack"] == 2
+
+    def test_damage_is_named(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        segment = capture / "main-000001.cap"
+        data = bytearray(segment.read_bytes())
+        data[data.index(GOOD) + 10] ^= 1
+        segment.write_bytes(data[:-5])
+        _, err = run(capsys, str(segment), code=1)
+        assert "CRC of a record" in err[0]
+        assert "arrival 2 where 1 was due" in err[1]
+        assert "no end record" in err[2]
+        assert err[3] == "8 frames, 3 wrong"
+
+    def test_an_empty_directory_has_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(capsys, str(tmp_path)) == ([], ["0 frames, 0 wrong"])
+
+
+def test_escape_leaves_text_alone() -> None:
+    assert readable.escape("plain ☃ text") == "plain ☃ text"
+    assert readable.hexdump(b"\x00A\xff", 32) == [
+        "00000020  00 41 ff                                          |.A.|"
+    ]
+    assert readable.shown(b"") == ""
