@@ -20,7 +20,8 @@ ROWS = {
     "handler": ("bench.handler", ("python-logstash-async",)),
     "send": ("bench.send", ("msgspec",)),
     "saturated": ("bench.saturated", ()),
-    "lumberjack": ("bench.lumberjack", ()),
+    "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
+    "compressed": ("bench.compressed", ("isal", "pylogbeat")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"

@@ -2,29 +2,55 @@
 same bytes encoded beforehand and written to the same kind of socket in the same windows, two in flight.
 
 The pre-encoded writer does nothing but `sendall` and `recv`: it is the floor of this socket and this sink.
-The sink may use 60 % of a core in its runs, else the row measures the sink and is invalid.
+The sink may use 60 % of a core in its runs, else the row measures the sink and is invalid. Two other
+clients stand beside it, used as they are shipped: they compress, always.
 """
 
 from __future__ import annotations
 
 import socket
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import repeat
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench import peers
+from bench.data import records
 from bench.harness import CLOCKS, NotExact, Row, Spread, Target, claim, judge, lines, ratio
-from bench.sink import Sink
+from bench.ours import NOWHERE, Parked
+from bench.sink import Counts, Sink
 
 WINDOW = 2048
 INFLIGHT = 2
 SIZE = 300
+LARGE = 1024
 EVENTS = 1_000 * WINDOW
+PEER_EVENTS = 40 * WINDOW
+LOGSTASH_EVENTS = 6_000
 BOUND = 0.9
 SINK_BOUND = 0.6
 ROUNDS = 7
+PRE = "pre-encoded"
+OURS = "logclient send(bytes)"
+
+
+class Way(NamedTuple):
+    """One way to bring events to the sink. `work` returns its clocks, in seconds, if they are not ours."""
+
+    name: str
+    events: int
+    work: Callable[[], Mapping[str, float] | None]
+
+
+class Measured(NamedTuple):
+    """Microseconds an event by contender, clock and round; the sink's cores; an event's bytes on the wire."""
+
+    samples: dict[str, dict[str, list[float]]]
+    busy: dict[str, list[float]]
+    wire: dict[str, float]
 
 
 def event(size: int = SIZE, extra: bytes = b"") -> bytes:
@@ -36,9 +62,8 @@ def event(size: int = SIZE, extra: bytes = b"") -> bytes:
     return head + b"x" * (size - len(head) - 2) + b'"' + extra + b"}"
 
 
-def carriers() -> bytes:
+def carriers(some: bytes = b"0123456789abcdef" * 2) -> bytes:
     """What the default identity adds to an event."""
-    some = b"0123456789abcdef" * 2
     return b',"@metadata":{"_id":"' + some + b'"},"event.id":"' + some + b'"'
 
 
@@ -51,14 +76,46 @@ def window(body: bytes, n: int = WINDOW) -> bytes:
     return b"".join(frames)
 
 
-def _pre_encoded(sink: Sink, events: int) -> Callable[[], None]:
-    data = window(event(extra=carriers()))
-    sock = socket.create_connection(("127.0.0.1", sink.port))
+def measure(ways: Sequence[Way], sink: Sink, rounds: int, draw: Random, warm: int = 3) -> Measured:
+    """All of them, one after the other in random order; NotExact when the sink counts otherwise."""
+    got = Measured({}, {}, {})
+    for way in ways:
+        got.samples[way.name], got.busy[way.name] = {k: [] for k in CLOCKS}, []
+        for _ in range(warm if way.name.startswith((PRE, OURS)) else 1):
+            _run(way, sink)      # the kernel's buffers of a connection grow with use
+    for _ in range(rounds):
+        for way in draw.sample(ways, len(ways)):
+            seconds, before, after = _run(way, sink)
+            for clock, values in got.samples[way.name].items():
+                if clock in seconds:
+                    values.append(seconds[clock] / way.events * 1e6)
+            got.busy[way.name].append((after.cpu - before.cpu) / seconds["wall"])
+            got.wire[way.name] = (after.bytes - before.bytes) / way.events
+    for name, clocks in got.samples.items():
+        got.samples[name] = {clock: values for clock, values in clocks.items() if values}
+    return got
+
+
+def _run(way: Way, sink: Sink) -> tuple[Mapping[str, float], Counts, Counts]:
+    before = sink.counts()
+    times = time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns()
+    own = way.work()
+    after = time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns()
+    counts = sink.wait(before.events + way.events)
+    if counts.events != before.events + way.events:
+        raise NotExact(f"{way.name}: {counts.events - before.events} events received, {way.events} sent")
+    seconds = own or {k: (b - a) / 1e9 for k, a, b in zip(CLOCKS, times, after, strict=True)}
+    return seconds, before, counts
+
+
+def pre_encoded(port: int, data: bytes, windows: int) -> Callable[[], None]:
+    """`windows` times the same window over one connection, two in flight."""
+    sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def work() -> None:
         inflight = got = 0
-        for _ in repeat(None, events // WINDOW):
+        for _ in repeat(None, windows):
             sock.sendall(data)
             inflight += 1
             while inflight >= INFLIGHT:
@@ -71,68 +128,143 @@ def _pre_encoded(sink: Sink, events: int) -> Callable[[], None]:
     return work
 
 
-def _client(url: str, events: int, stack: ExitStack, **options: Any) -> Callable[[], None]:
+def client(
+    url: str, bodies: Sequence[bytes], times: int, stack: ExitStack, **options: Any
+) -> Callable[[], None]:
+    """`times` over all bodies: one `send` each, then a `flush`."""
     import logclient
 
-    client = stack.enter_context(logclient.connect(url, compression=0, overflow="block", **options))
-    body = event()
+    made = stack.enter_context(logclient.connect(url, overflow="block", **options))
 
     def work() -> None:
-        send = client.send
-        for _ in repeat(None, events):
-            send(body)
-        if left := client.flush(60.0):
+        send = made.send
+        for _ in repeat(None, times):
+            for body in bodies:
+                send(body)
+        if left := made.flush(60.0):
             raise NotExact(f"{left} events were not acknowledged")
 
     return work
 
 
-def _contenders(sink: Sink, events: int, stack: ExitStack) -> Iterator[tuple[str, Callable[[], None]]]:
-    yield "pre-encoded", _pre_encoded(sink, events)
-    yield "pre-encoded (again)", _pre_encoded(sink, events)
-    yield "logclient send(bytes)", _client(sink.url, events, stack)
-    yield "logclient send(bytes), check=false", _client(sink.url, events, stack, check=False)
-    yield (
-        "logclient send(bytes), check=false, identity=none",
-        _client(sink.url, events, stack, check=False, identity="none"),
+def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
+    port, url, windows = sink.port, sink.url, events // WINDOW
+    small, large = [event()] * WINDOW, [event(LARGE)] * WINDOW
+    encoded = window(event(extra=carriers()))
+    yield Way(PRE, events, pre_encoded(port, encoded, windows))
+    yield Way(f"{PRE} (again)", events, pre_encoded(port, encoded, windows))
+    yield Way(OURS, events, client(url, small, windows, stack, compression=0))
+    yield Way(f"{OURS}, check=false", events, client(url, small, windows, stack, compression=0, check=False))
+    yield Way(
+        f"{OURS}, check=false, identity=none",
+        events,
+        client(url, small, windows, stack, compression=0, check=False, identity="none"),
     )
+    # A window of either holds a mebibyte: that many events of this size.
+    fit = (1 << 20) // len(event(LARGE, carriers()))
+    some = events // 4 // fit * fit
+    yield Way(f"{PRE}, 1 KiB", some, pre_encoded(port, window(event(LARGE, carriers()), fit), some // fit))
+    yield Way(f"{OURS}, 1 KiB", some, client(url, large[:fit], some // fit, stack, compression=0))
+    few = min(PEER_EVENTS, events)
+    if work := peers.pylogbeat(port, [event(extra=carriers())] * WINDOW, few // WINDOW):
+        yield Way("pylogbeat", few, work)
+    few = min(LOGSTASH_EVENTS, events // 100)
+    if work := peers.logstash_beats(port, records(1000)[0], few // 1000, stack):
+        yield Way("python-logstash-async", few // 1000 * 1000, work)
+
+
+def stages(rounds: int) -> dict[str, float]:
+    """Nanoseconds an event of what our two threads do, each alone and with warm caches, best of `rounds`."""
+    import logclient
+    from logclient._ext.flight import Flight
+    from logclient._ext.handoff import Handoff
+    from logclient._ext.lumberjack import Hot
+
+    body, best = event(), {}
+
+    def note(name: str, start: int) -> None:
+        spent = (time.perf_counter_ns() - start) / WINDOW
+        best[name] = min(best.get(name, spent), spent)
+
+    with logclient.connect(NOWHERE) as made:
+        parked, send = Parked(made), made.send
+        for _ in repeat(None, rounds):
+            start = time.perf_counter_ns()
+            for _ in repeat(None, WINDOW):
+                send(body)
+            note("send()", start)
+            parked.count()
+    raw = 1
+    writers = {
+        "encode": Hot(bytes(10), compression=0, window_bytes=1 << 24),
+        "encode, check=false": Hot(bytes(10), compression=0, window_bytes=1 << 24, check=False),
+    }
+    for name, hot in writers.items():
+        for _ in repeat(None, rounds):
+            handoff = Handoff()
+            for _ in repeat(None, WINDOW):
+                handoff.push(body, 2, raw)
+            flight = Flight(handoff)
+            hot.connected(0.0)
+            start = time.perf_counter_ns()
+            batch = flight.take(WINDOW, 1 << 30)
+            note("take", start)
+            capsule = batch.capsule
+            start = time.perf_counter_ns()
+            hot.encode(capsule, WINDOW, 0.0)
+            note(name, start)
+    return best
+
+
+def _limit(got: Measured, rounds: int) -> list[str]:
+    # What the parts cost one by one, and so what two cores could do at best.
+    def median(values: Sequence[float]) -> float:
+        return statistics.median(values) * 1e3
+
+    part = stages(rounds)
+    wall = median(got.samples[PRE]["wall"])
+    send = median(got.samples[PRE]["process"])
+    sink = statistics.median(got.busy[PRE]) * wall
+    ours = got.samples[OURS]
+    caller = median(ours["cpu"])
+    sender = median(ours["process"]) - caller
+    work = part["take"] + part["encode"] + send
+    least = part["send()"] + work + sink
+    alone = ", ".join(f"{name} {spent:.0f}" for name, spent in part.items())
+    bounds = (
+        f"bounds, ns/event: all of that on two cores that never rest {least / 2:.0f}, the sender with a core "
+        f"of its own {work:.0f}; target {wall / BOUND:.0f}, measured {median(ours['wall']):.0f}"
+    )
+    return [
+        f"ns/event, each alone and caches warm: {alone}",
+        f"ns/event, CPU in the pre-encoded run: its send(2) {send:.0f}, the sink {sink:.0f}",
+        f"ns/event, CPU in our run: the caller {caller:.0f}, the sender {sender:.0f}",
+        bounds,
+    ]
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     """All contenders write to one sink, one after the other, in random order."""
     events = EVENTS // 10 if quick else EVENTS
     rounds = rounds or (3 if quick else ROUNDS)
-    draw = Random(seed)
-    samples: dict[str, dict[str, list[float]]] = {}
-    busy: dict[str, list[float]] = {}
     with Sink() as sink, ExitStack() as stack:
-        ways = list(_contenders(sink, events, stack))
-        for name, work in ways:
-            samples[name], busy[name] = {k: [] for k in CLOCKS}, []
-            for _ in range(3):   # the kernel's buffers of a connection grow with use
-                work()
-        for _ in range(rounds):
-            for name, work in draw.sample(ways, len(ways)):
-                before = sink.counts()
-                times = time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns()
-                work()
-                after = time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns()
-                counts = sink.wait(before.events + events)
-                if counts.events != before.events + events:
-                    raise NotExact(f"{name}: {counts.events - before.events} events received, {events} sent")
-                for clock, a, b in zip(CLOCKS, times, after, strict=True):
-                    samples[name][clock].append((b - a) / events / 1e3)
-                busy[name].append((counts.cpu - before.cpu) / ((after[2] - times[2]) / 1e9))
-    pre = Spread.of(busy["pre-encoded"])
+        ways = list(_ways(sink, events, stack))
+        got = measure(ways, sink, rounds, Random(seed), warm=1 if quick else 3)
+    samples, busy = got.samples, got.busy
+    pre = Spread.of(busy[PRE])
     verdicts = [
-        claim(
-            "A/A: pre-encoded against itself", ratio(samples, "pre-encoded (again)", "pre-encoded", "wall")
-        ),
-        *judge(samples, [Target("pre-encoded", "logclient send(bytes)", ">=", BOUND, "wall")]),
+        claim("A/A: pre-encoded against itself", ratio(samples, f"{PRE} (again)", PRE, "wall")),
+        *judge(samples, [Target(PRE, OURS, ">=", BOUND, "wall")]),
         *(
-            claim(f"pre-encoded / {name}", ratio(samples, "pre-encoded", name, "wall"))
+            claim(f"{PRE} / {name}", ratio(samples, PRE, name, "wall"))
             for name in samples
-            if name.startswith("logclient send(bytes),")
+            if name.startswith(f"{OURS}, check")
+        ),
+        claim(f"{PRE} / {OURS}, both 1 KiB", ratio(samples, f"{PRE}, 1 KiB", f"{OURS}, 1 KiB", "wall")),
+        *(
+            claim(f"{name} / {OURS}", ratio(samples, name, OURS, "wall"))
+            for name in samples
+            if not name.startswith((PRE, OURS))
         ),
         claim("the sink's share of a core, pre-encoded", pre, "<=", SINK_BOUND),
     ]
@@ -144,10 +276,18 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     notes = []
     for name, clocks in samples.items():
         rate = 1 / Spread.of(clocks["wall"]).median
-        notes.append(f"{name}: {rate:.2f} M events/s, sink {Spread.of(busy[name]).median:.2f} cores")
-    notes.append(
-        f"{events:,} events of {SIZE} bytes a run ({len(event(extra=carriers()))} with the id), windows of "
-        f"{WINDOW}, {INFLIGHT} in flight; every run counted by the sink" + ("; a quick run" if quick else "")
-    )
+        notes.append(
+            f"{name}: {rate:.3g} M events/s, {got.wire[name]:.0f} bytes an event on the wire, "
+            f"sink {Spread.of(busy[name]).median:.2f} cores"
+        )
+    notes += _limit(got, 20 if quick else 200)
+    notes += [
+        f"{events:,} events of {SIZE} bytes a run ({len(event(extra=carriers()))} with the id), fewer for "
+        f"the last four; windows of {WINDOW} or 1 MiB, {INFLIGHT} in flight; every run counted by the sink"
+        + ("; a quick run" if quick else ""),
+        "pylogbeat: one send() of 2048 prebuilt events after the other, zlib 6",
+        "python-logstash-async: handle() of records (its own documents), windows of 25, two a connection",
+        "neither sets TCP_NODELAY, so a window may wait 40 ms for TCP's delayed acknowledgement: see the CPU",
+    ]
     title = "send(bytes) to acknowledged, uncompressed, against pre-encoded bytes"
     return Row("lumberjack", title, "us/event", lines(samples), verdicts, notes, {"sink": busy})

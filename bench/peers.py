@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import shutil
+import subprocess
+import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from logging.handlers import QueueHandler
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class EmptyHandler(logging.Handler):
@@ -84,3 +94,98 @@ def logstash_async() -> LogstashAsync | None:
         return LogstashAsync()
     except ImportError:
         return None
+
+
+def pylogbeat(port: int, bodies: Sequence[bytes], windows: int) -> Callable[[], None] | None:
+    """pylogbeat: one window after the other, each compressed and acknowledged before the next."""
+    try:
+        from pylogbeat import PyLogBeatClient
+    except ImportError:
+        return None
+    client = PyLogBeatClient("127.0.0.1", port)
+    client.connect()
+
+    def work() -> None:
+        for _ in range(windows):
+            client.send(bodies)
+
+    return work
+
+
+def logstash_beats(
+    port: int, made: Sequence[logging.LogRecord], times: int, stack: ExitStack
+) -> Callable[[], None] | None:
+    """python-logstash-async end to end: its handler, its memory cache, its transport for Beats."""
+    try:
+        from logstash_async.handler import AsynchronousLogstashHandler
+        from logstash_async.transport import BeatsTransport
+    except ImportError:
+        return None
+    acked = threading.Semaphore(0)
+
+    class Counting(BeatsTransport):  # type: ignore[misc]
+        def send(self, events: list[bytes], **options: object) -> None:
+            super().send(events, **options)
+            acked.release(len(events))
+
+    transport = Counting("127.0.0.1", port, False, False, None, None, None, None)
+    handler = AsynchronousLogstashHandler("127.0.0.1", port, database_path=None, transport=transport)
+    stack.callback(handler.close)
+
+    def work() -> None:
+        for _ in range(times):
+            for record in made:
+                handler.handle(record)
+        handler.flush()
+        for _ in range(times * len(made)):
+            if not acked.acquire(timeout=60):
+                raise TimeoutError("python-logstash-async: an event was not acknowledged")
+
+    return work
+
+
+class GoLumber:
+    """go-lumber's asynchronous client, two windows in flight: the program of tests/interop.
+
+    It goes at a line of its input. Its clocks are its own: wall from the first window to the last ack, and
+    the CPU of its process.
+    """
+
+    def __init__(self, program: Path, port: int, events: Path, window: int, level: int) -> None:
+        options = {"port": port, "in": events, "window": window, "level": level, "inflight": 2}
+        command = [str(program), "bench", *(word for k, v in options.items() for word in (f"-{k}", str(v)))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def work(self, times: int) -> Mapping[str, float]:
+        """All events `times` over."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{times}\n")
+        self._process.stdin.flush()
+        line = json.loads(self._process.stdout.readline())
+        return {"process": line["cpu"], "wall": line["wall"]}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def golumber() -> Path | None:
+    """The program, built; None without Go or without its modules."""
+    go = shutil.which("go")
+    if go is None:
+        return None
+    program = ROOT / "build" / "interop" / "golumber"
+    done = subprocess.run(
+        [go, "build", "-buildvcs=false", "-o", str(program), "."],
+        cwd=ROOT / "tests" / "interop" / "golumber",
+        env=os.environ | {"GOTOOLCHAIN": "local"},
+        capture_output=True,
+        check=False,
+    )
+    return program if done.returncode == 0 else None

@@ -6,7 +6,10 @@
  * are skipped, not copied, unless --dump asks for them. Versions 1 and 2 of W, J and C frames are
  * read; D frames are refused, as no row sends them. C frames need zlib (-DSINK_ZLIB -lz).
  *
- *   sink [--port N] [--buffer BYTES] [--dump FILE]
+ *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1]
+ *
+ * --peek inflates of each C frame no more than the first header, which has the number that the ack is
+ * made from, and believes the W frame for the rest: a row about compression is not one about inflating.
  *
  * First line on stdout: {"port": N, "zlib": 0|1}. Then one line of totals for each line read from
  * stdin. End of stdin, SIGTERM or SIGINT: one last line of totals, exit 0 (2: a peer broke the protocol).
@@ -48,6 +51,7 @@ typedef struct {
 #ifdef SINK_ZLIB
     z_stream zip;
     int unzipping;
+    uint8_t peeked[HEAD];   /* --peek: what a C frame begins with */
 #endif
 } Peer;
 
@@ -60,6 +64,7 @@ static struct {
 static Peer peers[PEERS];
 static int n_peers;
 static FILE *dump;
+static int peek;
 static uint8_t *buffer, *inflated;
 static volatile sig_atomic_t stop;
 
@@ -155,6 +160,37 @@ static int unzip(Peer *peer, const uint8_t *data, size_t size, int ends) {
 }
 #endif
 
+#ifdef SINK_ZLIB
+/* The same under --peek: the first ten bytes, then only the end is waited for. */
+static int look(Peer *peer, const uint8_t *data, size_t size, int ends) {
+    if (peer->unzipping == 0) {
+        memset(&peer->zip, 0, sizeof peer->zip);
+        if (inflateInit(&peer->zip) != Z_OK)
+            return broken("no memory for zlib");
+        peer->zip.next_out = peer->peeked;
+        peer->zip.avail_out = HEAD;
+        peer->unzipping = 1;
+    }
+    if (peer->zip.avail_out) {
+        peer->zip.next_in = (uint8_t *)data;
+        peer->zip.avail_in = size;
+        int rc = inflate(&peer->zip, Z_SYNC_FLUSH);
+        if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
+            return broken("a C frame that does not inflate");
+    }
+    if (!ends)
+        return 0;
+    inflateEnd(&peer->zip);
+    peer->unzipping = 0;
+    if (peer->zip.avail_out || peer->peeked[1] != 'J' || !peer->window || peer->seen)
+        return broken("a C frame that is no window of J frames");
+    peer->last = be32(peer->peeked + 2) + peer->window - 1;
+    peer->seen = peer->window;
+    total.events += peer->window;
+    return acknowledge(peer);
+}
+#endif
+
 /* The frames of one level. A frame that ends a window has it acknowledged at once. */
 static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
     const uint8_t *end = data + size;
@@ -164,7 +200,7 @@ static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
             int ends = part == w->skip;
 #ifdef SINK_ZLIB
             if (w->kind == 'C') {
-                if (unzip(peer, data, part, ends) < 0)
+                if ((peek ? look(peer, data, part, ends) : unzip(peer, data, part, ends)) < 0)
                     return -1;
             } else
 #endif
@@ -256,6 +292,8 @@ int main(int argc, char **argv) {
             port = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--buffer"))
             capacity = strtoul(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--peek"))
+            peek = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--dump")) {
             if (!(dump = fopen(argv[i + 1], "wb"))) {
                 perror("sink: --dump");

@@ -73,10 +73,16 @@ def build() -> Path:
 
 
 class Sink:
-    """A running sink. `dump` is a file for the payloads, one a line (slower: not in a timed run)."""
+    """A running sink.
 
-    def __init__(self, dump: str | os.PathLike[str] | None = None, port: int = 0) -> None:
-        command = [str(build()), "--port", str(port)]
+    `dump` is a file for the payloads, one a line (slower: not in a timed run). With `peek` it inflates
+    of a compressed frame no more than the first header and counts the events that the window says.
+    """
+
+    def __init__(
+        self, dump: str | os.PathLike[str] | None = None, port: int = 0, *, peek: bool = False
+    ) -> None:
+        command = [str(build()), "--port", str(port), "--peek", str(int(peek))]
         if dump is not None:
             command += ["--dump", os.fspath(dump)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -162,6 +162,23 @@ def test_the_sink_inflates(running):
     assert (s.counts().events, s.counts().compressed) == (1000, 2)
 
 
+def test_the_sink_that_peeks_counts_what_windows_say_and_acks_by_the_first_header(tmp_path, monkeypatch):
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
+    with sink.Sink(peek=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
+        if not s.zlib:
+            pytest.skip("the sink was built without zlib")
+        c.settimeout(20)
+        plain = window(b'{"a":1}', 500)
+        packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])    # the first frame has number 257
+        frame = plain[:6] + b"2C" + len(packed).to_bytes(4, "big") + packed
+        for byte in frame:
+            c.sendall(bytes([byte]))
+        assert acked(c) == 0x101 + 499
+        assert (s.counts().events, s.counts().compressed, s.counts().windows) == (500, 1, 1)
+
+
 @pytest.mark.parametrize(
     "bad", [b"\x01W\0\0\0\1", b"2J\0\0\0\1\0\0\0\1x", b"2W\0\0\0\0", b"2W\0\0\0\1" * 2, b"2Z\0\0\0\1"]
 )

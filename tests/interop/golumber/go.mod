@@ -1,6 +1,6 @@
 module golumber
 
-go 1.21
+go 1.22
 
 require github.com/elastic/go-lumber v0.1.0
 

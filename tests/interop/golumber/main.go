@@ -2,18 +2,23 @@
 //
 //	golumber serve [-port P] -out FILE [-hold] [-die N]
 //	golumber send -port P [-n N] [-window N] [-level L] [-inflight N]
+//	golumber bench -port P -in FILE [-window N] [-level L] [-inflight N]
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	client "github.com/elastic/go-lumber/client/v2"
 	"github.com/elastic/go-lumber/lj"
@@ -23,13 +28,15 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) < 2 {
-		log.Fatal("golumber serve|send ...")
+		log.Fatal("golumber serve|send|bench ...")
 	}
 	switch mode := os.Args[1]; mode {
 	case "serve":
 		serve(os.Args[2:])
 	case "send":
 		send(os.Args[2:])
+	case "bench":
+		bench(os.Args[2:])
 	default:
 		log.Fatalf("unknown mode %s", mode)
 	}
@@ -162,4 +169,70 @@ func send(arguments []string) {
 	pending.Wait()
 	_ = low.Close()
 	say(map[string]int64{"acked": acked.Load()})
+}
+
+// bench sends the lines of FILE, JSON already, as often as each line of its input says, and then says the
+// seconds from the first window to the last ack and those of its own CPU. Any failure ends it.
+func bench(arguments []string) {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	port := flags.Int("port", 0, "of 127.0.0.1")
+	in := flags.String("in", "", "file of events, a line each")
+	window := flags.Int("window", 2048, "events in a window")
+	level := flags.Int("level", 0, "of compression; 0 is none")
+	inflight := flags.Int("inflight", 2, "windows")
+	_ = flags.Parse(arguments)
+
+	text, err := os.ReadFile(*in)
+	if err != nil {
+		log.Fatal(err)
+	}
+	windows := [][]any{}
+	events := bytes.Split(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
+	for first := 0; first < len(events); first += *window {
+		some := []any{}
+		for _, event := range events[first:min(first+*window, len(events))] {
+			some = append(some, event)
+		}
+		windows = append(windows, some)
+	}
+	asIs := client.JSONEncoder(func(event any) ([]byte, error) { return event.([]byte), nil })
+	low, err := client.Dial(fmt.Sprintf("127.0.0.1:%d", *port), client.CompressionLevel(*level), asIs)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, _ := client.NewAsyncClientWith(low, *inflight) // never an error
+	for input := bufio.NewScanner(os.Stdin); input.Scan(); {
+		times, err := strconv.Atoi(input.Text())
+		if err != nil {
+			log.Fatal(err)
+		}
+		var pending sync.WaitGroup
+		before, start := processTime(), time.Now()
+		for range times {
+			for _, some := range windows {
+				pending.Add(1)
+				err := c.Send(func(done uint32, err error) {
+					if err != nil || int(done) != len(some) {
+						log.Fatalf("%d of %d acknowledged: %v", done, len(some), err)
+					}
+					pending.Done()
+				}, some)
+				if err != nil {
+					log.Fatal(err)
+				}
+			}
+		}
+		pending.Wait()
+		wall := time.Since(start)
+		say(map[string]float64{"wall": wall.Seconds(), "cpu": (processTime() - before).Seconds()})
+	}
+	_ = low.Close()
+}
+
+func processTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		log.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
