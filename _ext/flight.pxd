@@ -19,6 +19,8 @@ ctypedef struct lc_flight:
     lc_chunk *dead           # used up; handed back at the next lock
     uint64_t expected        # the sequence that comes next; a later one leaves a gap: dropped
     uint64_t inflight        # events on the wire, over all batches
+    uint64_t aside           # events held back meanwhile
+    uint32_t limit           # of them, while a poison is sought; 0: as the core's credit says
     uint64_t resent          # since the last commit
     uint64_t acked
     uint64_t handed
@@ -29,6 +31,7 @@ ctypedef struct lc_flight:
     lc_wire line             # scratch: ledger lines
     lc_wire packed           # scratch: their packed columns
 
+cdef void flight_bound(lc_flight *f, uint32_t *events) noexcept nogil
 cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil
 cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcept nogil
 cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil
@@ -43,3 +46,4 @@ cdef class Flight:
     cdef readonly Handoff handoff
     cdef void _begin(self)
     cdef object _batch(self, lc_batch *b)
+    cdef uint64_t _swap(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason)

@@ -31,6 +31,7 @@ from logclient._ext.handoff cimport (
 )
 from logclient._ext.hot cimport (
     ACKED,
+    ASIDE,
     DROPPED,
     FAILED,
     HANDED,
@@ -61,7 +62,7 @@ cdef enum:
 
 cdef const uint64_t NO_SEQ = <uint64_t> -1
 
-FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
+FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "aside")
 
 
 cdef inline lc_event *_first(lc_list *list) noexcept nogil:
@@ -240,6 +241,13 @@ cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcep
     return b
 
 
+cdef void flight_bound(lc_flight *f, uint32_t *events) noexcept nogil:
+    # While a poison is sought: a bound on the core's credit, and nothing beside it on the wire.
+    # With one aside, the engine must hear of the first that was taken before any other is sent.
+    if f.limit:
+        events[0] = 0 if f.inflight or (f.aside and f.report.n) else min(events[0], f.limit)
+
+
 cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil:
     # The oldest batch with events to send (again).
     cdef lc_batch *b = f.head
@@ -283,7 +291,7 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
             inflight += 1
             if i >= b.listed:
                 new += 1
-        elif not fate & SETTLED:
+        elif not fate & SETTLED and fate != ASIDE:
             _count(f, b, i)
     f.inflight += inflight
     f.inflight -= b.inflight
@@ -705,6 +713,72 @@ cdef class Flight:
     def requeue(self):
         """The connection is gone: what had no word yet is pending again, in order."""
         flight_requeue(&self.f)
+
+    @property
+    def flying(self):
+        """(first, last, number) of the events on the wire without a word yet; zeros when there are none."""
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t first = 0
+        cdef uint64_t last = 0
+        cdef uint32_t i
+        while b != NULL:
+            if b.inflight:
+                for i in range(b.low, b.n):
+                    if b.fate[i] == INFLIGHT:
+                        first = first if first else b.seq[i]
+                        last = b.seq[i]
+            b = b.next
+        return first, last, self.f.inflight
+
+    @property
+    def limit(self):
+        """Events on the wire at one time, while a poison is sought; 0: as the core's credit says."""
+        return self.f.limit
+
+    @limit.setter
+    def limit(self, uint32_t events):
+        self.f.limit = events
+
+    @property
+    def aside(self):
+        """How many events are held back."""
+        return self.f.aside
+
+    def bound(self, uint32_t events):
+        """How many of the `events` that the core would take may be encoded now."""
+        flight_bound(&self.f, &events)
+        return events
+
+    def put_aside(self, uint64_t events):
+        """Hold the first pending events back: they keep their places until `give_back`."""
+        self.f.aside = self._swap(events, PENDING, <uint8_t> ASIDE, <uint8_t> R_NONE)
+
+    def give_back(self):
+        """What was put aside is pending again."""
+        self._swap(self.f.aside, <uint8_t> ASIDE, PENDING, <uint8_t> R_NONE)
+        self.f.aside = 0
+
+    def condemn(self, uint8_t reason):
+        """The first pending event fails. Returns its size in bytes."""
+        cdef lc_batch *b = flight_pending(&self.f)
+        cdef uint32_t size = b.size[b.cursor] if b != NULL else 0
+        self._swap(1, PENDING, <uint8_t> FAILED, reason)
+        return size
+
+    # The first `events` of this fate get another one; how many there were.
+    cdef uint64_t _swap(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason):
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t done = 0
+        cdef uint32_t i
+        while b != NULL and done < events:
+            for i in range(b.low, b.n):
+                if b.fate[i] == old and done < events:
+                    b.fate[i] = new
+                    b.reason[i] = reason
+                    done += 1
+            flight_encoded(&self.f, b)
+            b = b.next
+        return done
 
     def fail(self, uint8_t reason):
         """Give up everything detached and queued: failed(reason). Returns how many events that were."""

@@ -15,6 +15,7 @@ cpdef enum Fate:
     HANDED = 3       # given to the kernel or to ZeroMQ by a protocol without acks
     FAILED = 4       # will never be sent (again): see the reason
     DROPPED = 5      # refused or pushed out by a bound: see the reason
+    ASIDE = 6        # on suspicion: not sent while others are tried without it (the flight's own)
 
 cdef enum:
     SETTLED = 0x80
@@ -31,7 +32,8 @@ cpdef enum Reason:
     R_MAX_AGE = 7        # failed: older than max_age
     R_FORKED = 8         # failed: left behind in a forked child
     R_FATAL = 9          # failed: the engine stopped for good (configuration, protocol version)
-    R_COUNT = 10
+    R_POISON = 10        # failed: the server ends the connection on this event, and takes others
+    R_COUNT = 11
 
 # The kind byte of an event: what its body is, and what the formatter knows of it.
 cpdef enum Kind:

@@ -15,6 +15,7 @@ from libc.string cimport memset
 from logclient._ext.flight cimport (
     Flight,
     flight_apply,
+    flight_bound,
     flight_commit,
     flight_encoded,
     flight_ledger,
@@ -229,6 +230,7 @@ cdef class TcpPump:
             self.wire.size = 0
             self.offset = 0
             self.hot.credit(self.hot.self, now, &events, &size)
+            flight_bound(f, &events)
             if events == 0:
                 return 0
             b = flight_pending(f)
@@ -309,7 +311,7 @@ cdef class TcpPump:
                 return END_STOPPED
             if now >= until:
                 return END_UNTIL
-            if f.report.n and now - self.last_report >= REPORT_MS / 1000.0:
+            if f.report.n and (f.aside or now - self.last_report >= REPORT_MS / 1000.0):
                 self.last_report = now
                 return END_REPORT
             deadline = self.hot.deadline(self.hot.self)
@@ -328,6 +330,7 @@ cdef class TcpPump:
                 limit = min(limit, self.last_progress + self.no_progress)
             sleep = True
             self.hot.credit(self.hot.self, now, &events, &size)
+            flight_bound(f, &events)
             lc_mutex_lock(&h.mutex)
             if full or events == 0:
                 h.state = SENDER_BUSY        # only the peer can move us

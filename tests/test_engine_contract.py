@@ -19,7 +19,7 @@ from logclient.delivery import engine as engine_module
 from logclient.delivery.retry import Backoff
 from tests.cores.plain import POISON
 from tests.cores.rig import SETUPS, Rig, Setup
-from tests.cores.server import PATIENCE, Peer, acknowledge, silent
+from tests.cores.server import PATIENCE, Got, Peer, acknowledge, silent
 
 Make = Callable[..., Rig]
 
@@ -174,6 +174,80 @@ def test_rejected_alone(make: Make, setup: Setup) -> None:
     rig.many(70)
     stats = rig.settle()
     assert (stats.acked, stats.failed) == (60, {"rejected": 10})
+
+
+# -- a poison -----------------------------------------------------------------------------------------
+
+
+def chokes(on: Callable[[Got], bool], how: str = "cut") -> Callable[[Peer], None]:
+    """A server that acknowledges one by one, and ends the connection where it cannot take an event."""
+
+    def script(peer: Peer) -> None:
+        while peer.waiting and peer.open:
+            if on(peer.waiting[0]):
+                peer.cut() if how == "cut" else peer.reset()
+            else:
+                peer.ack(1)
+
+    return script
+
+
+@needs(acks)
+@pytest.mark.parametrize("how", ["cut", "reset"])
+def test_a_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
+    rig = make(inflight=64)
+    bad = {1, 58, 59, 130}
+    rig.server.script = chokes(lambda got: got.seq in bad, how)
+    rig.many(200)
+    stats = rig.settle()
+    assert (stats.acked, stats.failed) == (196, {"poison": 4})
+    reports = [text for kind, text in rig.lines.lines if kind.startswith("poison")]
+    assert len(reports) == 4
+    assert f"{rig.engine.producer.hex()}{58:012x} (8 bytes)" in reports[1]
+    first = list(dict.fromkeys(got.seq for got in rig.server.events(200)))
+    assert first == sorted(first), "in order, also around a poison"
+
+
+@needs(acks)
+def test_a_poison_found_with_nothing_beside_it_waits_for_another(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = chokes(lambda got: got.body == b"bad")
+    bad = rig.put(b"bad")
+    rig.until(lambda s: s.disconnects >= 8)
+    assert rig.stats().failed == {}, "no other event proves that the server takes any"
+    rig.put(b"good")
+    stats = rig.settle()
+    assert (stats.acked, stats.failed) == (1, {"poison": 1})
+    rig.finish()
+    assert rig.books().fates[bad] == ("failed", "poison")
+
+
+@needs(acks)
+def test_a_server_that_drops_everything_condemns_nothing(make: Make, setup: Setup) -> None:
+    rig = make()
+    rig.server.script = chokes(lambda got: True)
+    rig.many(100)
+    rig.until(lambda s: s.disconnects >= 25)
+    assert rig.stats().failed == {}
+    rig.server.script = acknowledge
+    assert rig.settle().acked == 100
+    rig.finish()
+    assert not [kind for kind, _ in rig.lines.lines if kind.startswith("poison")]
+
+
+@needs(acks)
+def test_after_a_suspicion_the_wire_is_full_again(make: Make, setup: Setup) -> None:
+    rig = make(batch_events=50, inflight=64)
+    rig.server.down()
+    rig.many(50)
+    rig.server.script = chokes(lambda got: len(rig.server.peers) <= 2)
+    rig.server.up()
+    assert rig.settle().acked == 50
+    rig.server.script = silent
+    rig.many(50)
+    rig.until(lambda s: s.inflight == 50)
+    rig.server.peers[-1].ack()
+    assert rig.settle().acked == 100
 
 
 # -- bounds -------------------------------------------------------------------------------------------
@@ -580,15 +654,16 @@ def test_only_an_ack_resets_the_wait(make: Make, setup: Setup, watched: list[Wat
         peer.cut()
 
     rig.server.script = slam
-    rig.many(3)
+    rig.put()  # one: with others beside it the next attempt may come at once, in search of a poison
     rig.server.peer(5)
     rig.server.script = acknowledge
     rig.settle()
     backoff = watched[0]
     assert backoff.delays[:5] == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.01])
     rig.until(lambda s: backoff.resets)
+    before = rig.stats().disconnects
     rig.server.peers[-1].cut()
-    rig.until(lambda s: s.disconnects > 5)
+    rig.until(lambda s: s.disconnects > before)
     rig.server.script = silent
     rig.many(3)
     rig.until(lambda s: s.inflight == 3)

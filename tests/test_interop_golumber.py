@@ -260,6 +260,23 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
     assert 3 <= len(received) - stats.sent <= stats.resent
 
 
+def test_its_server_chokes_on_an_event(pump: None, golumber: Path, tmp_path: Path) -> None:
+    """A number that it cannot read ends its connection; our check knows it, so it is switched off."""
+    poison = {0, 1, 777, 2500, 2501}
+    with Server(golumber, tmp_path / "out") as server:
+        client = logclient.connect(
+            server.url, check=False, overflow="block", backoff_min=0.001, backoff_max=0.01
+        )
+        for n in range(3000):
+            client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)
+        assert client.close(60) == 0
+        server.end()
+    stats = client.stats()
+    assert (stats.acked, stats.failed) == (3000 - len(poison), {"poison": len(poison)})
+    first = dict.fromkeys(got["n"] for got in server.events())
+    assert list(first) == [n for n in range(3000) if n not in poison], "nothing missing, in order"
+
+
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("inflight", [0, 2], ids=["SyncClient", "AsyncClient"])
 @pytest.mark.parametrize("faults", ["", "keepalive=every:3:2,partial-ack=every:4"], ids=["plain", "partial"])

@@ -29,6 +29,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS, Handoff
 from logclient._ext.record import own_thread
 from logclient.delivery import lifecycle
+from logclient.delivery.isolation import ASIDE, NOTHING, POISON, Isolation
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from logclient.delivery.pump import Link, Pump, PythonPump
@@ -42,6 +43,7 @@ PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
 R_CLOSED = REASONS.index("closed")
 R_MAX_AGE = REASONS.index("max_age")
 R_FATAL = REASONS.index("fatal")
+R_POISON = REASONS.index("poison")
 
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""
@@ -160,6 +162,7 @@ class Engine:
         self._endpoint = 0
         self._backoff = Backoff(self.limits.backoff_min, self.limits.backoff_max, random)
         self._not_before = 0.0
+        self._isolation = Isolation(len(self._endpoints))
         self._acked_progress = 0
         self._progress_before = 0
 
@@ -540,6 +543,7 @@ class Engine:
         if self.pump.progress != self._acked_progress:
             self._acked_progress = self.pump.progress
             self._backoff.reset()
+            self._moved()
         if end not in ("until", "report", "target", "stopped"):
             self._lost(end)
         self.flight.gaps()
@@ -553,9 +557,11 @@ class Engine:
 
     def _connect(self, until: float) -> bool:
         """Have a connection if there is something to send and the back-off is over."""
-        events, _ = self.handoff.queued
-        if not events and not self.flight.waiting:
-            self._rest(until)
+        if not self._unsent():
+            if self._isolation.aside:  # the others were dropped meanwhile
+                self._give_back()
+            else:
+                self._rest(until)
             return False
         now = time.monotonic()
         if now < self._not_before:
@@ -568,6 +574,7 @@ class Engine:
         except OSError as error:
             if self._stopping:
                 return False
+            self._give_back()
             self._endpoint += 1
             self._failed(f"{self.url}: cannot connect to {_name(endpoint)}: {_words(error)}", "connect")
             return False
@@ -591,15 +598,59 @@ class Engine:
         used = self.pump.progress > self._progress_before or time.monotonic() - self._connected_at > 1.0
         quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
         words, forever = self._why(end)
+        flying = self.flight.flying
         self.core.connection_lost()
         self._requeue()
+        at_once = self._suspect(end, *flying)
         self.flight.commit()
         if forever is not None:
             self.fatal = forever
             self._complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
+        elif at_once:
+            self._complain(f"{self.url}: {peer}: {words}", end)
         elif not quiet:
             self._endpoint += 1
             self._failed(f"{self.url}: {peer}: {words}", end)
+
+    # A poison: see delivery.isolation.
+
+    def _suspect(self, end: str, first: int, last: int, events: int) -> bool:
+        """After a break, and the requeue: whether the same server is to be tried again at once."""
+        if self._isolation.aside:
+            self._give_back()
+            return False
+        if not events or end not in ("closed", "error"):
+            return False
+        verdict = self._isolation.broke(first, last, events, self._unsent() - events)
+        self.flight.limit = self._isolation.limit
+        if verdict == POISON:
+            size = self.flight.condemn(R_POISON)
+            # A kind of its own: one line for each poison, and no other line holds it back.
+            self._complain(
+                f"{self.url}: the server ends the connection on event {self.producer.hex()}{first:012x} "
+                f"({size} bytes) and takes others: it failed (poison)",
+                f"poison {first}",
+            )
+        elif verdict == ASIDE:
+            self.flight.put_aside(self._isolation.aside)
+        return verdict != NOTHING
+
+    def _moved(self) -> None:
+        """After an acknowledgement."""
+        aside = self._isolation.aside
+        self._isolation.moved(self.handoff.settled)
+        self.flight.limit = self._isolation.limit
+        if aside:
+            self.flight.give_back()
+
+    def _give_back(self) -> None:
+        if self._isolation.aside:
+            self._isolation.no_proof()
+            self.flight.give_back()
+
+    def _unsent(self) -> int:
+        """How many events wait to be sent (again), but for those held back."""
+        return int(self.flight.waiting + self.handoff.queued[0])
 
     def _requeue(self) -> None:
         self.flight.requeue()

@@ -147,7 +147,7 @@ class PythonPump:
                     return "stopped"
                 if now >= until:
                     return "until"
-                if self.inbox or (self.flight.reported and now - self._last_report >= REPORT_EVERY):
+                if self.inbox or (self.flight.reported and self._report_due(now)):
                     self._last_report = now
                     return "report"
                 if self.flight.inflight and now - self._last_progress >= self.no_progress:
@@ -193,6 +193,7 @@ class PythonPump:
             if self._full:
                 return False
             events, size = self.core.credit(now)
+            events = self.flight.bound(events)
             if events > 0:
                 batch = self.flight.pending()
                 if batch is None and self._due(now):
@@ -221,6 +222,9 @@ class PythonPump:
             if batch is None and not moved:
                 return False
         return not self._full
+
+    def _report_due(self, now: float) -> bool:
+        return self.flight.aside > 0 or now - self._last_report >= REPORT_EVERY
 
     def _due(self, now: float) -> bool:
         if now >= self._nap_end:
@@ -272,7 +276,7 @@ class PythonPump:
             limit = min(limit, self._last_progress + self.no_progress)
         handoff = self.flight.handoff
         seconds = 0.0
-        if self._full or self.core.credit(now)[0] == 0:
+        if self._full or self.flight.bound(self.core.credit(now)[0]) == 0:
             seconds = max(0.0, limit - now)  # only the peer can move us
         elif now < self._nap_end:
             handoff.doze(False)

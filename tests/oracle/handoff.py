@@ -21,7 +21,7 @@ PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
 FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
 REASONS = [
     "", "overflow", "closed", "too_large", "unencodable",
-    "not_json", "rejected", "max_age", "forked", "fatal",
+    "not_json", "rejected", "max_age", "forked", "fatal", "poison",
 ]  # fmt: skip
 OVERFLOW, CLOSED, TOO_LARGE, MAX_AGE = 1, 2, 3, 7
 TOMB = 3
