@@ -18,11 +18,11 @@ from logclient import registry
 from logclient._ext.record import Encoder, Sender
 from logclient.config import Config, parse
 from logclient.delivery.engine import Engine, Limits
-from logclient.delivery.ledger import prepare_directory
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import QueueFull
+from logclient.files import own_directory
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
@@ -64,7 +64,7 @@ class Client(Sender):
                 "identity": config.identity,
                 "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", ""),
             }
-            ledger = (prepare_directory(config.ledger), about)
+            ledger = (own_directory(config.ledger, "ledger"), about)
         self._engine = Engine(
             lambda producer: core.from_config(config, producer),
             transport.from_config(config),

@@ -17,7 +17,7 @@ import pytest
 
 import logclient
 from logclient.delivery import ledger as ledger_module
-from logclient.delivery.ledger import prepare_directory
+from logclient.files import own_directory
 from logclient.delivery.report import Reporter
 from logclient.errors import LedgerError
 from tests.cores.rig import SETUPS, Rig, Setup
@@ -239,22 +239,22 @@ def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(LedgerError, match=f"ledger: {tmp_path}: belongs to uid {uid}, not to us"):
-        prepare_directory(tmp_path)
+        own_directory(tmp_path, "ledger")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to be root to give away")
 def test_a_directory_that_is_really_foreign_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(LedgerError, match="belongs to uid 12345"):
-        prepare_directory(tmp_path)
+        own_directory(tmp_path, "ledger")
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="ledger: "):
-        prepare_directory(tmp_path / "file")
+        own_directory(tmp_path / "file", "ledger")
     with pytest.raises(LedgerError, match="ledger: "):
-        prepare_directory(tmp_path / "file" / "below")
+        own_directory(tmp_path / "file" / "below", "ledger")
 
 
 def test_a_file_that_is_there_is_never_written_to(build: Callable[..., Rig]) -> None:

@@ -16,8 +16,8 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "registry"}
-LEAVES_OWN = {"errors": set(), "registry": {"errors"}, "config": {"errors", "registry"}}
+LEAVES = {"errors", "config", "files", "registry"}
+LEAVES_OWN = {"errors": set(), "files": {"errors"}, "registry": {"errors"}, "config": {"errors", "registry"}}
 
 # Room -> the rooms right below it. What lies below those is allowed too.
 ARROWS: dict[str, set[str]] = {

@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from logclient.errors import ConfigError, LedgerError
+from logclient.files import own_directory
 
 try:
     import fcntl
@@ -127,21 +128,6 @@ def _record(payload: bytes) -> bytes:
     return _RECORD.pack(len(payload), crc32(payload)) + payload
 
 
-def _open_directory(directory: str) -> None:
-    """Make `directory` (0700), or take one that is ours.
-
-    Raises:
-        LedgerError: it is no directory, or another user owns it.
-    """
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        owner = os.stat(directory).st_uid
-    except OSError as error:
-        raise LedgerError(f"capture: {directory}: {error.strerror}") from error
-    if hasattr(os, "geteuid") and owner != os.geteuid():
-        raise LedgerError(f"capture: {directory} is owned by uid {owner}: it must be our own")
-
-
 class CaptureWriter:
     """Append units to the capture of one listener. Not thread-safe: one thread writes.
 
@@ -189,7 +175,7 @@ class CaptureWriter:
         self._streams = 0
         self._peers: dict[int, str] = {}
         self._announced: set[int] = set()  # streams with a record in this segment
-        _open_directory(self.directory)
+        own_directory(self.directory, "capture")
         previous = self._take_over()
         self._written_next = self._next
         try:
@@ -223,7 +209,7 @@ class CaptureWriter:
         try:
             owner = os.fstat(fd).st_uid
             if hasattr(os, "geteuid") and owner != os.geteuid():
-                raise LedgerError(f"capture: {path} is owned by uid {owner}: it must be our own")
+                raise LedgerError(f"capture: {path} belongs to uid {owner}, not to us")
             if fcntl is not None:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,33 +8,11 @@ descriptor. A ledger that cannot be written is a report, never an obstacle to de
 from __future__ import annotations
 
 import os
-import stat
 import time
 from typing import Any
 
-from logclient.errors import LedgerError
-
 ROTATE_AT = 256 << 20
 """Bytes after which a new part is begun."""
-
-
-def prepare_directory(path: str | os.PathLike[str], what: str = "ledger") -> str:
-    """Make the directory (mode 0700) or check the one that is there.
-
-    Raises:
-        LedgerError: another user owns it, or it is no directory.
-    """
-    name = os.fspath(path)
-    try:
-        os.makedirs(name, mode=0o700, exist_ok=True)
-        found = os.stat(name)
-    except OSError as error:
-        raise LedgerError(f"{what}: {name}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise LedgerError(f"{what}: {name}: is not a directory")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        raise LedgerError(f"{what}: {name}: belongs to uid {found.st_uid}, not to us")
-    return name
 
 
 class Ledger:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
 from logclient.delivery.engine import Engine, Limits
-from logclient.delivery.ledger import prepare_directory
 from logclient.delivery.report import Reporter
 from logclient.delivery.stats import Stats
+from logclient.files import own_directory
 from logclient.transports.tcp import Tcp
 from tests.cores import plain
 from tests.cores.compiled import Compiled
@@ -103,7 +103,7 @@ class Rig:
             ledger=None
             if ledger is None
             else (
-                prepare_directory(ledger),
+                own_directory(ledger, "ledger"),
                 {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
             ),
             url="test://server",
