@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from logclient._ext.handoff cimport (
     Handoff,
     chunk_data,
-    event_room,
+    event_takes,
     lc_chunk,
     lc_cond_wake_all,
     lc_event,
@@ -189,7 +189,7 @@ cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcep
     if b == NULL:
         return NULL
     while e != NULL and n < events:
-        room = event_room(e.size)
+        room = event_takes(e)
         if n and taken + room > size:
             break
         if e.seq > f.expected:

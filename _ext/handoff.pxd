@@ -33,14 +33,15 @@ cdef extern from "platform.h" nogil:
     void lc_wake_close(lc_wake *w)
 
 
-# What precedes each body in a chunk; bodies are padded to 8 bytes.
+# What precedes each body in a chunk; bodies are padded to 8 bytes, the last of a full chunk to its end:
+# that room is lost for others, so it counts.
 ctypedef struct lc_event:
     uint64_t seq
     int64_t created_us
     uint32_t size
     uint8_t level
     uint8_t kind
-    uint16_t pad
+    uint16_t pad             # beyond the 8 bytes
 
 # A block of events, oldest first: `count` of them between `read` and `used`. `owners` counts who still
 # points into it once it is detached.
@@ -49,6 +50,7 @@ ctypedef struct lc_chunk:
     uint32_t capacity
     uint32_t used
     uint32_t read
+    uint32_t last            # where the newest event begins
     uint32_t count
     uint32_t owners
 
@@ -123,6 +125,9 @@ cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
 
 cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
     return sizeof(lc_event) + ((<uint64_t> size + 7) & ~(<uint64_t> 7))
+
+cdef inline uint64_t event_takes(lc_event *e) noexcept nogil:
+    return event_room(e.size) + e.pad
 
 
 cdef class Handoff:

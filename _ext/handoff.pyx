@@ -11,7 +11,7 @@ may have held its mutex. The Python object stays the same.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -80,7 +80,7 @@ cdef int _drop_head(lc_handoff *h, lc_list *list) noexcept nogil:
     if c == NULL:
         return 0
     e = <lc_event *> (chunk_data(c) + c.read)
-    room = event_room(e.size)
+    room = event_takes(e)
     c.read += <uint32_t> room
     c.count -= 1
     h.queued_events -= 1
@@ -112,13 +112,33 @@ cdef inline bint _hopeless(lc_handoff *h, uint64_t room, bint keep) noexcept nog
     return size > h.max_bytes or events >= h.max_events
 
 
+cdef inline uint64_t _waste(lc_list *list, uint64_t room) noexcept nogil:
+    # What stays empty at the end of the list's last chunk when an event of this room needs another.
+    cdef lc_chunk *c = list.tail
+    if c == NULL or c.capacity - c.used >= room:
+        return 0
+    return c.capacity - c.used
+
+
+cdef inline void _pad(lc_handoff *h, lc_list *list, uint64_t size) noexcept nogil:
+    # Count what stays empty with the newest event: memory that nobody else can use.
+    cdef lc_chunk *c = list.tail
+    cdef lc_event *e = <lc_event *> (chunk_data(c) + c.last)
+    e.pad = <uint16_t> size
+    c.used += <uint32_t> size
+    h.queued_bytes += size
+    if list == &h.kept:
+        h.kept_bytes += size
+
+
 cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us) noexcept nogil:
-    cdef uint64_t room, seq, ticks
+    cdef uint64_t room, waste, seq, ticks
     cdef lc_list *list
     cdef lc_chunk *c
     cdef lc_event *e
     cdef uint8_t tomb
+    cdef bint keep = level >= h.keep_level
     cdef bint wake = False
     if h.generation != lc_forks:
         return PUT_FORKED
@@ -140,23 +160,24 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
         h.dropped[<int> R_CLOSED] += 1
         lc_mutex_unlock(&h.mutex)
         return PUT_DROPPED
-    if _over(h, room):
-        if h.policy == BLOCK or h.policy == RAISE:
-            lc_mutex_unlock(&h.mutex)
-            return PUT_FULL
-        if h.policy == DROP_OLDEST and not _hopeless(h, room, level >= h.keep_level):
+    list = &h.kept if keep else &h.queue
+    if _over(h, room + _waste(list, room)):
+        if h.policy == DROP_OLDEST and not _hopeless(h, room, keep):
             # Ordinary events go first; a kept one is pushed out only by another kept one.
-            while _over(h, room) and _drop_head(h, &h.queue):
+            while _over(h, room + _waste(list, room)) and _drop_head(h, &h.queue):
                 pass
-            while _over(h, room) and _drop_head(h, &h.kept):
+            while _over(h, room + (_waste(list, room) if keep else 0)) and _drop_head(h, &h.kept):
                 pass
         if _over(h, room):
+            if h.policy == BLOCK or h.policy == RAISE:
+                lc_mutex_unlock(&h.mutex)
+                return PUT_FULL
             # The sequence is used up all the same: the gap is the drop, in the ledger too.
             h.next_seq += 1
             h.dropped[<int> R_OVERFLOW] += 1
             lc_mutex_unlock(&h.mutex)
             return PUT_DROPPED
-    list = &h.kept if level >= h.keep_level else &h.queue
+    waste = _waste(list, room)
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
         c = _new_chunk(h, <uint32_t> room)
@@ -168,6 +189,8 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
         if list.tail == NULL:
             list.head = c
         else:
+            if waste:
+                _pad(h, list, min(waste, h.max_bytes - h.queued_bytes - h.held_bytes - room))
             list.tail.next = c
         list.tail = c
     seq = h.next_seq
@@ -178,12 +201,14 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     e.size = size
     e.level = level
     e.kind = kind
+    e.pad = 0
+    c.last = c.used
     memcpy(<uint8_t *> (e + 1), body, size)
     c.used += <uint32_t> room
     c.count += 1
     h.queued_events += 1
     h.queued_bytes += room
-    if list == &h.kept:
+    if keep:
         h.kept_events += 1
         h.kept_bytes += room
     if h.state == SENDER_IDLE:
@@ -210,7 +235,8 @@ cdef class Handoff:
     ----------
     max_events, max_bytes
         Bounds over everything undelivered: queued, in flight and kept for a resend. The bytes of an
-        event are its body rounded up to 8, and 24 for its header.
+        event are its body rounded up to 8, and 24 for its header; what stays empty at the end of a
+        chunk, because the next event did not fit, counts with the last one in it.
     max_event_bytes
         A longer body is counted failed(too_large); so is one that `max_bytes` could never hold.
     policy

@@ -70,6 +70,12 @@ def bytes_in(chain: Chain) -> int:
     return sum(e.room for c in chain for e in c.events)
 
 
+def waste(chain: Chain, room: int) -> int:
+    """What stays empty at the chain's end when an event of this room needs another chunk."""
+    left = chain[-1].capacity - chain[-1].used if chain else 0
+    return left if left < room else 0
+
+
 def shift(chain: Chain) -> Event:
     """Take the first event out; an empty chunk goes away."""
     event = chain[0].events.popleft()
@@ -129,25 +135,31 @@ class Handoff:
         if self.closed:
             self.dropped["closed"] += 1
             return 0
+        own = self.kept if keep else self.queue
+        if self.policy == "drop_oldest" and not self.hopeless(room, keep):
+            for chain in (self.queue, self.kept):
+                # An ordinary event pushes out kept ones for itself, not for what it leaves empty.
+                while chain and self.over(
+                    room + (waste(own, room) if keep or chain is self.queue else 0)
+                ):
+                    shift(chain)
+                    self.dropped["overflow"] += 1
         if self.over(room):
             if self.policy in ("block", "raise"):
                 return PUT_FULL
-            if self.policy == "drop_oldest" and not self.hopeless(room, keep):
-                for chain in (self.queue, self.kept):
-                    while chain and self.over(room):
-                        shift(chain)
-                        self.dropped["overflow"] += 1
-            if self.over(room):
-                self.next_seq += 1
-                self.dropped["overflow"] += 1
-                return 0
-        chain = self.kept if keep else self.queue
-        if not chain or chain[-1].capacity - chain[-1].used < room:
-            chain.append(Chunk(max(CHUNK, room)))
+            self.next_seq += 1
+            self.dropped["overflow"] += 1
+            return 0
+        if not own or own[-1].capacity - own[-1].used < room:
+            if own:
+                # What stays empty counts, as far as there is room to count it.
+                left = self.max_bytes - self.queued()[1] - self.held_bytes - room
+                own[-1].events[-1].room += min(waste(own, room), left)
+            own.append(Chunk(max(CHUNK, room)))
         event = Event(self.next_seq, created_us, level, kind, body)
         self.next_seq += 1
-        chain[-1].events.append(event)
-        chain[-1].used += room
+        own[-1].events.append(event)
+        own[-1].used += room
         return event.seq
 
     def refuse(self) -> None:
