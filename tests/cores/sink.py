@@ -16,10 +16,10 @@ ID = re.compile(rb'"event\.id":"([0-9a-f]{20})([0-9a-f]{12})"')
 class Sink:
     """A thread for accepting and one for each connection. ``got``: {producer: [(seq, body), ...]}."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: socket.socket | None = None) -> None:
         self.got: dict[str, list[tuple[int, bytes]]] = {}
         self.lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=200)
+        self._listener = listener or socket.create_server(("127.0.0.1", 0), backlog=200)
         self.url = f"lumberjack://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._sockets: list[socket.socket] = []
@@ -38,7 +38,8 @@ class Sink:
                 pass
             sock.close()
         for thread in self._threads:
-            thread.join(10.0)
+            if thread.ident is not None:
+                thread.join(10.0)
 
     def _accept(self) -> None:
         while True:

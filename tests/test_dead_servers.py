@@ -1,0 +1,159 @@
+"""A server that does not take anything: calls go on, memory is bounded, every event has its fate, and
+once the server comes to life delivery goes on by itself.
+
+What a call costs meanwhile is measured in bench/dead.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import logclient
+from tests.dead_servers import KINDS, PATIENCE, fates, run
+
+MIB = 1 << 20
+HALF = 33_000
+"""Two of these are a little more than a chunk of the queue."""
+
+NEVER = {"connect_timeout": 3600, "silence": 3600, "no_progress": 3600}
+procfs = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="no peak of memory to reset")
+
+
+@pytest.fixture(params=KINDS)
+def dead(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with KINDS[request.param]() as server:
+        yield server
+
+
+def poll(what: Callable[[], bool], why: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.01)
+
+
+def soon(act: Callable[[], Any]) -> Any:
+    """What `act` returns; a failure if it waits for the server."""
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(act()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert got, "it waits for a server that will never answer"
+    return got[0]
+
+
+# -- memory and fates ----------------------------------------------------------------------------------
+
+
+def storm(url: str, calls: int, **options: Any) -> None:
+    options = {"max_bytes": 64 * MIB, **options}
+    snapshot, rested, closed = run("storm", url=url, calls=calls, rest=1.0, options=options)
+    names = ("queued", "inflight", "acked", "handed", "failed", "dropped")
+    assert sum(snapshot[name] for name in names) == calls
+    assert sum(closed[name] for name in names) == calls
+    assert closed["failed"] == closed["left"] == snapshot["queued"] + snapshot["inflight"]
+    assert snapshot["acked"] == snapshot["failed"] == closed["queued"] == closed["inflight"] == 0
+    # Full, or nothing was shown.
+    assert snapshot["dropped"] == closed["dropped"] > 0
+    assert 63 * MIB < snapshot["bytes"] <= 64 * MIB
+    assert snapshot["grown"] <= 1.25 * 64 * MIB + 16 * MIB
+    # At rest it waits: a sender that spins takes all of it.
+    assert rested["cpu"] < 0.2 * rested["rest"]
+    print(f"{calls} calls in {snapshot['seconds']:.1f} s, peak {snapshot['grown'] / MIB:.1f} MiB over idle")
+
+
+@procfs
+def test_memory_is_bounded_and_every_event_has_one_fate(dead: Any) -> None:
+    storm(dead.url, 300_000)
+
+
+@procfs
+def test_also_when_the_sender_is_stuck_in_a_window() -> None:
+    """So many windows at once that they fill the socket, too."""
+    with KINDS["accepts and never reads"]() as server:
+        storm(server.url, 100_000, inflight=32, compression=0)
+
+
+@procfs
+@pytest.mark.long
+def test_ten_million_calls(dead: Any) -> None:
+    storm(dead.url, 10_000_000)
+
+
+@procfs
+def test_memory_is_bounded_whatever_the_sizes() -> None:
+    """Small events touch every page, then sizes that leave much of each chunk empty take their place."""
+    phases = [(100, 200), (HALF, HALF), (20, 64 * 1024), (100, 200), (HALF, HALF)]
+    options = {"max_bytes": 64 * MIB, "max_events": 10**7, "overflow": "drop_oldest"}
+    with KINDS["nobody listens"]() as server:
+        said = run("sizes", url=server.url, phases=phases, volume=150 * MIB, options=options)
+    print([round(line["grown"] / MIB) for line in said])
+    for line in said:
+        assert 63 * MIB < line["bytes"] <= 64 * MIB
+        assert line["grown"] <= 1.25 * 64 * MIB + 16 * MIB
+
+
+# -- nothing waits -------------------------------------------------------------------------------------
+
+
+def test_flush_and_close_return_in_time(dead: Any) -> None:
+    """Deadlines of an hour: whoever waited for the server would be found out."""
+    handler = logclient.Handler(dead.url, **NEVER)
+    logger = logging.getLogger("tests.dead")
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        for i in range(1000):
+            logger.warning("event %d", i)
+        client = handler.client
+        assert soon(lambda: client.flush(0.1)) == 1000
+        assert soon(lambda: client.close(0.1)) == 1000
+        assert client.stats().failed == {"closed": 1000}
+        logger.warning("too late")
+        assert client.stats().refused == 1
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_block_gives_up_in_time(dead: Any) -> None:
+    """The one overflow that may wait, waits as long as it was told."""
+    options = NEVER | {"overflow": "block", "block_timeout": 0.05, "max_events": 100}
+    with logclient.connect(dead.url, close_timeout=0.1, **options) as client:
+        sent = soon(lambda: [client.send({"n": i}) for i in range(103)])
+        assert all(sent[:100]) and sent[100:] == [0, 0, 0]
+        assert client.stats().dropped == {"overflow": 3}
+
+
+# -- and then it lives ---------------------------------------------------------------------------------
+
+
+def test_delivery_goes_on_when_the_server_comes_to_life(dead: Any) -> None:
+    """The newest events are there, in order, each once; what is missing is what was counted dropped."""
+    paces = {"connect_timeout": 0.3, "backoff_max": 0.3}
+    client = logclient.connect(dead.url, overflow="drop_oldest", max_events=5000, **paces)
+    for i in range(20_000):
+        client.send({"message": f"event {i}"})
+    poll(lambda: bool(client.stats().last_error or client.stats().inflight), "the server was never tried")
+    before = client.stats()
+    assert before.dropped == {"overflow": 15_000} and before.queued + before.inflight == 5000
+    dead.come_alive()
+    assert client.flush(PATIENCE) == 0
+    for i in range(20_000, 21_000):
+        client.send({"message": f"event {i}"})
+    assert client.flush(PATIENCE) == 0
+    after = client.stats()
+    client.close()
+    got = [seq for seq, _ in dead.got[client.producer]]
+    assert len(got) == after.acked == 6000 and got == sorted(set(got)) and got[-1] == 21_000
+    # What was on its way already when the queue was full, and then the newest.
+    assert sum(b != a + 1 for a, b in pairwise(got)) <= 1
+    assert after.dropped == before.dropped and sum(fates(after).values()) == 21_000
