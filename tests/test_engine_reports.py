@@ -17,9 +17,9 @@ import pytest
 
 import logclient
 from logclient.delivery import ledger as ledger_module
-from logclient.files import own_directory
 from logclient.delivery.report import Reporter
 from logclient.errors import LedgerError
+from logclient.files import own_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
