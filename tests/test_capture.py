@@ -200,7 +200,7 @@ class TestModes:
 
     def test_another_users_directory_is_refused(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        with pytest.raises(LedgerError, match="owned by uid"):
+        with pytest.raises(LedgerError, match="belongs to uid"):
             write(tmp_path, b"a")
         assert segments(tmp_path) == []
 
