@@ -80,6 +80,12 @@ class Client(Sender):
             pairs=config.protocol == "lumberjack" and config.version == 1,
         )
         self._bind(encoder, _slow_sender(self._engine, encoder, config))
+        if config.verify == "none":
+            self.complain(
+                "verify",
+                f"{config.redacted}: verify=none: whoever answers is believed to be the server, "
+                "and may read and change what is sent",
+            )
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
 

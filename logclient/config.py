@@ -229,6 +229,21 @@ def _directory(value: Any) -> str:
     return path
 
 
+def _path(value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f"must be a path, got {_echo(value)}")
+    return path
+
+
+def _host(value: Any) -> str:
+    """A name or an address, as in a certificate."""
+    name = value.rstrip(".") if isinstance(value, str) else ""
+    if not name or len(name) > 253 or name[0] == "." or not all(c.isalnum() or c in "._-:" for c in name):
+        raise ValueError(f"must be a host name or an address, got {_echo(value)}")
+    return name
+
+
 def _secret_text(value: Any) -> Secret:
     """A keyword's value, which may be the secret itself; see `_secret_from_url` for the URL's."""
     if isinstance(value, Secret):
@@ -264,6 +279,7 @@ def _seconds(value: float) -> str:
 
 
 _LJ = ("lumberjack",)
+_TLS = ("+tls",)
 _DAY = 86400.0
 
 _TABLE = (
@@ -307,6 +323,11 @@ _TABLE = (
            "First bound of the random wait before a new attempt to connect."),
     Option("backoff_max", "duration", _duration(0.001, _DAY), 30.0, "30s",
            "Last bound of that wait."),
+    Option("slow_min", "duration", _duration(0.001, _DAY), 30.0, "30s",
+           "First bound of the wait after a certificate or key that was not accepted; "
+           "half of it is random.", _TLS),
+    Option("slow_max", "duration", _duration(0.001, _DAY), 300.0, "5m",
+           "Last bound of that wait.", _TLS),
     Option("max_age", "duration", _optional(_duration(0.001, 365 * _DAY)), None, "none",
            "Events older than this fail as max_age; none: they are kept until sent."),
     Option("flush_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
@@ -319,8 +340,18 @@ _TABLE = (
            "The sender's pause between two looks at the queue while traffic flows."),
     Option("ledger", "directory", _optional(_directory), None, "none",
            "Directory of the ledger; see formats.md."),
+    Option("ca", "path", _optional(_path), None, "the system's",
+           "Certificates of the authorities that are trusted: a PEM file, or a directory of them.", _TLS),
+    Option("cert", "path", _optional(_path), None, "none",
+           "Our own certificate, with what leads up to its authority: a PEM file.", _TLS),
+    Option("key", "path", _optional(_path), None, "none",
+           "Its private key: a PEM file; none: it is in the file of cert.", _TLS),
     Option("tls_password", "secret", _secret_text, None, "none",
-           "Password of the client certificate's key.", ("+tls",), True),
+           "Password of that key.", _TLS, True),
+    Option("server_name", "host", _optional(_host), None, "the host of the URL",
+           "The name or address that the server's certificate must be for.", _TLS),
+    Option("verify", "choice", _choice("full", "none"), "full", "full",
+           "none: take any certificate, from whomever. For tests.", _TLS),
     Option("token", "secret", _secret_text, None, "none",
            "Credentials of the connection.", ("logux",), True),
     Option("curve_secret", "secret", _secret_text, None, "none",
@@ -363,13 +394,20 @@ class Config(NamedTuple):
     no_progress: float
     backoff_min: float
     backoff_max: float
+    slow_min: float
+    slow_max: float
     max_age: float | None
     flush_timeout: float
     close_timeout: float
     atexit_timeout: float
     nap: float
     ledger: str | None
+    ca: str | None
+    cert: str | None
+    key: str | None
     tls_password: Secret | None
+    server_name: str | None
+    verify: str
     token: Secret | None
     curve_secret: Secret | None
 
@@ -423,6 +461,12 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
     if values["backoff_min"] > values["backoff_max"]:
         raise ConfigError("backoff_min: must not be above backoff_max")
+    if values["slow_min"] > values["slow_max"]:
+        raise ConfigError("slow_min: must not be above slow_max")
+    if values["key"] is not None and values["cert"] is None:
+        raise ConfigError("key: needs cert")
+    if values["ca"] is not None and values["verify"] == "none":
+        raise ConfigError("ca: has no use with verify=none")
     if values["max_event_bytes"] > values["max_bytes"]:
         if "max_event_bytes" in given:
             raise ConfigError("max_event_bytes: must not be above max_bytes")
@@ -458,7 +502,7 @@ def _find(name: str, row: registry.Scheme) -> Option:
     if option is not None:
         if _takes(row, option):
             return option
-        if option.protocols == ("+tls",):
+        if option.protocols == _TLS:
             raise ConfigError(f"{name}: only for a scheme with TLS")
         raise ConfigError(f"{name}: not an option of {row.protocol}")
     if not (name.isascii() and name.isidentifier() and len(name) <= 40):

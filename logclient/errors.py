@@ -8,6 +8,7 @@
     │   └── EncodeTypeError (TypeError)       ... because it is of a kind that is no event
     ├── QueueFull          (BufferError)      overflow=raise, and the bounds are reached
     ├── ConnectFailed      (ConnectionError)  nobody listens, or the way there is closed
+    ├── CredentialError    (PermissionError)  one side does not accept who the other is
     ├── ProtocolError      (ValueError)       the peer broke its protocol; never the caller's fault
     ├── LedgerError        (OSError)          a ledger, capture or spool that cannot be written or read
     └── MissingExtra       (ImportError)      an optional package is not installed
@@ -23,6 +24,7 @@ from enum import IntEnum
 __all__ = [
     "ConfigError",
     "ConnectFailed",
+    "CredentialError",
     "EncodeError",
     "EncodeTypeError",
     "ExitCode",
@@ -56,6 +58,13 @@ class QueueFull(LogclientError, BufferError):
 
 class ConnectFailed(LogclientError, ConnectionError):
     """No connection to any endpoint."""
+
+
+class CredentialError(LogclientError, PermissionError):
+    """A certificate, a key or a token that one side does not accept, or a TLS version.
+
+    Somebody has to mend it, so it is said once and tried again at the slow pace.
+    """
 
 
 class ProtocolError(LogclientError, ValueError):

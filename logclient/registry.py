@@ -36,7 +36,7 @@ SCHEMES: dict[str, Scheme] = {
     "lumberjack+tls": Scheme(
         protocol="lumberjack",
         core="logclient.protocols.lumberjack:Lumberjack",
-        transport="",
+        transport="logclient.transports.tls:Tls",
         document="ecs",
         port=5044,
         tls=True,

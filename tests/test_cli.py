@@ -64,7 +64,10 @@ class TestUsage:
             (["send", "lumberjack://h:0", "x"], "port: must be a whole number from 1 to 65535"),
             (["send", "lumberjack://h?windw=5", "x"], "windw: unknown option; did you mean window?"),
             (["send", "h:5044", "x"], "URL: must begin with a scheme"),
-            (["send", "lumberjack+tls://h", "x"], "not available in this version"),
+            (
+                ["collect", "lumberjack+tls://h", "--capture", "x"],
+                "cert: needed to listen on lumberjack+tls://h",
+            ),
             (["send", "lumberjack://h", "no/such/file"], "no/such/file: No such file"),
             (["send", "lumberjack://h", "."], ".: Is a directory"),
             (["collect", "--capture", "x"], "required: URL"),

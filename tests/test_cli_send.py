@@ -324,7 +324,7 @@ class TestProcesses:
         [
             (["lumberjack://127.0.0.1:0", "--faults", "explode=every:1"], 2, "faults: 'explode' is no fault"),
             (["http://127.0.0.1:0"], 2, "scheme: 'http' is none of"),
-            (["lumberjack://127.0.0.1:0?window=5"], 2, "window: a collector takes no options"),
+            (["lumberjack://127.0.0.1:0?window=5"], 2, "window: no option of a collector"),
             (["lumberjack://me:hunter2@127.0.0.1:0"], 2, "user:password@ is not accepted"),
         ],
     )

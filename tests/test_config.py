@@ -56,7 +56,6 @@ class TestEndpoints:
             ("://host", "scheme: must be letters"),
             ("lumber jack://host", "scheme: must be letters"),
             ("http://host", "scheme: 'http' is none of lumberjack"),
-            ("lumberjack+tls://host", "lumberjack+tls is not available in this version"),
             ("lumberjack://", "host: must not be empty"),
             ("lumberjack://a,,b", "host: must not be empty"),
             ("lumberjack://:5044", "host: must not be empty"),
@@ -258,6 +257,7 @@ class TestOptions:
             ("url", "url: unknown option"),
             ("token", "token: not an option of lumberjack"),
             ("tls_password", "tls_password: only for a scheme with TLS"),
+            ("verify", "verify: only for a scheme with TLS"),
         ],
     )
     def test_unknown_options_name_the_near_one(self, name: str, says: str) -> None:
@@ -268,6 +268,10 @@ class TestOptions:
         assert message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
         assert message(URL, max_bytes=2048, max_event_bytes=4096).startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536
+        tls = URL.replace("://", "+tls://")
+        assert message(tls, slow_min=5, slow_max=1).startswith("slow_min: must not be above")
+        assert message(tls, key="key.pem") == "key: needs cert"
+        assert message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
 
     @pytest.mark.parametrize(
         ("text", "seconds"),

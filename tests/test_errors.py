@@ -21,6 +21,7 @@ from logclient import errors
         ("EncodeTypeError", TypeError),
         ("QueueFull", BufferError),
         ("ConnectFailed", ConnectionError),
+        ("CredentialError", PermissionError),
         ("ProtocolError", ValueError),
         ("LedgerError", OSError),
     ],

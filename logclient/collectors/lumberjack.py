@@ -23,12 +23,15 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -275,6 +278,7 @@ class _Connection:
         self.out = bytearray()
         self.held: _Held | None = None
         self.events = 0  # what the selector watches
+        self.writes_first = False  # TLS has something to say before it can read on
         self.doomed = False  # no more units are taken from it
         self.ended = False  # the writer has said its last word
         self.stalled = 0  # 1: silent, 2: with keep-alives
@@ -301,6 +305,8 @@ class Collector:
         check: an event that is not one JSON object in UTF-8 breaks the protocol, as with Logstash.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
+        tls: speak TLS, as this context says: see ``logclient.transports.tls.server_context``.
+            A certificate that is loaded into it later is shown to those who connect later.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -325,6 +331,7 @@ class Collector:
         check: bool = True,
         count_duplicates: bool = False,
         keep: bool = False,
+        tls: SSLContext | None = None,
     ) -> None:
         if not 0 <= port <= 65535:
             raise ConfigError(f"port: {port} must be 0 to 65535")
@@ -343,6 +350,7 @@ class Collector:
         self._decoder = Decoder()
         self._tally = _Tally() if count_duplicates else None
         self._keep = keep
+        self._tls = tls
         self._kept: list[bytes] = []
         self._fresh: list[_Fresh] = []
         # Held by the thread for a whole turn, so that whoever has got an ack finds it counted.
@@ -366,7 +374,8 @@ class Collector:
 
     @property
     def url(self) -> str:
-        return f"lumberjack://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
+        scheme = "lumberjack" if self._tls is None else "lumberjack+tls"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
 
     @property
     def counts(self) -> Counts:
@@ -570,9 +579,10 @@ class Collector:
             for key, mask in ready:
                 if key.data is not None:
                     connection: _Connection = key.data
-                    if mask & selectors.EVENT_WRITE:
+                    if mask & selectors.EVENT_WRITE and connection.out:
                         self._send(connection)
-                    if mask & selectors.EVENT_READ and connection.number in self._connections:
+                    readable = mask & selectors.EVENT_READ or connection.writes_first
+                    if readable and connection.number in self._connections:
                         self._receive(connection, now)
                 elif key.fileobj is listener:
                     self._accept(listener, now)
@@ -631,6 +641,13 @@ class Collector:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            # Reading does the handshake.
+            try:
+                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            except OSError:  # gone already
+                sock.close()
+                return
         self._count["connections"] += 1
         number = self._count["connections"]
         peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
@@ -646,7 +663,7 @@ class Collector:
         events = 0
         if not connection.doomed and not connection.ended and len(connection.out) < _OUT_MAX:
             events |= selectors.EVENT_READ
-        if connection.out:
+        if connection.out or connection.writes_first:
             events |= selectors.EVENT_WRITE
         if events == connection.events:
             return
@@ -674,7 +691,10 @@ class Collector:
 
     def _receive(self, connection: _Connection, now: float) -> None:
         try:
-            size = connection.sock.recv_into(self._buffer)
+            if self._tls is None:
+                size = connection.sock.recv_into(self._buffer)
+            else:
+                size = self._decrypt(connection)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:  # reset
@@ -705,16 +725,52 @@ class Collector:
                 self._refuse(connection, reader.error)
         self._watch(connection)
 
+    def _decrypt(self, connection: _Connection) -> int:
+        """Like ``recv_into`` of a plain socket: all the records that are there, as far as the buffer goes."""
+        import ssl
+
+        size = 0
+        connection.writes_first = False
+        try:
+            while size < len(self._buffer):
+                some = connection.sock.recv_into(self._buffer[size:])
+                size += some
+                if not some:  # the end; it is there again the next time
+                    break
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            if isinstance(error, ssl.SSLWantWriteError):
+                connection.writes_first = True
+                self._watch(connection)
+            if not size:
+                raise BlockingIOError from None
+        except ssl.SSLError as error:
+            if not size:
+                self._note(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
+                raise
+        return size
+
+    @staticmethod
+    def _encrypt(connection: _Connection) -> int:
+        import ssl
+
+        try:
+            return connection.sock.send(connection.out)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+
     def _decoded(self, unit: bytes) -> Decoded:
         return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         """It broke the protocol: what came before is answered, then the connection is closed."""
+        self._note(reason)
+        self._doom(connection, "")
+
+    def _note(self, reason: str) -> None:
         self._count["protocol_errors"] += 1
         # Bounded, whatever writers come up with.
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
-        self._doom(connection, "")
 
     def _unit(self, connection: _Connection, window: Window, now: float) -> None:
         """Capture one window, and line up its answer; or do what the faults say."""
@@ -871,7 +927,7 @@ class Collector:
 
     def _send(self, connection: _Connection) -> None:
         try:
-            sent = connection.sock.send(connection.out)
+            sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:  # reset: the writer will send again what it got no ack for

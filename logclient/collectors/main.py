@@ -9,13 +9,18 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError, ExitCode, LogclientError
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 __all__ = ["run"]
+
+_TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
 @contextmanager
@@ -35,14 +40,24 @@ def _until_told() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _tls(given: config.Config) -> SSLContext:
+    from logclient.transports.tls import server_context
+
+    if given.cert is None:
+        raise ConfigError(f"cert: needed to listen on {given.redacted}")
+    password = None if given.tls_password is None else given.tls_password.reveal()
+    return server_context(given.cert, given.key, password=password, ca=given.ca)
+
+
 def _collectors(urls: Sequence[str], **options: Any) -> list[Collector]:
     collectors = []
     for url in urls:
         given = config.parse(url, listen=True)
-        if given.given:
-            raise ConfigError(f"{min(given.given)}: a collector takes no options in its URL")
+        if given.given - _TLS:
+            raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
+        tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
-            collectors.append(Collector(host, port, count_duplicates=True, **options))
+            collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
     return collectors
 
 

@@ -11,8 +11,10 @@ States of the connection::
                         │                 │
                         └──── failed ─────┴── lost: requeue, wait (full jitter) ──> connecting
 
-A first acknowledgement resets the wait. Fatal errors of configuration or version end in ``fatal``:
-everything fails with that reason, at once and for ever.
+A first acknowledgement resets the wait. Who does not accept our credentials, or shows some that we do
+not accept, is told of once and waited for at a slower pace, each endpoint by itself: the others are
+tried as usual. Fatal errors of configuration or version end in ``fatal``: everything fails with that
+reason, at once and for ever.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from logclient.delivery.pump import Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
+from logclient.errors import CredentialError
 from logclient.protocols.core import Core, CoreEvent
 
 PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
@@ -70,6 +73,8 @@ class Limits(NamedTuple):
     no_progress: float = 300.0
     backoff_min: float = 0.1
     backoff_max: float = 30.0
+    slow_min: float = 30.0
+    slow_max: float = 300.0
     max_age: float | None = None
     atexit_timeout: float = 2.0
 
@@ -77,6 +82,15 @@ class Limits(NamedTuple):
 class Transport(Protocol):
     def connect(self, endpoint: Any, stopped: Callable[[], bool]) -> Link: ...
     def pump(self, flight: Flight, core: Core, **limits: Any) -> Pump | None: ...
+
+
+class _Slow:
+    """An endpoint with which something must be mended first."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.not_before = 0.0
+        self.said = ""
 
 
 class Engine:
@@ -163,6 +177,8 @@ class Engine:
         self._backoff = Backoff(self.limits.backoff_min, self.limits.backoff_max, random)
         self._not_before = 0.0
         self._isolation = Isolation(len(self._endpoints))
+        self._slow: dict[int, _Slow] = {}  # by the endpoint's place
+        self._tls = ""
         self._acked_progress = 0
         self._progress_before = 0
 
@@ -544,6 +560,7 @@ class Engine:
             self._acked_progress = self.pump.progress
             self._backoff.reset()
             self._moved()
+            self._slow.pop(self._endpoint % len(self._endpoints), None)
         if end not in ("until", "report", "target", "stopped"):
             self._lost(end)
         self.flight.gaps()
@@ -568,9 +585,14 @@ class Engine:
             self.handoff.wait_for_wake(min(until, self._not_before) - now)
             if time.monotonic() < self._not_before:
                 return False
+        self._skip_slow(now)
         endpoint = self._endpoints[self._endpoint % len(self._endpoints)]
         try:
             link = self._transport.connect(endpoint, lambda: self._stopping)
+        except CredentialError as error:
+            self._give_back()
+            self._refused(f"{self.url}: {_name(endpoint)}", error)
+            return False
         except OSError as error:
             if self._stopping:
                 return False
@@ -580,6 +602,7 @@ class Engine:
             return False
         self.connects += 1
         self.link = link
+        self._tls = link.tls
         self._connected_at = time.monotonic()
         self._progress_before = self.pump.progress
         self.core.connected(time.monotonic(), random)
@@ -597,17 +620,19 @@ class Engine:
         # and ended at once is a failure, or we would connect in a loop.
         used = self.pump.progress > self._progress_before or time.monotonic() - self._connected_at > 1.0
         quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
-        words, forever = self._why(end)
+        words, error, forever = self._why(end)
         flying = self.flight.flying
         self.core.connection_lost()
         self._requeue()
         at_once = self._suspect(end, *flying)
         self.flight.commit()
-        if forever is not None:
-            self.fatal = forever
+        if forever:
+            self.fatal = error
             self._complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
         elif at_once:
             self._complain(f"{self.url}: {peer}: {words}", end)
+        elif isinstance(error, CredentialError):
+            self._refused(f"{self.url}: {peer}", error)
         elif not quiet:
             self._endpoint += 1
             self._failed(f"{self.url}: {peer}: {words}", end)
@@ -655,31 +680,68 @@ class Engine:
     def _requeue(self) -> None:
         self.flight.requeue()
 
-    def _why(self, end: str) -> tuple[str, Exception | None]:
+    def _why(self, end: str) -> tuple[str, Exception | None, bool]:
+        """The words for an end, the error behind it, and whether that is for ever."""
         if end == "protocol":
             fatal = getattr(self.pump, "fatal", None)
             for event in self.core.events_received() if fatal is None else ():
                 fatal = event if hasattr(event, "forever") else fatal
             if fatal is None:
-                return "the server broke the protocol", None
-            return str(fatal.error), fatal.error if fatal.forever else None
+                return "the server broke the protocol", None, False
+            return str(fatal.error), fatal.error, fatal.forever
         if end == "error":
+            failure = getattr(self.pump, "failure", None)
+            if failure is not None:
+                return _words(failure), failure, False
             number = self.pump.errno
-            return os.strerror(number).lower() if number else "the connection broke", None
-        return {
-            "closed": "the server closed the connection before it acknowledged anything"
-            if self.pump.progress == self._progress_before
-            else "the server closed the connection before it acknowledged everything",
-            "silence": "no sign of life from the server in time",
-            "stalled": "the server lives, but acknowledges nothing",
-            "memory": "out of memory",
-        }.get(end, end), None
+            return os.strerror(number).lower() if number else "the connection broke", None, False
+        return (
+            {
+                "closed": "the server closed the connection before it acknowledged anything"
+                if self.pump.progress == self._progress_before
+                else "the server closed the connection before it acknowledged everything",
+                "silence": "no sign of life from the server in time",
+                "stalled": "the server lives, but acknowledges nothing",
+                "memory": "out of memory",
+            }.get(end, end),
+            None,
+            False,
+        )
 
     def _failed(self, text: str, kind: str) -> None:
         """Something went wrong that another attempt may mend: say so, wait, try the next endpoint."""
         delay = self._backoff.delay()
         self._not_before = time.monotonic() + delay
         self._complain(text, kind)
+
+    def _refused(self, who: str, error: CredentialError) -> None:
+        """Somebody has to mend something: say so once, and try this endpoint at the slow pace."""
+        place = self._endpoint % len(self._endpoints)
+        limits = self.limits
+        slow = self._slow.get(place)
+        if slow is None:
+            slow = self._slow[place] = _Slow(Backoff(limits.slow_min, limits.slow_max, random, 0.5))
+        delay = slow.backoff.delay()
+        slow.not_before = time.monotonic() + delay
+        self._endpoint += 1
+        # With another endpoint that may do, the usual pace; else until the first of them is due.
+        others = len(self._slow) < len(self._endpoints)
+        self._not_before = time.monotonic() + self._backoff.delay() if others else self._first_slow()
+        self.last_error = f"{who}: {error}; nothing is sent there until that is mended"
+        if slow.said != str(error):
+            slow.said = str(error)
+            self._complain(f"{self.last_error}; next try in {delay:.3g} s", f"credentials {who} {error}")
+
+    def _first_slow(self) -> float:
+        return min(slow.not_before for slow in self._slow.values())
+
+    def _skip_slow(self, now: float) -> None:
+        """Go on to the next endpoint that may be tried now."""
+        for _ in self._endpoints:
+            slow = self._slow.get(self._endpoint % len(self._endpoints))
+            if slow is None or slow.not_before <= now:
+                break
+            self._endpoint += 1
 
     def _complain(self, text: str, kind: str) -> None:
         self.last_error = text
@@ -789,6 +851,7 @@ class Engine:
             last_error=self.last_error,
             ledger_error=self.ledger.stopped if self.ledger is not None else "",
             url=self.url,
+            tls=self._tls,
             producer=self.producer.hex(),
         )
 
@@ -821,4 +884,4 @@ def _name(endpoint: Any) -> str:
 
 
 def _words(error: OSError) -> str:
-    return (error.strerror or str(error) or type(error).__name__).lower()
+    return error.strerror.lower() if error.strerror else str(error) or type(error).__name__

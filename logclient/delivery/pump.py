@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS
+from logclient.errors import CredentialError
 from logclient.protocols.core import (
     Alive,
     CloseWanted,
@@ -42,6 +43,9 @@ class Link(Protocol):
     """A connection as a pump needs it."""
 
     peer: str
+    tls: str
+    bite: int
+    """Bytes to gather for one ``send``, where each costs more than the window in it; 0: none."""
 
     def fileno(self) -> int: ...
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool: ...
@@ -99,6 +103,7 @@ class PythonPump:
         self.bytes_sent = 0
         self.progress = 0
         self.errno = 0
+        self.failure: OSError | None = None
         self.fatal: Fatal | None = None
         self.inbox: deque[CoreEvent] = deque()  # replies and what the peer sent of its own accord
         self._stopping = False
@@ -175,8 +180,13 @@ class PythonPump:
                     if end:
                         self.flight.commit()
                         return end
+        except CredentialError as error:
+            self.fatal = Fatal(error)
+            self.flight.commit()
+            return "protocol"
         except OSError as error:
             self.errno = error.errno or 0
+            self.failure = error
             self.flight.commit()
             return "error"
         except MemoryError:
@@ -209,22 +219,36 @@ class PythonPump:
                     self._last_progress = now
                 if lines and self._ledger_fd >= 0:
                     self._write_ledger(lines)
-            moved = False
-            for wire in self.core.data_to_send():
-                moved = True
-                self.bytes_sent += sum(len(b) for b in wire.buffers)
-                self._full = not link.send(wire.buffers)
-            if moved:
-                self.core.sent()
             if encoded:
                 self.windows += 1
                 self._nap_end = now + self.nap
-            if batch is None and not moved:
+            if batch is not None and self._gathers(link):
+                continue
+            if not self._move(link) and batch is None:
                 return False
+        if link.bite:
+            self._move(link)
         return not self._full
 
     def _report_due(self, now: float) -> bool:
         return self.flight.aside > 0 or now - self._last_report >= REPORT_EVERY
+
+    def _gathers(self, link: Link) -> bool:
+        """Whether another window may go into the same ``send``."""
+        if not link.bite:
+            return False
+        return sum(len(b) for wire in self.core.data_to_send() for b in wire.buffers) < link.bite
+
+    def _move(self, link: Link) -> bool:
+        """Give the link what the core has ready; whether there was anything."""
+        moved = False
+        for wire in self.core.data_to_send():
+            moved = True
+            self.bytes_sent += sum(len(b) for b in wire.buffers)
+            self._full = not link.send(wire.buffers)
+        if moved:
+            self.core.sent()
+        return moved
 
     def _due(self, now: float) -> bool:
         if now >= self._nap_end:

@@ -10,19 +10,24 @@ class Backoff:
 
     Only an acknowledgement resets it. A server that accepts connections and drops them without
     taking anything must not be courted at the fast pace for ever.
+
+    `certain` is the part of the bound that is not left to chance.
     """
 
-    def __init__(self, shortest: float, longest: float, random: Callable[[], float]) -> None:
+    def __init__(
+        self, shortest: float, longest: float, random: Callable[[], float], certain: float = 0.0
+    ) -> None:
         self.shortest = shortest
         self.longest = longest
         self.attempts = 0
         self._random = random
+        self._certain = certain
 
     def delay(self) -> float:
         """The next delay, and one attempt more."""
         bound = min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
         self.attempts += 1
-        return bound * self._random()
+        return bound * (self._certain + (1.0 - self._certain) * self._random())
 
     def reset(self) -> None:
         self.attempts = 0

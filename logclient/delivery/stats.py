@@ -48,5 +48,7 @@ class Stats(NamedTuple):
     """Why the ledger stopped, or empty: from then on it does not list what is delivered."""
     url: str
     """Redacted."""
+    tls: str
+    """What protects the newest connection: version, cipher, and whether nobody checked the certificate."""
     producer: str
     """First 20 hex digits of every id."""

@@ -1,8 +1,4 @@
-"""TCP: connect without blocking for ever, and move bytes over a non-blocking socket.
-
-TLS will wrap the link here; ``pump`` then returns None, because only a plain descriptor can be
-driven without the GIL.
-"""
+"""TCP: connect without blocking for ever, and move bytes over a non-blocking socket."""
 
 from __future__ import annotations
 
@@ -13,7 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+from logclient.errors import CredentialError
 
 Endpoint = tuple[str, int]
 
@@ -25,6 +24,12 @@ NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
 class TcpLink:
     """One connected stream socket."""
+
+    bite = 0
+    """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
+
+    tls = ""
+    """What protects it, in words."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
@@ -42,17 +47,23 @@ class TcpLink:
     def flush(self) -> bool:
         """Go on with what an earlier ``send`` could not write. OSError when the connection is gone."""
         while self._unsent:
-            try:
-                written = self._socket.send(self._unsent[0])
-            except (BlockingIOError, InterruptedError):
+            written = self._write(self._unsent[0])
+            if not written:
                 # Ours to keep: the core may reuse its buffer once it was told `sent`.
-                self._unsent = [memoryview(bytes(view)) for view in self._unsent]
+                self._unsent = [v if type(v.obj) is bytes else memoryview(bytes(v)) for v in self._unsent]
                 return False
             if written < len(self._unsent[0]):
                 self._unsent[0] = self._unsent[0][written:]
             else:
                 self._unsent.pop(0)
         return True
+
+    def _write(self, data: memoryview) -> int:
+        """How many bytes were taken; 0: it is full."""
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
 
     def receive(self) -> bytes | None:
         """What has arrived; None when there is nothing, b"" when the peer closed."""
@@ -113,25 +124,48 @@ class Tcp:
             raise OSError(f"{host!r} is no host name") from None
         for family, kind, number, _, address in found:
             deadline = time.monotonic() + self.connect_timeout
-            sock = socket.socket(family, kind, number)
+            dial = partial(self._dial, family, kind, number, address, stopped, deadline)
             try:
-                sock.setblocking(False)
-                error = sock.connect_ex(address)
-                if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-                    raise OSError(error, _words(error))
-                self._finish(sock, stopped, deadline)
-                if sock.getsockname() == sock.getpeername():
-                    # Nobody listens on a port that the system gave to this very socket.
-                    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if NO_SIGPIPE:
-                    sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
-                return TcpLink(sock, f"{host}:{port}")
-            except OSError as error_:
-                sock.close()
-                failure = error_
+                return self._link(dial, name, f"{host}:{port}", stopped, deadline)
+            except OSError as error:
+                # Of several, the one that somebody has to mend.
+                if not isinstance(failure, CredentialError):
+                    failure = error
         raise failure or OSError(f"{host} has no address")
+
+    def _link(
+        self,
+        dial: Callable[[], socket.socket],
+        name: bytes,
+        peer: str,
+        stopped: Callable[[], bool],
+        deadline: float,
+    ) -> TcpLink:
+        """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
+        return TcpLink(dial(), peer)
+
+    @classmethod
+    def _dial(
+        cls, family: int, kind: int, number: int, address: Any, stopped: Callable[[], bool], deadline: float
+    ) -> socket.socket:
+        sock = socket.socket(family, kind, number)
+        try:
+            sock.setblocking(False)
+            error = sock.connect_ex(address)
+            if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                raise OSError(error, _words(error))
+            cls._finish(sock, stopped, deadline)
+            if sock.getsockname() == sock.getpeername():
+                # Nobody listens on a port that the system gave to this very socket.
+                raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if NO_SIGPIPE:
+                sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
+            return sock
+        except BaseException:
+            sock.close()
+            raise
 
     @staticmethod
     def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -> None:

@@ -209,6 +209,8 @@ class MemoryLink:
     """A connection without a socket; ``send`` is the server's ``feed``."""
 
     peer = "test:1"
+    tls = ""
+    bite = 0
 
     def __init__(self, server: MemoryServer) -> None:
         self._in: deque[bytes] = deque()
