@@ -18,9 +18,11 @@ from logclient import config, registry
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
 
 if TYPE_CHECKING:
-    from logclient.client import Client
+    from logging import LogRecord
 
-__all__ = ["Progress", "main"]
+    from logclient.client import Client, Stats
+
+__all__ = ["Complaints", "Progress", "main"]
 
 _PROGRESS_S = 0.25  # between two looks at the client, and two progress lines on a terminal
 _SHOWN_REFUSALS = 10  # lines named on stderr; the rest is counted
@@ -199,6 +201,13 @@ def _parser() -> argparse.ArgumentParser:
         )
     verify.add_argument("--master", metavar="URL", help="Spark master (local[*])")
 
+    ping = command("ping", _ping, "ask servers whether they are there and speak the protocol")
+    ping.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
+    ping.add_argument("--count", type=positive, default=1, metavar="N", help="round trips to measure (1)")
+    ping.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for each answer (5s)")
+    ping.add_argument("--event", action="store_true", help="send one event too, and wait for its ack")
+    ping.add_argument("--json", action="store_true", help="print what was found as JSON, an endpoint a line")
+
     decode = command("decode", _decode, "show captured bytes as frames, and what is wrong with them")
     decode.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
     decode.add_argument(
@@ -237,6 +246,12 @@ def _collect(arguments: argparse.Namespace) -> int:
     )
 
 
+def _ping(arguments: argparse.Namespace) -> int:
+    from logclient import ping
+
+    return ping.run(arguments)
+
+
 def _decode(arguments: argparse.Namespace) -> int:
     from logclient import decode
 
@@ -260,6 +275,9 @@ def _send(arguments: argparse.Namespace) -> int:
     from logclient.client import connect
 
     options: dict[str, Any] = {"ledger": arguments.ledger}
+    if "connect_timeout" not in given.given:
+        # An attempt must end before we give up, or nobody could say why.
+        options["connect_timeout"] = min(given.connect_timeout, arguments.timeout / 2)
     if "overflow" not in given.given:
         # Lines can wait. The limit is a safety net: the main thread gives up first.
         options.update(overflow="block", block_timeout=arguments.timeout + 60.0)
@@ -293,42 +311,59 @@ class _Shipment:
     def run(self, redacted: str) -> int:
         feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
         stalled = interrupted = False
-        try:
-            feeder.start()
-            stalled = not self._watch(feeder)
-        except KeyboardInterrupt:
-            interrupted = True
-        self.stop.set()
-        self.client.close(timeout=0.0 if stalled else 5.0)
-        stats = self.client.stats()
+        with Complaints() as complaints:
+            try:
+                feeder.start()
+                stalled = not self._watch(feeder, complaints)
+            except KeyboardInterrupt:
+                interrupted = True
+            self.stop.set()
+            before = self.client.stats()
+            self.client.close(timeout=0.0 if stalled else 5.0)
+            stats = self.client.stats()
+            if not stalled:
+                complaints.show()
         if self.error is not None:
             raise self.error
         failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
         code = ExitCode.OK
         if failed or dropped or self.refused or interrupted or stats.queued or stats.inflight:
             code = ExitCode.BROKEN
-        if stalled and not stats.connects:
+        if stalled and not stats.acked and not stats.handed:
             code = ExitCode.UNREACHABLE
         self._report(redacted, stats, code)
+        if stats.ledger_error:
+            print(f"logclient: the ledger stopped: {stats.ledger_error}", file=sys.stderr)
         if stalled:
-            why = "no progress" if stats.connects else "nothing could be reached"
-            last = stats.last_error.removeprefix(f"{redacted}: ")
-            last = f": {last}" if last else ""
-            print(f"logclient: {redacted}: {why} for {self.timeout:g}s{last}", file=sys.stderr)
+            print(f"logclient: {redacted}: {self._why(redacted, before)}", file=sys.stderr)
         elif interrupted:
             print("logclient: interrupted", file=sys.stderr)
         return code
 
-    def _watch(self, feeder: threading.Thread) -> bool:
+    def _why(self, redacted: str, stats: Stats) -> str:
+        """Why nothing moved any more."""
+        if not stats.connects:
+            said = "nothing could be reached"
+        elif not stats.acked and not stats.handed:
+            said = "connected, but nothing was acknowledged"
+        else:
+            said = "no progress"
+        last = stats.last_error.removeprefix(f"{redacted}: ")
+        if not last and not stats.connects:
+            last = "no answer to the name look-up"
+        return f"{said} for {self.timeout:g}s{last and f': {last}'}"
+
+    def _watch(self, feeder: threading.Thread, complaints: Complaints) -> bool:
         """Wait until everything has its fate; False when nothing moved for the timeout."""
         progress = Progress()
-        moved, since = -1, time.monotonic()
+        moved, taken, since = 0, 0, time.monotonic()
         while True:
+            patience = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
             if feeder.is_alive():
-                feeder.join(_PROGRESS_S)
+                feeder.join(patience)
                 left = -1
             else:
-                left = self.client.flush(timeout=_PROGRESS_S)
+                left = self.client.flush(timeout=patience)
             stats = self.client.stats()
             settled = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
             now = time.monotonic()
@@ -336,7 +371,12 @@ class _Shipment:
             # Nothing to wait for (a slow input, a low rate) is no lack of progress.
             if settled != moved or not waiting:
                 moved, since = settled, now
-            progress.show(f"sent {self.sent}, acked {stats.acked}, waiting {waiting}")
+            if complaints.kept and stats.acked + stats.handed > taken:
+                progress.done()
+                complaints.show()  # it went on; what does not go on is said once, at the end
+            taken = stats.acked + stats.handed
+            text = f"sent {self.sent}, acked {stats.acked}, waiting {waiting}"
+            progress.show(f"{text}; {complaints.kept[-1]}" if complaints.kept else text)
             if left == 0 and not feeder.is_alive():
                 progress.done()
                 return True
@@ -475,16 +515,47 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes]]:
             raw = file.readline(longest)
 
 
+class Complaints:
+    """While entered, what a client complains of is kept, not printed: the command says it itself."""
+
+    def __init__(self) -> None:
+        import logging
+
+        self.handler = logging.Handler()
+        self.handler.emit = self._keep  # type: ignore[method-assign]
+        self.logger = logging.getLogger("logclient")
+        self.kept: list[str] = []
+
+    def __enter__(self) -> Complaints:
+        self.logger.addHandler(self.handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.removeHandler(self.handler)
+
+    def _keep(self, record: LogRecord) -> None:
+        self.kept.append(record.getMessage())
+
+    def show(self) -> None:
+        """Print them after all."""
+        for text in self.kept:
+            print(f"logclient: {text}", file=sys.stderr, flush=True)
+        self.kept.clear()
+
+
 class Progress:
     """A line on stderr: rewritten on a terminal, now and then where there is none."""
 
     def __init__(self) -> None:
-        self.terminal = sys.stderr.isatty()
+        self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self.last = time.monotonic()
         self.width = 0
 
     def show(self, text: str) -> None:
         if self.terminal:
+            import shutil
+
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
             print("\r" + text.ljust(self.width), end="", file=sys.stderr, flush=True)
             self.width = len(text)
         elif time.monotonic() - self.last >= _PROGRESS_LINE_S:
@@ -492,7 +563,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def done(self) -> None:
-        """Clear the line: what became of it all is said next."""
+        """Before anything else is said, and at the end."""
         if self.width:
             print("\r" + " " * self.width + "\r", end="", file=sys.stderr, flush=True)
             self.width = 0

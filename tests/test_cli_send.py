@@ -204,16 +204,16 @@ class TestWhatGoesWrong:
         assert result_code == 3
         assert json.loads(capsys.readouterr().out)["sent"] < 5000
 
-    def test_a_server_that_never_answers_is_exit_1(
+    def test_a_server_that_never_answers_is_exit_3(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
         file.write_text("a\n")
         with Collector(faults="stall=every:1") as server:
-            assert cli.main(["send", server.url, str(file), "--timeout", "300ms", "--json"]) == 1
+            assert cli.main(["send", server.url, str(file), "--timeout", "300ms", "--json"]) == 3
         out, err = capsys.readouterr()
         assert json.loads(out)["connects"] == 1
-        assert "no progress for 0.3s" in err
+        assert "connected, but nothing was acknowledged for 0.3s" in err
 
     def test_overflow_of_the_url_is_respected(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -58,6 +58,7 @@ __all__ = [
     "MAX_WINDOW",
     "Lumberjack",
     "Options",
+    "Probe",
     "Reader",
     "Window",
     "decode_acks",
@@ -252,6 +253,41 @@ def pair_block(fields: Mapping[str, str]) -> bytes:
         data = text.encode("utf-8", "replace")
         parts += [len(data).to_bytes(4, "big"), data]
     return b"".join(parts)
+
+
+# -- whether a reader is there
+
+
+class Probe:
+    """Questions that a Lumberjack reader answers, and of which no event can come.
+
+    First an empty window. Logstash acknowledges it at once, with 0; go-lumber's server takes it without a
+    word, and there is nothing but events that it does answer. So before silence is called silence the head
+    of another window is sent, with nothing in it either: its number ends in line feeds, and for those an
+    HTTP server waits before it complains.
+    """
+
+    silence = "it may be one that answers to events only, as go-lumber's does: --event would tell"
+
+    def __init__(self, config: Any) -> None:
+        self._version = str(config.version).encode()
+        self._data = b""
+
+    def ask(self) -> list[bytes]:
+        """What to send; may be asked again after an answer."""
+        self._data = b""
+        return [self._version + b"W\0\0\0\0"]
+
+    def insist(self) -> list[bytes]:
+        """What to send when nothing was answered for a while."""
+        return [self._version + b"W\0\0\n\n"]
+
+    def receive_data(self, data: bytes) -> bool | None:
+        """True: answered as Lumberjack does; False: as it never does; None: not yet."""
+        self._data = (self._data + data)[:6]
+        if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
+            return False
+        return True if len(self._data) == 6 else None
 
 
 # -- what travelled, for people

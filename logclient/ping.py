@@ -1,0 +1,261 @@
+"""``logclient ping``: is it there, does it speak the protocol, how far is it, who does it say it is.
+
+Each endpoint is asked by a thread of its own, with the ``Probe`` of the protocol over a link of the
+transport. A probe puts no event into anybody's index; ``--event`` does, through a client like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from typing import Any
+
+from logclient import config, registry
+from logclient.cli import Complaints
+from logclient.errors import ExitCode
+from logclient.protocols.readable import escape, shown
+
+__all__ = ["run"]
+
+_GRACE_S = 1.0  # a connection attempt looks at the clock now and then
+
+# How others begin to speak. What they say is shown too.
+_OTHERS = (
+    (b"http/", "an HTTP server"),
+    (b"<html", "an HTTP server"),
+    (b"<!doctype html", "an HTTP server"),
+    (b"\x15\x03", "a TLS server"),
+    (b"ssh-", "an SSH server"),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line for each endpoint; `UNREACHABLE` unless all of them answer as they should."""
+    given = config.parse(arguments.url)
+    timeout: float = arguments.timeout
+    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None)
+    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    calls = [_Call(given, endpoint, transport, arguments) for endpoint in given.endpoints]
+    threads = [threading.Thread(target=call.run, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout + _GRACE_S
+    code = ExitCode.OK
+    with Complaints():  # what they say is in the line
+        for call, thread in zip(calls, threads, strict=True):
+            thread.join(max(0.0, end - time.monotonic()))
+            if call.connecting:  # in a name look-up, which nobody can stop: leave it to itself
+                call = _Call(given, call.endpoint, transport, arguments)
+                call.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
+            else:
+                thread.join()
+            print(json.dumps(call.fields()) if arguments.json else escape(call.line()), flush=True)
+            if call.status != "ok":
+                code = ExitCode.UNREACHABLE
+    return code
+
+
+class _Call:
+    """One endpoint, and what is known of it.
+
+    ``status``: ``unreachable`` (no connection), ``broken`` (the connection ended, before or instead of an
+    answer), ``foreign`` (it speaks something else), ``silent`` (nothing came back), ``ok``.
+    """
+
+    def __init__(
+        self, given: config.Config, endpoint: config.Endpoint, transport: Any, arguments: argparse.Namespace
+    ) -> None:
+        self.given = given
+        self.endpoint = endpoint
+        self.transport = transport
+        self.timeout: float = arguments.timeout
+        self.count: int = arguments.count
+        self.event: bool = arguments.event
+        self.connecting = True
+        self.status = "unreachable"
+        self.words = ""
+        self.connect_s: float | None = None
+        self.round_trips_s: list[float] = []
+        self.event_s: float | None = None
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        host, port = self.endpoint
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def run(self) -> None:
+        begun = time.monotonic()
+        try:
+            link = self.transport.connect(self.endpoint, lambda: time.monotonic() > begun + self.timeout)
+            self.connect_s = time.monotonic() - begun
+        except InterruptedError:
+            self.words = f"cannot connect: no answer in {self.timeout:g} s"
+            return
+        except OSError as error:
+            self.words = f"cannot connect: {_why(error)}"
+            return
+        finally:
+            self.connecting = False
+        try:
+            self._ask(link)
+        except OSError as error:
+            self._broken(_why(error))
+        finally:
+            link.close()
+        if self.event and self.status in ("ok", "silent"):
+            self._send()
+
+    def _ask(self, link: Any) -> None:
+        self.facts = link.facts() if hasattr(link, "facts") else {}
+        probe = registry.beside(self.given.protocol, "Probe")(self.given)
+        for _ in range(self.count):
+            begun = time.monotonic()
+            link.send(probe.ask())
+            if not self._heard(link, probe, begun):
+                return
+            self.round_trips_s.append(time.monotonic() - begun)
+        self.status = "ok"
+
+    def _heard(self, link: Any, probe: Any, begun: float) -> bool:
+        """Wait for the answer; False when another status was found."""
+        insisted = False
+        while True:
+            waited = time.monotonic() - begun
+            if waited >= self.timeout:
+                self.status = "silent"
+                self.words = f"then silence for {self.timeout:g} s: {probe.silence}"
+                return False
+            if not insisted and waited >= self.timeout / 2:
+                insisted = True
+                link.send(probe.insist())
+            link.wait(-1, min(self.timeout - waited, 0.05), False)
+            data = link.receive()
+            if data is None:
+                continue
+            if not data:
+                self._broken("it closed the connection")
+                return False
+            answered: bool | None = probe.receive_data(data)
+            if answered is None:
+                continue
+            if not answered:
+                self.status = "foreign"
+                who = next(
+                    (who for begin, who in _OTHERS if data.lower().startswith(begin)), "something else"
+                )
+                self.words = f"but {who} answers: {shown(data, 60)}"
+            return answered
+
+    def _broken(self, why: str) -> None:
+        self.status = "broken"
+        self.words = f"then {why}, without an answer"
+        if not self.given.tls and self._is_tls():
+            self.status = "foreign"
+            self.words = "but a TLS server answers"
+
+    def _is_tls(self) -> bool:
+        """Whether a handshake gets anywhere: most TLS servers hang up on what is none, without a word."""
+        import socket
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        try:
+            with socket.create_connection(self.endpoint, self.timeout) as plain:
+                context.wrap_socket(plain).close()
+        except ssl.SSLError as error:
+            return "_ALERT_" in (error.reason or "")  # it refuses, in TLS
+        except OSError:
+            return False
+        return True
+
+    def _send(self) -> None:
+        """One event through a client, marked as what it is."""
+        from socket import gethostname
+
+        from logclient.client import Client
+
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+        event = {
+            "@timestamp": stamp,
+            "message": f"logclient ping from {gethostname()}",
+            "tags": "logclient-ping",
+        }
+        begun = time.monotonic()
+        client = Client(self.given._replace(endpoints=(self.endpoint,)))
+        try:
+            outcome = client.submit(event).result(self.timeout)
+            taken = time.monotonic() - begun
+            why = client.stats().last_error.removeprefix(f"{self.given.redacted}: ")
+        finally:
+            client.close(timeout=0.0)
+        if outcome is not None and outcome.status in ("acked", "handed"):
+            self.event_s = taken
+            self.status, self.words = "ok", ""
+            return
+        if outcome is not None:
+            why = f"{outcome.status}, {outcome.reason}"
+        self.status = "silent"
+        self.words = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
+
+    # -- what was found
+
+    def line(self) -> str:
+        parts = []
+        if self.connect_s is not None:
+            parts.append(f"connected in {_ms(self.connect_s)}")
+        if self.facts:
+            parts.append(_identity(self.facts))
+        if self.round_trips_s and self.status != "foreign":
+            trips = sorted(self.round_trips_s)
+            if self.count == 1:
+                words = _ms(trips[0])
+            else:
+                middle = trips[len(trips) // 2]
+                words = f"{_ms(trips[0])} to {_ms(trips[-1])}, median {_ms(middle)} of {len(trips)}"
+            parts.append(f"{self.given.protocol} answers in {words}")
+        if self.event_s is not None:
+            parts.append(f"an event was acknowledged in {_ms(self.event_s)}")
+        if self.words:
+            parts.append(self.words)
+        return f"{self.name}: {', '.join(parts)}"
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "endpoint": self.name,
+            "protocol": self.given.protocol,
+            "status": self.status,
+            "why": self.words,
+            "connect_ms": _rounded(self.connect_s),
+            "round_trip_ms": [_rounded(trip) for trip in self.round_trips_s],
+            "event_ms": _rounded(self.event_s),
+            "tls": self.facts or None,
+        }
+
+
+def _identity(facts: dict[str, Any]) -> str:
+    """TLS facts in words."""
+    words = f"{facts.get('version')} {facts.get('cipher')}"
+    if facts.get("not_after"):
+        days = facts["days_left"]
+        words += f", certificate of {facts['subject']} from {facts['issuer']} until {facts['not_after']}"
+        words += f" ({days} day{'s'[: days != 1]} left)"
+    return words if facts.get("verified", True) else f"{words}, certificate not verified"
+
+
+def _why(error: OSError) -> str:
+    text = str(error.strerror or error or type(error).__name__)
+    return text[:1].lower() + text[1:] if error.strerror else text
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

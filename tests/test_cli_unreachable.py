@@ -1,0 +1,293 @@
+"""``send`` and ``ping`` where there is nobody, nobody who listens, or somebody else."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import select
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from logclient import cli
+from logclient.collectors.lumberjack import Collector
+from tests import shared
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A server on a free port; `answer` has each connection in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as open_ones:
+        end = threading.Event()
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                if end.is_set():
+                    sock.close()
+                    return
+                open_ones.enter_context(sock)
+                threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        end.set()
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+
+
+@contextmanager
+def dead() -> Iterator[int]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
+
+
+@contextmanager
+def black_hole() -> Iterator[int]:
+    """A listener whose backlog is full: the system answers no further attempt."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(20):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+            if not select.select([], [sock], [], 0.3)[1]:
+                yield listener.getsockname()[1]
+                return
+        shared.missing("this system's backlog is never full")
+
+
+def never_reads() -> AbstractContextManager[int]:
+    return answering(lambda sock: None)
+
+
+def closes() -> AbstractContextManager[int]:
+    return answering(lambda sock: (sock.recv(65536), sock.close()))
+
+
+def banner() -> AbstractContextManager[int]:
+    return answering(lambda sock: sock.sendall(b"SSH-2.0-\x1b[31mserver\r\n"))
+
+
+def takes_one_byte_at_a_time(sock: socket.socket) -> None:
+    for byte in b"2A\0\0\0\0":
+        sock.sendall(bytes([byte]))
+
+
+@contextmanager
+def web() -> Iterator[int]:
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@contextmanager
+def tls(tmp_path: Path) -> Iterator[int]:
+    trustme = shared.need("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+
+    def shake(sock: socket.socket) -> None:
+        try:
+            context.wrap_socket(sock, server_side=True).close()
+        except OSError:
+            pass
+
+    with answering(shake) as port:
+        yield port
+
+
+def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "logclient", *arguments],
+        input=stdin.decode(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class TestSend:
+    """Exit 3, one line that names what and why, whatever the place is."""
+
+    def refused(self, url: str, stdin: bytes = b"a line\n") -> str:
+        done = command("send", url, "--timeout", "800ms", stdin=stdin)
+        assert done.returncode == 3, done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout.startswith("sent ")
+        assert "acked 0" in done.stdout
+        return done.stderr
+
+    @pytest.mark.parametrize("stdin", [b"a line\n", b"x" * 1000 + b"\n" + b"y\n" * 100_000])
+    def test_dead_port(self, stdin: bytes) -> None:
+        with dead() as port:
+            said = self.refused(f"lumberjack://127.0.0.1:{port}", stdin)
+        assert said == (
+            f"logclient: lumberjack://127.0.0.1:{port}: nothing could be reached for 0.8s: "
+            f"cannot connect to 127.0.0.1:{port}: connection refused\n"
+        )
+
+    def test_black_hole(self) -> None:
+        with black_hole() as port:
+            said = self.refused(f"lumberjack://127.0.0.1:{port}")
+        assert "nothing could be reached for 0.8s: cannot connect to" in said
+        assert "no answer to the connection attempt in time" in said
+
+    def test_accepts_and_never_reads(self) -> None:
+        with never_reads() as port:
+            said = self.refused(f"lumberjack://127.0.0.1:{port}?compression=0", (b"x" * 6000 + b"\n") * 2000)
+        assert said.endswith("connected, but nothing was acknowledged for 0.8s\n")
+
+    def test_closes_at_once(self) -> None:
+        with closes() as port:
+            said = self.refused(f"lumberjack://127.0.0.1:{port}")
+        assert "connected, but nothing was acknowledged for 0.8s: 127.0.0.1" in said
+
+    def test_somebody_else(self) -> None:
+        with banner() as port:
+            said = self.refused(f"lumberjack://127.0.0.1:{port}")
+        assert "expected an ack frame" in said
+        assert "\x1b" not in said
+
+    def test_a_name_that_nobody_knows(self) -> None:
+        said = self.refused("lumberjack://nosuch.invalid")
+        assert "nothing could be reached for 0.8s: cannot connect to nosuch.invalid:5044: " in said
+
+    def test_of_several_endpoints_one_that_works_is_enough(self, tmp_path: Path) -> None:
+        with dead() as port, Collector() as server:
+            url = f"lumberjack://127.0.0.1:{port},127.0.0.1:{server.port}?backoff_min=10ms&backoff_max=50ms"
+            done = command("send", url, stdin=b"a\n")
+        assert done.returncode == 0
+        assert "acked 1" in done.stdout
+        # It went on, so what happened on the way is told, once.
+        assert done.stderr.count("\n") == 1
+        assert "connection refused" in done.stderr
+
+    def test_a_server_that_dies_in_the_middle_is_exit_1(self, tmp_path: Path) -> None:
+        with Collector(faults="stall=every:2") as server:
+            url = f"{server.url}?window=1&compression=0"
+            done = command("send", url, "--timeout", "500ms", stdin=b"a\nb\nc\n")
+        assert done.returncode == 1
+        assert "acked 1" in done.stdout
+        assert "no progress for 0.5s" in done.stderr.splitlines()[-1]
+
+
+class TestPing:
+    def ping(self, *arguments: str, code: int = 0) -> str:
+        done = command("ping", *arguments)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert done.stderr == ""
+        return done.stdout
+
+    def test_a_server_of_ours(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector(keep=True) as server:
+            said = self.ping(server.url)
+            assert said.startswith(f"127.0.0.1:{server.port}: connected in ")
+            assert ", lumberjack answers in " in said
+            assert "median" in self.ping(f"{server.url}?version=1", "--count", "5")
+            assert cli.main(["ping", server.url, "--count", "3", "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert (found["status"], found["why"], found["event_ms"]) == ("ok", "", None)
+            assert len(found["round_trip_ms"]) == 3
+            assert server.counts.events == 0
+            assert server.counts.protocol_errors == 0
+
+    def test_an_event_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector(keep=True) as server:
+            assert ", an event was acknowledged in " in self.ping(server.url, "--event")
+            (event,) = server.events(1)
+        assert event["message"].startswith("logclient ping from ")
+        assert event["tags"] == "logclient-ping"
+        assert event["@timestamp"].endswith("Z")
+
+    def test_each_endpoint_has_its_line_and_all_must_do(self, tmp_path: Path) -> None:
+        with (
+            Collector() as server,
+            dead() as nobody,
+            black_hole() as hole,
+            never_reads() as silent,
+            closes() as closing,
+            banner() as other,
+            web() as page,
+            tls(tmp_path) as secure,
+            answering(takes_one_byte_at_a_time) as slow,
+        ):
+            ports = [server.port, nobody, hole, silent, closing, other, page, secure, slow]
+            url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports) + ",nosuch.invalid"
+            lines = self.ping(url, "--timeout", "1s", code=3).splitlines()
+        assert len(lines) == len(ports) + 1
+        for line, says in zip(
+            lines,
+            [
+                "lumberjack answers in",
+                ": cannot connect: connection refused",
+                ": cannot connect: no answer",
+                "then silence for 1 s: it may be one that answers to events only",
+                "then it closed the connection, without an answer",
+                r"but an SSH server answers: SSH-2.0-\x1b[31mserver\x0d\x0a",
+                "but an HTTP server answers: ",
+                "but a TLS server answers",
+                "lumberjack answers in",
+                "nosuch.invalid:5044: cannot connect: ",
+            ],
+            strict=True,
+        ):
+            assert says in line
+            assert line.isprintable()
+
+    def test_json_of_what_does_not_answer(self) -> None:
+        with dead() as nobody, never_reads() as silent, closes() as closing, web() as page:
+            url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in (nobody, silent, closing, page))
+            said = self.ping(url, "--timeout", "500ms", "--json", code=3)
+        found = [json.loads(line) for line in said.splitlines()]
+        assert [one["status"] for one in found] == ["unreachable", "silent", "broken", "foreign"]
+        assert [one["connect_ms"] is None for one in found] == [True, False, False, False]
+        assert all(one["why"] and one["tls"] is None for one in found)
+
+    def test_an_event_that_is_not_acknowledged(self) -> None:
+        with never_reads() as port:
+            said = self.ping(f"lumberjack://127.0.0.1:{port}", "--event", "--timeout", "400ms", code=3)
+        assert "an event was not acknowledged in 0.4 s" in said
+
+    def test_silence_that_an_event_breaks(self) -> None:
+        """A server that answers to events only, as go-lumber's does."""
+
+        def serve(sock: socket.socket) -> None:
+            while data := sock.recv(65536):
+                if b"C" in data or b"J" in data:
+                    sock.sendall(b"2A\0\0\0\1")
+
+        with answering(serve) as port:
+            url = f"lumberjack://127.0.0.1:{port}"
+            assert "then silence" in self.ping(url, "--timeout", "400ms", code=3)
+            assert "an event was acknowledged" in self.ping(url, "--timeout", "400ms", "--event")
+
+    def test_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for arguments, says in (
+            (["ping"], "required: URL"),
+            (["ping", "http://h"], "scheme: 'http' is none of"),
+            (["ping", "lumberjack://h", "--count", "0"], "--count: must be a whole number from 1"),
+            (["ping", "lumberjack://h", "--timeout", "x"], "--timeout: must be a duration"),
+        ):
+            assert cli.main(arguments) == 2
+            assert says in capsys.readouterr().err
