@@ -620,6 +620,7 @@ def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
 def test_json_is_documented() -> None:
     text = (shared.ROOT / "docs" / "verify.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
+    fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
     for field in [*fields, *verdicts.Latency._fields, *verdicts.Gap._fields]:
         assert f"`{field}`" in text, field
 

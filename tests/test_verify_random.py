@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import shared
-from tests.verify_histories import World, differences
+from tests.verify_histories import World, differences, overview_differences
 
 shared.need("numpy")
 shared.need("pyarrow")
@@ -35,7 +35,7 @@ def check(world: World, verdict: Any, out: Path) -> None:
         word: {event for event in events if event[0] in expected.counts}
         for word, events in inprocess.found(out).items()
     }
-    wrong = differences(expected, verdict, found)
+    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
     # Each sequence is exactly one thing; what lies beyond all sequences comes on top.
     for x in verdict.producers:

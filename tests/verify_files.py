@@ -98,8 +98,8 @@ def outcome_line(status: str, seqs: Iterable[int], reason: str = "") -> dict[str
     return {"t": "outcome", "at_us": 5, "status": status, "reason": reason, "seqs": ranges(seqs)}
 
 
-def dropped_line(seqs: Iterable[int]) -> dict[str, Any]:
-    return {"t": "dropped", "at_us": 5, "reason": "overflow", "seqs": ranges(seqs)}
+def dropped_line(seqs: Iterable[int], at_us: int = 5) -> dict[str, Any]:
+    return {"t": "dropped", "at_us": at_us, "reason": "overflow", "seqs": ranges(seqs)}
 
 
 def close_line(

@@ -57,6 +57,7 @@ class History:
         fates: dict[int, str] = {}
         lines: list[dict[str, Any] | None] = []
         todo: list[int] = []
+        began, pace = rng.randint(0, 2_000_000), rng.choice((0, 10, 1_000, 40_000))
         for seq in range(1, n + 1):
             if rng.random() < unlisted:
                 fates[seq] = rng.choice(("dropped", "dropped", "failed", ""))
@@ -75,7 +76,7 @@ class History:
             size = rng.randint(1, 9)
             piece, todo = todo[:size], todo[size:]
             lines.append(
-                files.batch_line([(s, 1_000_000 + 10 * s, files.xxh64(self.bodies[s])) for s in piece])
+                files.batch_line([(s, began + pace * s, files.xxh64(self.bodies[s])) for s in piece])
             )
             with_user = [(s, self.user_ids[s]) for s in piece if s in self.user_ids]
             if with_user:
@@ -89,7 +90,11 @@ class History:
             cut = rng.randint(0, len(seqs))
             for some in (seqs[:cut], seqs[cut:]):
                 if some:
-                    line = files.dropped_line(some) if fate == "dropped" else files.outcome_line(fate, some)
+                    line = (
+                        files.dropped_line(some, began)
+                        if fate == "dropped"
+                        else files.outcome_line(fate, some)
+                    )
                     lines.insert(rng.randint(0, len(lines)), line)
         if fates and rng.random() < 0.05:  # two words for one event: the stronger one holds
             lines.append(files.outcome_line("failed", rng.sample(sorted(fates), 1)))
@@ -232,14 +237,18 @@ class World:
             for number, lines in history.raw_parts.items():
                 files.write_part(ledger, history.producer, number, lines)
         for listener in LISTENERS:
-            mine = [sent.raw for sent in self.merged if sent.listener == listener]
+            mine = [i for i, sent in enumerate(self.merged) if sent.listener == listener]
             units: list[tuple[bytes, int, int]] = []
-            at = 2_000_000
+            at = 1_500_000
             while mine:
                 size = rng.choice((1, 1, 2, 5, 20))
                 piece, mine = mine[:size], mine[size:]
-                at += rng.randint(0, 50)
-                units.append((files.window(piece, compress=rng.random() < 0.3), 0, at))
+                at += rng.choice((1, 50, 5_000))
+                for i in piece:
+                    sent = self.merged[i]
+                    self.merged[i] = sent._replace(arrival=sent.arrival._replace(received_us=at))
+                raws = [self.merged[i].raw for i in piece]
+                units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
                 units.append((b"2A\0\0\0\1", 1, at))
             files.write_segments(
                 capture,
@@ -251,6 +260,7 @@ class World:
         return ledger, capture
 
     def expected(self) -> Result:
+        """After `write`, which says when units arrived."""
         ledgers = {history.producer: history.parts for history in self.histories}
         doubtful = ["lumberjack"] if self.unclosed else []
         return judge(ledgers, [sent.arrival for sent in self.merged], doubtful)
@@ -289,4 +299,77 @@ def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, 
             more = sorted(found.get(word, set()) - expected.ids.get(word, set()))[:3]
             less = sorted(expected.ids.get(word, set()) - found.get(word, set()))[:3]
             out.append(f"ids of {word}: too many {more}, too few {less}")
+    return out
+
+
+def overview_differences(expected: Result, verdict: Any) -> list[str]:
+    """Where the sums over time and over the sequences differ from the oracle's single events."""
+    out = []
+    when = {
+        (producer, seq): created
+        for producer, mine in expected.facts.items()
+        for seq, created in mine.created.items()
+    }
+    noted = [row for mine in expected.facts.values() for row in mine.noted]
+    times = [*when.values(), *(at for at, _ in noted)]
+    timeline = verdict.timeline
+    if not times:
+        return [] if timeline is None else ["a timeline of nothing"]
+    start, width, n = timeline.start_us, timeline.width_us, len(timeline.events)
+    if not (n <= 240 and start <= min(times) < start + width and start + (n - 1) * width <= max(times)):
+        out.append(f"{n} steps of {width} from {start} for {min(times)} to {max(times)}")
+    wanted: dict[str, list[int]] = {
+        word: [0] * n for word in timeline._fields if word not in ("start_us", "width_us", "latency")
+    }
+    for at, count in noted:
+        wanted["dropped"][(at - start) // width] += count
+    for word, events in expected.ids.items():
+        if word == "dropped":
+            continue
+        for event in events:
+            if event in when:  # what was never listed has no time
+                step = (when[event] - start) // width
+                if word not in ("duplicated", "reordered"):
+                    wanted["events"][step] += 1
+                if word != "ok":
+                    wanted[word][step] += expected.copies[event] if word == "duplicated" else 1
+    for word, numbers in wanted.items():
+        if getattr(timeline, word) != numbers:
+            out.append(f"{word} over time: {getattr(timeline, word)}, the oracle says {numbers}")
+    took: list[list[int]] = [[] for _ in range(n)]
+    for created, us in expected.took:
+        took[(created - start) // width].append(us)
+    for word, share in (("p50", 50), ("p99", 99), ("max", 100)):
+        for step, values in enumerate(took):
+            found = timeline.latency[word][step]
+            exact = sorted(values)[-(-share * len(values) // 100) - 1] if values else None
+            if (found is None) != (exact is None) or (
+                found is not None and abs(found - exact) > exact / 64 + 0.1
+            ):
+                out.append(f"{word} in step {step}: {found}, the oracle says {exact}")
+    # By sequence: all that is inside 1..last.
+    maps = {}
+    for producer, mine in expected.facts.items():
+        width = max(-(-mine.last // 200), 1)
+        parts: dict[str, dict[int, int]] = {}
+        for word, events in expected.ids.items():
+            for who, seq in events:
+                if word != "ok" and who == producer and 1 <= seq <= mine.last:
+                    part = parts.setdefault(word, {})
+                    count = expected.copies[who, seq] if word == "duplicated" else 1
+                    part[(seq - 1) // width] = part.get((seq - 1) // width, 0) + count
+        if parts:
+            maps[producer] = (
+                mine.last,
+                width,
+                {word: sorted(map(list, x.items())) for word, x in parts.items()},
+            )
+    found_maps = {x.producer: (x.last, x.width, x.parts) for x in verdict.maps}
+    if len(verdict.maps) + verdict.maps_left_out != len(maps):
+        out.append(f"{len(verdict.maps)} maps and {verdict.maps_left_out}, the oracle says {len(maps)}")
+    out += [
+        f"map of {producer}: {map_}, the oracle says {maps.get(producer)}"
+        for producer, map_ in found_maps.items()
+        if map_ != maps.get(producer)
+    ]
     return out

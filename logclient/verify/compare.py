@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logclient.verify.ledger import ACKED, DROPPED, HANDED, I64, LAST_SEQUENCE, U64, Ledger
+from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED, Grid, Places, Times
 
 __all__ = ["ARRIVALS", "RESULTS", "VIOLATIONS", "Plan", "reduce_task"]
 
@@ -117,6 +118,8 @@ class Plan(NamedTuple):
     segments: list[list[Any]]  # sources.Segment, listener index, rank, protocol
     tasks: list[dict[str, list[int]]]  # {"segments": [...]} or {"pool": [file, ...]}, and "live": [from, to]
     violations: str  # folder, empty for none
+    grid: list[int]  # overview.Grid
+    families: int  # of protocols that a doubt touches together
 
     def save(self) -> None:
         with open(os.path.join(self.work, "plan.json"), "w") as file:
@@ -140,6 +143,7 @@ def reduce_task(
     plan = Plan.load(work)
     packed = Ledger(work, plan.bits)
     writer = _Violations(plan.violations, packed)
+    times = Times(Grid(*plan.grid), plan.families)
     current: _Bucket | _Phantoms | _Pool | None = None
     key: int | None = None
     out: list[dict[str, Any]] = []
@@ -161,11 +165,11 @@ def reduce_task(
                 if key == FACT:
                     current = None
                 elif key >= 0:
-                    current = _Bucket(plan, packed, writer, key, later)
+                    current = _Bucket(plan, packed, writer, times, key, later)
                 elif key > POOL:
                     current = _Phantoms(plan, packed, writer, key)
                 else:
-                    current = _Pool(plan, packed, writer, key)
+                    current = _Pool(plan, packed, writer, times, key)
             if current is None:
                 out.append(_result("fact", FACT, text=columns[0][row].as_py().decode()))
                 continue
@@ -184,6 +188,8 @@ def reduce_task(
             yield _results(out)
             out = []
     finish()
+    for name, family, keys, counts in times.rows():
+        out.append(_result("times", FACT, family, name, keys.tobytes(), counts.tobytes()))
     name = writer.close()
     if name:
         out.append(_result("file", FACT, text=name))
@@ -286,15 +292,18 @@ class _Bucket:
         plan: Plan,
         packed: Ledger,
         writer: _Violations,
+        times: Times,
         key: int,
         later: dict[tuple[int, int], int] | None,
     ) -> None:
         self.plan = plan
         self.ledger = packed
         self.writer = writer
+        self.times = times
         self.key = key
         self.later = later
         self.bucket = packed.bucket(key)
+        self.family = int(packed.family[self.bucket.producer])
         n = len(self.bucket.hashes)
         self.copies = np.zeros(n, np.int32)
         self.bad = np.zeros(n, bool)
@@ -356,11 +365,13 @@ class _Bucket:
             "reordered": int(late.sum()),
             "gaps": self.gaps(counted & ((state == LOST) | (state == MISSING))),
         }
-        if bool((listed & seen).any()):
-            head["latency"] = self.latency(listed & seen)
+        arrived = listed & seen
+        if bool(arrived.any()):
+            head["latency"] = self.latency(arrived)
         head["examples"] = self.examples(state, twice, late)
         self.write(state, counted, twice, late)
-        yield _result("bucket", self.key, text=json.dumps(head))
+        places = self.overview(state, counted, twice, late)
+        yield _result("bucket", self.key, -1, json.dumps(head), *places)
         for listener, (minimum, offs, xs) in keeps.items():
             cut = len(xs) > self.plan.tail
             tail = slice(-self.plan.tail, None)
@@ -443,11 +454,12 @@ class _Bucket:
             "reordered", self.bucket.producer, first + self.bucket.first, last + self.bucket.first, 1, True
         )
         examples = [[self.bucket.first + off, *at[off]] for off in sorted(at)[: self.plan.examples]]
-        yield _result(
-            "again",
-            self.key,
-            text=json.dumps({"p": self.bucket.producer, "reordered": int(more.sum()), "examples": examples}),
-        )
+        places = Places(int(self.ledger.last[self.bucket.producer]))
+        which = np.flatnonzero(more)
+        self.times.add(self.family, self.bucket.created_us[which], REORDERED)
+        places.add(which + self.bucket.first, REORDERED)
+        head = {"p": self.bucket.producer, "reordered": len(which), "examples": examples}
+        yield _result("again", self.key, -1, json.dumps(head), *places.row())
 
     def gaps(self, unseen: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Runs of events that never arrived: those at the edges apart, the driver joins them."""
@@ -470,10 +482,39 @@ class _Bucket:
 
     def latency(self, which: npt.NDArray[np.bool_]) -> list[list[int]]:
         """[cell, count] pairs, and the longest: see `cell`."""
-        took = np.maximum(self.received[which] - self.bucket.created_us[which], 0)
-        counts = np.bincount(cell(took))
+        created, received = self.bucket.created_us, self.received
+        if not which.all():
+            created, received = created[which], received[which]
+        first, counts, longest = self.times.took(self.family, created, received)
         used = np.flatnonzero(counts)
-        return [[int(took.max()), 0], *np.stack((used, counts[used]), axis=1).tolist()]
+        return [[longest, 0], *np.stack((used + first, counts[used]), axis=1).tolist()]
+
+    def overview(
+        self,
+        state: npt.NDArray[np.int8],
+        counted: npt.NDArray[np.bool_],
+        twice: npt.NDArray[np.bool_],
+        late: npt.NDArray[np.bool_],
+    ) -> tuple[bytes, bytes]:
+        """Count what is not as it should be over time and over the sequences: the row of the latter."""
+        odd = np.flatnonzero((state != OK) & (state != EXCLUDED))
+        again, behind = np.flatnonzero(twice), np.flatnonzero(late)
+        if not (len(odd) or len(again) or len(behind)):
+            return b"", b""
+        created = self.bucket.created_us
+        places = Places(int(self.ledger.last[self.bucket.producer]))
+        if len(odd):
+            kind = state[odd]
+            sent = counted[odd]
+            kind[sent & (kind == LOST)] = LOST_SENT
+            kind[sent & (kind == MISSING)] = MISSING_SENT
+            self.times.add(self.family, created[odd[sent]], kind[sent])
+            places.add(odd + self.bucket.first, kind)
+        extra = self.copies[again].astype(np.int64) - 1
+        for which, what, n in ((again, DUPLICATED, extra), (behind, REORDERED, None)):
+            self.times.add(self.family, created[which], what, n)
+            places.add(which + self.bucket.first, what, n)
+        return places.row()
 
     def examples(
         self, state: npt.NDArray[np.int8], twice: npt.NDArray[np.bool_], late: npt.NDArray[np.bool_]
@@ -530,22 +571,6 @@ class _Bucket:
             self.writer.add("duplicated", p, first + base, last + base, copies, True)
         first, last = runs(late)
         self.writer.add("reordered", p, first + base, last + base, self.copies[first].astype(np.int64), True)
-
-
-def cell(took: I64) -> I64:
-    """The cell of a logarithmic histogram: 64 to an octave, so within 1.6 %; 0 for less than 1 µs."""
-    bits = took.astype(np.float64).view(np.int64) >> 46
-    cells: I64 = np.maximum(bits - (1023 << 6) + 1, 0)
-    return cells
-
-
-def cell_value(index: int) -> float:
-    """The middle of a cell, in microseconds."""
-    if index <= 0:
-        return 0.0
-    edges = (np.array([index - 1, index], np.int64) + (1023 << 6)) << 46
-    low, high = edges.view(np.float64)
-    return float(low + high) / 2
 
 
 class _Phantoms:
@@ -674,22 +699,36 @@ class _Pool:
     ones first: `lost` is what no assignment could explain.
     """
 
-    def __init__(self, plan: Plan, packed: Ledger, writer: _Violations, key: int) -> None:
+    def __init__(self, plan: Plan, packed: Ledger, writer: _Violations, times: Times, key: int) -> None:
         self.plan = plan
+        self.packed = packed
         self.writer = writer
+        self.times = times
         self.key = key
         self.ledger: list[npt.NDArray[Any]] = []
         self.arrived = np.empty(0, self.ARRIVED)
         self.parts: list[npt.NDArray[Any]] = []
         self.waiting = 0
 
-    LEDGER = np.dtype([("hash", np.uint64), ("whose", np.int32), ("sequence", np.int64), ("fate", np.int32)])
+    LEDGER = np.dtype(
+        [
+            ("hash", np.uint64),
+            ("whose", np.int32),
+            ("sequence", np.int64),
+            ("fate", np.int32),
+            ("created_us", np.int64),
+        ]
+    )
     ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int32), ("x", np.int64)])
 
     def add(self, listener: int, whose: npt.NDArray[np.int32], hashes: U64, xs: I64, fate: U64) -> None:
         if listener < 0:
             rows = np.empty(len(hashes), self.LEDGER)
-            rows["hash"], rows["whose"], rows["sequence"], rows["fate"] = hashes, whose, xs, fate
+            rows["hash"], rows["whose"], rows["sequence"] = hashes, whose, xs
+            # What `gather` put together: the fate, and when it was made in steps of the grid.
+            rows["fate"] = fate & np.uint64(7)
+            rows["created_us"] = self.times.grid.start_us
+            rows["created_us"] += (fate >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
             self.ledger.append(rows)
             return
         part = np.empty(len(hashes), self.ARRIVED)
@@ -740,6 +779,9 @@ class _Pool:
         leading = rows["whose"][begins]
         for p in np.unique(rows["whose"]).tolist():
             mine = rows["whose"] == p
+            family = int(self.packed.family[p])
+            places = Places(int(self.packed.last[p]))
+            self.times.add(family, rows["created_us"][mine & seen], OK)
             head: dict[str, Any] = {
                 "p": p,
                 "counts": np.bincount(state[mine], minlength=8).tolist(),
@@ -747,7 +789,11 @@ class _Pool:
                 "examples": {},
             }
             for code in (LOST, MISSING, RECOVERED):
-                sequences = np.sort(rows["sequence"][mine & (state == code)])
+                some = mine & (state == code)
+                sequences = np.sort(rows["sequence"][some])
+                kind = {LOST: LOST_SENT, MISSING: MISSING_SENT}.get(code, code)
+                self.times.add(family, rows["created_us"][some], kind)
+                places.add(sequences, kind)
                 self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
                 if len(sequences):
                     head["examples"][STATES[code]] = [
@@ -755,8 +801,10 @@ class _Pool:
                     ]
             which = np.flatnonzero((leading == p) & (extra > 0))
             sequences = rows["sequence"][begins[which]]
+            self.times.add(family, rows["created_us"][begins[which]], DUPLICATED, extra[which])
+            places.add(sequences, DUPLICATED, extra[which])
             self.writer.add("duplicated", p, sequences, sequences, extra[which] + sizes[which], True)
-            yield _result("pool", self.key, text=json.dumps(head))
+            yield _result("pool", self.key, -1, json.dumps(head), *places.row())
         strange = self.arrived[~matched]
         if len(strange):
             if self.writer.folder:

@@ -27,6 +27,7 @@ from logclient.verify.compare import (
     Plan,
 )
 from logclient.verify.ledger import I64, U64, Ledger
+from logclient.verify.overview import Grid
 
 __all__ = ["map_task"]
 
@@ -69,6 +70,7 @@ class _Mapper:
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
         self.pools = plan.pools > 0
+        self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte, to begin with
         self.last = np.append(packed.last, 0)
         self.bases = np.append(packed.bases[:-1], 0)
@@ -410,11 +412,12 @@ class _Mapper:
                 continue
             for low in range(first, last + 1, step):
                 high = min(low + step - 1, last)
-                hashes, _ = self.ledger.read(file, position + low - first, high - low + 1)
+                hashes, created = self.ledger.read(file, position + low - first, high - low + 1)
                 sequences = np.arange(low, high + 1, dtype=np.int64)
                 if self.ledger.addressed[p]:
                     inside = pooled[np.searchsorted(pooled, low) : np.searchsorted(pooled, high + 1)]
-                    sequences, hashes = inside, hashes[inside - low]
-                fate = self.ledger.fates_at(p, sequences)
+                    sequences, hashes, created = inside, hashes[inside - low], created[inside - low]
+                fate = self.ledger.fates_at(p, sequences).astype(np.uint64)
+                fate |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
                 whose = np.full(len(sequences), p, np.int32)
-                yield from self.pool_rows(hashes, sequences, -1, whose, fate.astype(np.uint64))
+                yield from self.pool_rows(hashes, sequences, -1, whose, fate)

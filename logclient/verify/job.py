@@ -544,6 +544,7 @@ class _Verification:
 
     def plan(self, packed: Any, groups: list[list[dict[str, Any]]]) -> Any:
         from logclient.verify.compare import Plan
+        from logclient.verify.overview import Grid
 
         tasks: list[dict[str, list[int]]] = [
             {"segments": group} for group in _share([entry[0][3] for entry in self.entries], TASK_BYTES)
@@ -578,6 +579,8 @@ class _Verification:
             segments=self.entries,
             tasks=tasks,
             violations=os.path.join(self.out, "violations") if self.out else "",
+            grid=[*Grid.over(*packed.span.tolist())],
+            families=len(packed.families),
         )
 
 

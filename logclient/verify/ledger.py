@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import LedgerError
+from logclient.verify.decode import protocol_of
 
 __all__ = ["ACKED", "DROPPED", "FAILED", "HANDED", "Ledger", "Part", "merge", "pack", "parts"]
 
@@ -28,6 +29,7 @@ NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
 _FATES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 
 LAST_SEQUENCE = (1 << 48) - 1
+_FAR = 1 << 60  # microseconds: no time lies beyond
 _LINE = 256 << 20  # a longer line is damage
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4,})\.ledger")
 _EXAMPLES = 20
@@ -109,6 +111,7 @@ class _Packer:
         self.events = 0
         self.spans: list[list[int]] = []  # first, last, position in the files
         self.fates = _Ranges()
+        self.noted: list[tuple[int, int]] = []  # when some were dropped, and how many
         self.ids: list[bytes] = []
         self.id_seqs: list[tuple[int, int]] = []
         self.last = 0
@@ -163,9 +166,13 @@ class _Packer:
                 self.fates.add(first, last, fate)
                 self.last = max(self.last, last)
         elif kind == "dropped":
-            for first, last in _seqs(fields["seqs"]):
+            seqs = _seqs(fields["seqs"])
+            for first, last in seqs:
                 self.fates.add(first, last, DROPPED)
                 self.last = max(self.last, last)
+            at = fields.get("at_us")
+            if type(at) is int and abs(at) < _FAR:
+                self.noted.append((at, sum(last - first + 1 for first, last in seqs)))
         elif kind == "ids":
             seqs = _seqs(fields["seqs"])
             n = sum(last - first + 1 for first, last in seqs)
@@ -202,6 +209,8 @@ class _Packer:
         if n != fields["n"]:
             raise ValueError(f"n is {fields['n']}, its seqs are {n}")
         base = int(fields["base"])
+        if abs(base) >= _FAR:
+            raise ValueError("base is no time")
         hashes = _base64(fields["hashes"], 8 * n, "hashes")
         deltas = np.frombuffer(_base64(fields["created"], 4 * n, "created"), "<i4")
         self.hashes.write(hashes)
@@ -224,12 +233,13 @@ def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
 
     Writes to `work` ``<index>.hashes`` and ``.created`` (int64 an event, in the order of their lines) and
     the tables ``.spans.npy`` (place in the group, first, last, position), ``.fates.npy`` (place, first, last,
-    fate) and ``.ids.npy`` (two halves of the hash, sequence, place). Written again from the start by a task
-    that is tried again.
+    fate), ``.noted.npy`` (time, events dropped) and ``.ids.npy`` (two halves of the hash, sequence, place).
+    Written again from the start by a task that is tried again.
     """
     stem = os.path.join(work, str(index))
     facts = []
     spans, fates = [], []
+    noted: list[tuple[int, int]] = []
     ids = [np.empty((0, 4), np.uint64)]
     start = 0
     with open(stem + ".hashes", "wb") as hashes, open(stem + ".created", "wb") as created:
@@ -240,6 +250,7 @@ def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
             start += packer.events
             spans += [[place, *row] for row in packer.spans]
             fates += [[place, *row] for row in packer.fates.rows]
+            noted += packer.noted
             if packer.ids:
                 table = np.empty((sum(len(i) for i in packer.ids) // 16, 4), np.uint64)
                 table[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
@@ -257,7 +268,12 @@ def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
             )
     np.save(stem + ".spans.npy", np.array(spans, np.int64).reshape(-1, 4))
     np.save(stem + ".fates.npy", np.array(fates, np.int64).reshape(-1, 4))
+    np.save(stem + ".noted.npy", np.array(noted, np.int64).reshape(-1, 2))
     np.save(stem + ".ids.npy", np.concatenate(ids))
+    if start:
+        # All at once: looking at each batch of a few events would cost more than the batch.
+        births = np.fromfile(stem + ".created", "<i8")
+        facts[0]["span"] = [int(births.min()), int(births.max())]
     return facts
 
 
@@ -328,7 +344,7 @@ class Producer(NamedTuple):
     problems: list[str]
 
 
-_TABLES = ("prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled")
+_TABLES = ("prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled", "noted", "span")
 
 
 def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
@@ -341,7 +357,7 @@ def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
     names = sorted({fact["producer"] for group in groups for fact in group})
     index = {name: p for p, name in enumerate(names)}
     of_producer: list[list[dict[str, Any]]] = [[] for _ in names]
-    spans, fates, ids = [], [], []
+    spans, fates, ids, noted = [], [], [], []
     for file, group in enumerate(groups):
         whose = np.array([index[fact["producer"]] for fact in group], np.int64)
         for p, fact in zip(whose.tolist(), group, strict=True):
@@ -351,6 +367,7 @@ def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
         spans.append(np.column_stack((whose[span[:, 0]], span[:, 1:], np.full(len(span), file))))
         fate = np.load(stem + ".fates.npy")
         fates.append(np.column_stack((whose[fate[:, 0]], fate[:, 1:])))
+        noted.append(np.load(stem + ".noted.npy"))
         table = np.load(stem + ".ids.npy")
         table[:, 3] = whose.astype(np.uint64)[table[:, 3].astype(np.int64)]
         ids.append(table)
@@ -366,17 +383,30 @@ def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
     bases = np.concatenate(([0], np.cumsum(buckets)))
     addressed = np.array([producer.identity == "id" for producer in producers])
     live = _live(span_table, bases, addressed, bits)
+    families = sorted({protocol_of(x.protocol) for x in producers})
+    when = np.concatenate(noted)
+    span = np.array(
+        [fact["span"] for group in groups for fact in group if "span" in fact]
+        + ([[int(when[:, 0].min()), int(when[:, 0].max())]] if len(when) else []),
+        np.int64,
+    ).reshape(-1, 2)
     arrays: dict[str, npt.NDArray[Any]] = {
         "prefixes": np.frombuffer(bytes.fromhex("".join(names)), np.uint8),
         "bounds": np.array(
-            [[x.last, x.horizon, x.closed, x.identity == "id"] for x in producers], np.int64
-        ).reshape(-1, 4),
+            [
+                [x.last, x.horizon, x.closed, x.identity == "id", families.index(protocol_of(x.protocol))]
+                for x in producers
+            ],
+            np.int64,
+        ).reshape(-1, 5),
         "bases": bases,
         "spans": span_table,
         "fates": fate_table,
         "live": live,
         "ids": id_table,
         "pooled": pooled,
+        "noted": when,
+        "span": np.array([span[:, 0].min(), span[:, 1].max()] if len(span) else [0, -1], np.int64),
     }
     for name in _TABLES:
         np.save(os.path.join(work, name + ".npy"), arrays[name])
@@ -479,7 +509,11 @@ class Ledger:
     def __init__(self, work: str, bits: int) -> None:
         self.work = work
         self.bits = bits
-        tables = {name: np.load(os.path.join(work, name + ".npy")) for name in _TABLES if name != "ids"}
+        tables = {
+            name: np.load(os.path.join(work, name + ".npy"))
+            for name in _TABLES
+            if name not in ("ids", "noted")
+        }
         # By far the largest when users fill the carriers: mapped, and only looked at where needed.
         self.ids: U64 = np.load(os.path.join(work, "ids.npy"), mmap_mode="r")
         self.prefixes: bytes = tables["prefixes"].tobytes()
@@ -488,6 +522,8 @@ class Ledger:
         self.horizon: I64 = bounds[:, 1]
         self.closed: npt.NDArray[np.bool_] = bounds[:, 2].astype(bool)
         self.addressed: npt.NDArray[np.bool_] = bounds[:, 3].astype(bool)
+        self.family: I64 = bounds[:, 4]  # protocols, as numbers: `families` has their names
+        self.span: I64 = tables["span"]  # from the first to the last time that is known, none: first > last
         self.bases: I64 = tables["bases"]
         self.spans: I64 = tables["spans"]
         self.fates: I64 = tables["fates"]
@@ -506,6 +542,16 @@ class Ledger:
     def producers(self) -> list[Producer]:
         with open(os.path.join(self.work, "producers.json")) as file:
             return [Producer(*row) for row in json.load(file)]
+
+    @property
+    def families(self) -> list[str]:
+        return sorted({protocol_of(x.protocol) for x in self.producers})
+
+    @property
+    def noted(self) -> I64:
+        """Rows of (time, events dropped), in no order."""
+        rows: I64 = np.load(os.path.join(self.work, "noted.npy"))
+        return rows
 
     def spans_of(self, p: int) -> I64:
         """Rows of (producer, first, last, position, file), by first."""

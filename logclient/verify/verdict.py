@@ -30,15 +30,27 @@ from logclient.verify.ledger import (
     subtract,
     union,
 )
+from logclient.verify.overview import (
+    DUPLICATED,
+    KINDS,
+    LOST_SENT,
+    MISSING_SENT,
+    REORDERED,
+    Grid,
+    Places,
+    Times,
+    cell_value,
+)
 from logclient.verify.sources import Problem, Segment, continuity
 
-__all__ = ["Counts", "Latency", "Limits", "ProducerVerdict", "Tally", "Verdict"]
+__all__ = ["Counts", "Latency", "Limits", "Map", "ProducerVerdict", "Tally", "Timeline", "Verdict"]
 
 FORMAT = 1
 
 #: Protocols whose promise includes order.
 ORDERED = ("lumberjack", "logjam")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+MAPS = 50  # producers whose faults are told by place
 
 
 class Counts(NamedTuple):
@@ -91,6 +103,35 @@ class Gap(NamedTuple):
     producer: str
     first: int
     events: int
+
+
+class Timeline(NamedTuple):
+    """What became of the events by the time they were made, in steps of `width_us` from `start_us`.
+
+    ``dropped`` counts when the ledger noted it; what was never listed has no time of its own.
+    """
+
+    start_us: int
+    width_us: int
+    events: list[int]  # that were listed
+    lost: list[int]
+    missing: list[int]
+    recovered: list[int]
+    duplicated: list[int]
+    corrupted: list[int]
+    reordered: list[int]
+    dropped: list[int]
+    unknown: list[int]
+    latency: dict[str, list[float | None]]  # p50, p99, max: microseconds, all within 1.6 %
+
+
+class Map(NamedTuple):
+    """Where in a producer's sequences 1..last its faults are: numbers for parts of `width` sequences."""
+
+    producer: str
+    last: int
+    width: int
+    parts: dict[str, list[list[int]]]  # word -> [part (from 0), how many], where there are any
 
 
 class Limits(NamedTuple):
@@ -152,6 +193,9 @@ class Verdict(NamedTuple):
     problems: tuple[str, ...]
     limits: Limits
     seconds: dict[str, float]
+    timeline: Timeline | None = None
+    maps: tuple[Map, ...] = ()
+    maps_left_out: int = 0
 
     @property
     def ok(self) -> bool:
@@ -210,7 +254,7 @@ def _latency(cells: dict[int, int], longest: int) -> Latency | None:
     values = {}
     for word, q in QUANTILES:
         at = int(np.searchsorted(reach, max(1, int(np.ceil(q * total)))))
-        values[word] = min(round(compare.cell_value(int(index[at])), 1), float(longest))
+        values[word] = min(round(cell_value(int(index[at])), 1), float(longest))
     return Latency(events=total, max=longest, **values)
 
 
@@ -241,12 +285,18 @@ class Tally:
         self.seen_unlisted: dict[int, list[I64]] = {}
         self.examples: dict[str, list[Example]] = {}
         self.second_passes = 0
+        self.times = Times(Grid(*plan.grid), plan.families)
+        self.places: dict[int, list[tuple[bytes, bytes]]] = {}
 
     def take(self, row: dict[str, Any]) -> None:
         """One row of `compare.RESULTS`."""
         kind = row["kind"]
         if kind == "file":
             self.files.append(row["head"])
+            return
+        if kind == "times":
+            keys, counts = np.frombuffer(row["offs"], np.int64), np.frombuffer(row["xs"], np.int64)
+            self.times.take(row["head"], row["listener"], keys, counts)
             return
         head = json.loads(row["head"])
         if kind == "fact":
@@ -269,6 +319,8 @@ class Tally:
         p = head["p"]
         total = self.sums[p]
         name = self.producers[p].producer
+        if kind != "phantom" and row["xs"]:
+            self.places.setdefault(p, []).append((row["offs"], row["xs"]))
         if kind == "again":
             total.reordered += head["reordered"]
             self._examples(
@@ -352,6 +404,10 @@ class Tally:
         base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
         self.sums[p].reordered += len(late)
         offs = np.array(sorted(late), np.int64)
+        self.times.add(int(self.ledger.family[p]), self.ledger.bucket(key).created_us[offs], REORDERED)
+        places = Places(self.producers[p].last)
+        places.add(base + offs, REORDERED)
+        self.places.setdefault(p, []).append(places.row())
         ranges = union(np.stack((offs, offs), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         name = self.producers[p].producer
@@ -390,6 +446,7 @@ class Tally:
             region = subtract(region, unknown)
             lost = intersect(region, acked)
             missing = subtract(region, lost)
+            places = Places(last)
             seen = (
                 union(np.concatenate(self.seen_unlisted[p])[:, None].repeat(2, axis=1))
                 if p in self.seen_unlisted
@@ -403,11 +460,15 @@ class Tally:
             ):
                 self.sums[p].states[STATES.index(word)] += length(ranges)
                 if seen is not None:
+                    was = intersect(ranges, seen)
+                    places.add_ranges(was, UNKNOWN if word == "unknown" else UNEXPECTED)
                     ranges = subtract(ranges, seen)
+                places.add_ranges(ranges, STATES.index(word))
                 writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
                 if word != "dropped":
                     some = ranges[: self.plan.examples, 0].tolist()
                     self._examples(word, [Example(producer.producer, s, None, sent=False) for s in some])
+            self.places.setdefault(p, []).append(places.row())
 
     # -- the whole
 
@@ -473,6 +534,66 @@ class Tally:
         close()
         return counts, sorted(longest, key=lambda gap: (-gap.events, gap))[:5]
 
+    def timeline(self, doubtful: set[str]) -> Timeline | None:
+        """What the tasks counted by time, over all producers."""
+        grid = self.times.grid
+        if not grid.n:
+            return None
+        kinds = np.zeros(self.times.words.shape[1:], np.int64)
+        for family, name in enumerate(self.ledger.families):
+            kinds += _doubted(self.times.words[family].T, name in doubtful).T
+        noted = self.ledger.noted
+        dropped = np.bincount(grid.step(noted[:, 0]), noted[:, 1], grid.n)
+        latency: dict[str, list[float | None]] = {"p50": [], "p99": [], "max": []}
+        most = max((x.longest_us for x in self.sums), default=0)
+        for row in self.times.latency.sum(axis=0):
+            used = np.flatnonzero(row)
+            reach = np.cumsum(row[used])
+            for word, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+                value = None
+                if len(used):
+                    at = int(np.searchsorted(reach, max(1, int(np.ceil(q * int(reach[-1]))))))
+                    value = min(round(cell_value(int(used[at])), 1), float(most))
+                latency[word].append(value)
+
+        def told(code: int) -> list[int]:
+            numbers: list[int] = kinds[:, code].tolist()
+            return numbers
+
+        # The first kind is what arrived, recovered and corrupted ones too.
+        return Timeline(
+            start_us=grid.start_us,
+            width_us=grid.width_us,
+            events=kinds[:, [compare.OK, LOST, MISSING, UNKNOWN]].sum(axis=1).tolist(),
+            lost=told(LOST),
+            missing=told(MISSING),
+            recovered=told(compare.RECOVERED),
+            duplicated=told(DUPLICATED),
+            corrupted=told(compare.CORRUPTED),
+            reordered=told(REORDERED),
+            dropped=dropped.astype(np.int64).tolist(),
+            unknown=told(UNKNOWN),
+            latency=latency,
+        )
+
+    def maps(self, verdicts: list[ProducerVerdict], doubtful: set[str]) -> tuple[tuple[Map, ...], int]:
+        """The worst producers' faults by sequence, and how many more there are."""
+        faulty = [p for p in self.places if any(keys for keys, _ in self.places[p])]
+        faulty.sort(key=lambda p: (severity(verdicts[p].counts), p))
+        out = []
+        for p in faulty[:MAPS]:
+            producer = self.producers[p]
+            places = Places(producer.last)
+            places.take(self.places[p])
+            kinds = _doubted(places.counts.reshape(KINDS, -1), protocol_of(producer.protocol) in doubtful)
+            parts = {}
+            for code, word in enumerate((*STATES, "duplicated", "reordered")):
+                at = np.flatnonzero(kinds[code])
+                if len(at):
+                    parts[word] = np.stack((at, kinds[code][at]), axis=1).tolist()
+            out.append(Map(producer.producer, producer.last, places.width, parts))
+        return tuple(out), len(faulty) - len(out)
+
     def verdict(self, limits: Limits) -> Verdict:
         """Add everything up; `stitch` and `unlisted` come before."""
         problems, doubtful = self.doubts()
@@ -516,6 +637,7 @@ class Tally:
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if total.unknown else ExitCode.OK
         for mine_ in self.examples.values():
             self._trim(mine_)
+        maps, left_out = self.maps(verdicts, doubtful)
         undecodable: dict[str, int] = {}
         for fact in self.facts:
             for word, n in fact["undecodable"].items():
@@ -555,7 +677,28 @@ class Tally:
             ),
             limits=limits,
             seconds={},
+            timeline=self.timeline(doubtful),
+            maps=maps,
+            maps_left_out=left_out,
         )
+
+
+def severity(counts: Counts) -> tuple[int, ...]:
+    """Sorts the worst first: what breaks the promise, what may, what is only odd."""
+    return (
+        -(counts.lost + counts.corrupted + counts.unexpected + counts.reordered),
+        -(counts.missing + counts.unknown + counts.dropped),
+        -(counts.duplicated + counts.recovered),
+    )
+
+
+def _doubted(kinds: I64, doubt: bool) -> I64:
+    """A row for each kind: those of what was sent go where they belong."""
+    kinds = kinds.copy()
+    for sent, code in ((LOST_SENT, LOST), (MISSING_SENT, MISSING)):
+        kinds[UNKNOWN if doubt else code] += kinds[sent]
+        kinds[sent] = 0
+    return kinds
 
 
 def _sentence(code: ExitCode, broken: list[str], counts: Counts, doubt: bool) -> str:

@@ -25,6 +25,7 @@ class Arrival(NamedTuple):
     seq: int
     hash: int
     user: tuple[int, int] | None = None  # hash of the user's own id
+    received_us: int = 0
 
 
 class Part(NamedTuple):
@@ -41,6 +42,8 @@ class Facts:
         self.producer = producer
         self.hash: dict[int, int] = {}
         self.fate: dict[int, str] = {}
+        self.created: dict[int, int] = {}
+        self.noted: list[tuple[int, int]] = []  # when how many were dropped
         self.users: list[tuple[int, tuple[int, int]]] = []
         self.identity = "id"
         self.protocol = ""
@@ -65,13 +68,17 @@ class Facts:
                     self.identity, self.protocol = line["identity"], line["protocol"]
                 elif line["t"] == "batch":
                     packed = base64.b64decode(line["hashes"])
+                    after = base64.b64decode(line["created"])
                     for i, seq in enumerate(seqs):
+                        self.created[seq] = line["base"] + struct.unpack_from("<i", after, 4 * i)[0]
                         self.hash[seq] = struct.unpack_from("<Q", packed, 8 * i)[0]
                 elif line["t"] == "ids":
                     packed = base64.b64decode(line["ids"])
                     for i, seq in enumerate(seqs):
                         self.users.append((seq, struct.unpack_from("<QQ", packed, 16 * i)))
                 elif line["t"] in ("outcome", "dropped"):
+                    if line["t"] == "dropped":
+                        self.noted.append((line["at_us"], len(seqs)))
                     fate = line.get("status", "dropped")
                     for seq in seqs:
                         if STRENGTH[fate] > STRENGTH[self.fate.get(seq, "")]:
@@ -91,6 +98,9 @@ class Result(NamedTuple):
     ids: dict[str, set[tuple[str, int]]]  # word -> (producer, sequence)
     strangers: int
     gaps: dict[str, int]
+    facts: dict[str, Facts]
+    copies: Counter[tuple[str, int]]  # beyond the first
+    took: list[tuple[int, int]]  # when it was made, and the latency of its first copy: events with an id
 
 
 def judge(
@@ -136,6 +146,8 @@ def judge(
     counts: dict[str, Counter[str]] = {producer: Counter() for producer in facts}
     ids: dict[str, set[tuple[str, int]]] = defaultdict(set)
     gaps = dict.fromkeys(facts, 0)
+    extra: Counter[tuple[str, int]] = Counter()
+    took = []
     for producer, mine in facts.items():
         tell = counts[producer]
         seen = by_event[producer]
@@ -157,6 +169,10 @@ def judge(
             if sent and len(copies) > 1:
                 tell["duplicated"] += len(copies) - 1
                 ids["duplicated"].add((producer, seq))
+                extra[producer, seq] = len(copies) - 1
+            if sent and copies:
+                first = min(arrival.received_us for _, arrival in copies)
+                took.append((mine.created[seq], max(first - mine.created[seq], 0)))
         for seq in seen:
             if not 1 <= seq <= mine.last:
                 beyond = seq >= 1 and seq > mine.horizon and not mine.closed
@@ -166,8 +182,10 @@ def judge(
         for seq in _reordered(mine, {s: copies for s, copies in seen.items() if (producer, s) not in shared}):
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
-    strangers |= _pool(facts, shared, pooled, doubt, counts, ids)
-    return Result({p: dict(c) for p, c in counts.items()}, dict(ids), len(strangers), gaps)
+    strangers |= _pool(facts, shared, pooled, doubt, counts, ids, extra)
+    return Result(
+        {p: dict(c) for p, c in counts.items()}, dict(ids), len(strangers), gaps, facts, extra, took
+    )
 
 
 def _word(mine: Facts, seq: int, hashes: list[int]) -> tuple[str, bool]:
@@ -213,6 +231,7 @@ def _pool(
     doubt: set[str],
     counts: dict[str, Counter[str]],
     ids: dict[str, set[tuple[str, int]]],
+    extra: Counter[tuple[str, int]],
 ) -> set[Any]:
     """Events without an id of their own, as a multiset of hashes; the hashes of nobody."""
     arrived = Counter(arrival.hash for arrival in pooled)
@@ -228,6 +247,7 @@ def _pool(
             _, producer, seq = rows[0]
             counts[producer]["duplicated"] += copies - len(rows)
             ids["duplicated"].add((producer, seq))
+            extra[producer, seq] = copies - len(rows)
         for nth, (_, producer, seq) in enumerate(rows):
             fate = facts[producer].fate.get(seq, "")
             if nth < copies:
