@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from logclient._ext.handoff import REASONS
 from logclient.collectors.lumberjack import Collector
+from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
 from tests.shared import ROOT
 
@@ -32,6 +34,13 @@ def test_every_guarantee_names_a_test() -> None:
         if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
     ]
     assert not missing
+
+
+def test_operations_know_every_reason_and_counter() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    reasons = {reason for reason in REASONS if reason}
+    assert reasons == set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2], re.MULTILINE))
+    assert set(Stats._fields) <= set(re.findall(r"`(\w+)`", page))
 
 
 def test_every_mutant_still_applies() -> None:
