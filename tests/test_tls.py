@@ -80,7 +80,7 @@ class TestDelivery:
         verdict = inprocess.run(monkeypatch, ledger, capture)
         assert verdict.exit_code == 0
         assert (verdict.counts.events, verdict.counts.ok) == (3000, 3000)
-        assert verdict.counts.duplicated == counts.duplicates
+        assert verdict.counts.duplicated == counts.copies
 
     def test_both_sides_show_certificates(self, version: str, ours: Authority) -> None:
         tls = context(version, ours.issue("server"), ca=ours.ca)

@@ -624,7 +624,8 @@ class Engine:
         flying = self.flight.flying
         self.core.connection_lost()
         self._requeue()
-        at_once = self._suspect(end, *flying)
+        refused = isinstance(error, CredentialError)
+        at_once = self._suspect("" if refused else end, *flying)
         self.flight.commit()
         if forever:
             self.fatal = error
