@@ -356,7 +356,8 @@ class _Shipment:
     def _watch(self, feeder: threading.Thread, complaints: Complaints) -> bool:
         """Wait until everything has its fate; False when nothing moved for the timeout."""
         progress = Progress()
-        moved, taken, since = 0, 0, time.monotonic()
+        moved = taken = waited = 0
+        since = time.monotonic()
         while True:
             patience = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
             if feeder.is_alive():
@@ -368,9 +369,11 @@ class _Shipment:
             settled = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
             now = time.monotonic()
             waiting = stats.queued + stats.inflight
-            # Nothing to wait for (a slow input, a low rate) is no lack of progress.
-            if settled != moved or not waiting:
+            # Nothing to wait for (a slow input, a low rate) is no lack of progress; what is seen to wait
+            # for the first time may have come a moment ago.
+            if settled != moved or not waiting or not waited:
                 moved, since = settled, now
+            waited = waiting
             if complaints.kept and stats.acked + stats.handed > taken:
                 progress.done()
                 complaints.show()  # it went on; what does not go on is said once, at the end
