@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import time
@@ -14,16 +15,19 @@ import pytest
 
 from tests.prefork import (
     EXAMPLES,
+    Answer,
     Load,
     Server,
     Site,
+    ask,
+    children,
     gone,
     open_files,
     owed,
     program,
     serving,
     wait_for,
-)  # fmt: skip
+)
 from tests.shared import need
 
 pytestmark = pytest.mark.tree
@@ -47,7 +51,9 @@ def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
     config = site.folder / "gunicorn.conf.py"
     example = (EXAMPLES / "gunicorn" / "gunicorn.conf.py").read_text()
     config.write_text(f"{example}\npreload_app = {preload}\nbind = '127.0.0.1:0'\n")
-    command = [program("gunicorn"), "--config", str(config), *options, "app:app"]
+    command = [program("gunicorn"), "--config", str(config), *options]
+    if not options or ":" not in options[-1]:
+        command.append("app:app")
     out = site.folder / "gunicorn.out"
     with serving(command, EXAMPLES / "gunicorn", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
         port = int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
@@ -116,3 +122,92 @@ def test_workers_end_and_are_replaced(
         for producer in verdict.producers:
             if producer.closed:
                 assert producer.counts.ok == producer.counts.events
+
+
+def test_records_queued_before_the_fork_stay_the_masters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector is away while master and workers log for the first time: each thing arrives once."""
+    with Site(tmp_path) as site:
+        site.collector.end(signal.SIGTERM)  # its port stays known
+        with gunicorn(site, preload=True) as run:
+            answers: list[Answer] = []
+            wait_for(lambda: answers.append(ask(run.port, f"early-{len(answers)}")) or workers(answers), "3")
+            site.collector.start()
+            site.arrived(LOADED)
+            assert run.server.end(signal.SIGTERM) == 0
+        messages = site.messages()
+        assert messages[LOADED] == 1
+        assert owed(answers, messages) == []
+        assert sum(messages.values()) == 1 + 3 * len(answers)
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
+        assert len(verdict.producers) == 4
+
+
+def workers(answers: list[Answer]) -> bool:
+    return len({answer.worker for answer in answers}) == 3
+
+
+def test_threads_and_max_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of several threads, which end by themselves."""
+    options = ("--worker-class", "gthread", "--threads", "4", "--max-requests", "100")
+    with Site(tmp_path) as site, gunicorn(site, *options, preload=True) as run:
+        with Load(run.port) as load:
+            wait_for(lambda: len(load.workers()) >= 6, "workers after workers")
+            assert run.server.end(signal.SIGTERM) == 0
+        assert owed(load.answers, site.messages()) == []
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
+
+
+def test_a_new_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """USR2 forks and executes a second master; the first is told to go, the second ended without grace."""
+    with Site(tmp_path) as site, gunicorn(site, preload=True) as run:
+        with Load(run.port) as load:
+            wait_for(lambda: len(load.workers()) == 3, "three workers at work")
+            first = load.workers()
+            os.kill(run.server.pid, signal.SIGUSR2)
+            wait_for(lambda: len(load.workers() - first) == 3, "three workers of the new master")
+            (second,) = children(run.server.pid) - first
+            assert run.server.end(signal.SIGTERM) == 0
+            since = len(load.answers)
+            load.more(100)
+            assert not load.workers(since) & first
+            os.kill(second, signal.SIGINT)
+            wait_for(lambda: gone(second), "the new master's end")
+        messages = site.messages()
+        assert messages[LOADED] == 2
+        assert owed(load.answers, messages) == []
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
+        assert len(verdict.producers) == 8
+
+
+HANGS = """
+import threading
+from app import app, log
+
+@app.get("/hang")
+def hang():
+    log.info("about to hang")
+    threading.Event().wait(600)
+    return ""
+"""
+
+
+def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master sends SIGABRT when the timeout is over: Python ends by its exit handlers."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    options = ("--timeout", "1", "--pythonpath", str(tmp_path), "hangs:app")
+    with Site(tmp_path) as site, gunicorn(site, *options, preload=False) as run:
+        connection = http.client.HTTPConnection("127.0.0.1", run.port, timeout=60)
+        connection.request("GET", "/hang")
+        assert connection.getresponse().status == 500
+        connection.close()
+        (pid,) = {e["process.pid"] for e in site.events() if e["message"] == "about to hang"}
+        wait_for(lambda: gone(pid), "the worker's end")
+        lines = next(lines for lines in site.ledgers().values() if lines[0]["pid"] == pid)
+        assert lines[-1]["t"] == "close"
+        assert run.server.end(signal.SIGTERM) == 0
+        assert site.verdict(monkeypatch).exit_code == 0

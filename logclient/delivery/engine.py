@@ -246,7 +246,7 @@ class Engine:
 
     @property
     def _inline(self) -> bool:
-        return self._no_threads or self.exiting
+        return self._no_threads or self.exiting or lifecycle.forks_unseen()
 
     def _start(self, wait: bool = False) -> bool:
         """Start the sender's thread unless it runs; False when none can be started."""
@@ -260,6 +260,12 @@ class Engine:
             if self._running:
                 return True
             lifecycle.at_first_event()
+            if lifecycle.threads_starve():
+                self._complain(
+                    "uwsgi runs no threads between requests, so records wait for the next one: "
+                    "set enable-threads = true",
+                    "uwsgi",
+                )
             self._stopping = False
             self.pump.resume()
             thread = threading.Thread(target=self._run, name="logclient-sender", daemon=True)

@@ -3,8 +3,12 @@
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
 what is logged later still is pumped in the call. Children of ``multiprocessing`` skip atexit before
-3.13 and run its finalizers instead. SIGTERM's default action runs nothing at all: see
-``flush_on_sigterm``.
+3.13 and run its finalizers instead; Celery's pool processes run neither, but send a signal of Celery's.
+SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
+
+uwsgi forks in C and, unless told otherwise (``py-call-uwsgi-fork-hooks``), says nothing to Python. A
+child of a process in which another thread holds the interpreter's lock at that moment waits for it for
+ever: so its master gets no sender, and delivers in the call what it logs before it forks.
 """
 
 from __future__ import annotations
@@ -45,11 +49,36 @@ def shutting_down() -> bool:
 
 
 def at_first_event() -> None:
-    """When a sender is started: have multiprocessing's children flush too."""
+    """When a sender is started: have the children of multiprocessing and of Celery flush too."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _registered.get("finalizer") != os.getpid():
         _registered["finalizer"] = os.getpid()
         util.Finalize(None, at_exit, exitpriority=-100)
+    signals = sys.modules.get("celery.signals")
+    if signals is not None and "celery" not in _registered:  # forks inherit it
+        _registered["celery"] = os.getpid()
+        signals.worker_process_shutdown.connect(_celery_process_ends, weak=False)
+
+
+def _celery_process_ends(**_: Any) -> None:
+    at_exit()
+
+
+def forks_unseen() -> bool:
+    """Whether this is a uwsgi process that will fork without running Python's hooks."""
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):
+        return False
+    try:
+        return not (uwsgi.worker_id() or uwsgi.mule_id() or uwsgi.i_am_the_spooler())
+    except AttributeError:  # another module of that name
+        return False
+
+
+def threads_starve() -> bool:
+    """Whether uwsgi keeps the interpreter's lock between requests."""
+    uwsgi = sys.modules.get("uwsgi")
+    return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
 
 
 def engines() -> list[Engine]:
