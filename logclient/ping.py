@@ -14,7 +14,7 @@ from typing import Any
 
 from logclient import config, registry
 from logclient.cli import Complaints
-from logclient.errors import ExitCode
+from logclient.errors import CredentialError, ExitCode
 from logclient.protocols.readable import escape, shown
 
 __all__ = ["run"]
@@ -60,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 class _Call:
     """One endpoint, and what is known of it.
 
-    ``status``: ``unreachable`` (no connection), ``broken`` (the connection ended, before or instead of an
-    answer), ``foreign`` (it speaks something else), ``silent`` (nothing came back), ``ok``.
+    ``status``: ``unreachable`` (no connection), ``refused`` (one side does not accept who the other is),
+    ``broken`` (the connection ended without an answer), ``foreign`` (it speaks something else),
+    ``silent`` (nothing came back), ``ok``.
     """
 
     def __init__(
@@ -94,6 +95,9 @@ class _Call:
         except InterruptedError:
             self.words = f"cannot connect: no answer in {self.timeout:g} s"
             return
+        except CredentialError as error:
+            self.status, self.words = "refused", str(error)
+            return
         except OSError as error:
             self.words = f"cannot connect: {_why(error)}"
             return
@@ -101,6 +105,8 @@ class _Call:
             self.connecting = False
         try:
             self._ask(link)
+        except CredentialError as error:  # in TLS 1.3 a server looks at ours after the handshake
+            self.status, self.words = "refused", str(error)
         except OSError as error:
             self._broken(_why(error))
         finally:
@@ -109,7 +115,7 @@ class _Call:
             self._send()
 
     def _ask(self, link: Any) -> None:
-        self.facts = link.facts() if hasattr(link, "facts") else {}
+        self.facts = link.facts()
         probe = registry.beside(self.given.protocol, "Probe")(self.given)
         for _ in range(self.count):
             begun = time.monotonic()
@@ -240,12 +246,16 @@ class _Call:
 
 def _identity(facts: dict[str, Any]) -> str:
     """TLS facts in words."""
-    words = f"{facts.get('version')} {facts.get('cipher')}"
-    if facts.get("not_after"):
-        days = facts["days_left"]
-        words += f", certificate of {facts['subject']} from {facts['issuer']} until {facts['not_after']}"
-        words += f" ({days} day{'s'[: days != 1]} left)"
-    return words if facts.get("verified", True) else f"{words}, certificate not verified"
+    words = f"{facts['version']} {facts['cipher']}"
+    if "not_after" not in facts:
+        return f"{words}, certificate not verified"
+    names = facts["names"]
+    who = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    days = facts["days_left"]
+    return (
+        f"{words}, certificate for {who or facts['subject']} from {facts['issuer']} "
+        f"until {facts['not_after'][:10]} ({days} day{'s'[: days != 1]} left)"
+    )
 
 
 def _why(error: OSError) -> str:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,3 +292,81 @@ class TestPing:
         ):
             assert cli.main(arguments) == 2
             assert says in capsys.readouterr().err
+
+
+class TestTls:
+    """The same where there is TLS: one line that says what somebody has to mend."""
+
+    @pytest.fixture
+    def ours(self, tmp_path: Path) -> Any:
+        shared.need("trustme")
+        from tests.tls_rig import Authority
+
+        return Authority(tmp_path / "ours")
+
+    def lines(self, url: str) -> tuple[str, str, str]:
+        """What send and ping say, and the status of ping; both end with exit 3."""
+        sent = command("send", url, "--timeout", "800ms", stdin=b"a line\n")
+        assert sent.returncode == 3
+        assert sent.stderr.count("\n") == 1
+        pinged = command("ping", url, "--timeout", "2s", "--json")
+        assert pinged.returncode == 3
+        assert pinged.stderr == ""
+        found = json.loads(pinged.stdout)
+        return sent.stderr, found["why"], found["status"]
+
+    @pytest.mark.parametrize("version", ["1.2", "1.3"])
+    def test_a_client_certificate_that_is_missing(self, ours: Any, version: str) -> None:
+        from tests.tls_rig import context
+
+        with Collector(tls=context(version, ours.issue("server"), ca=ours.ca)) as server:
+            for said in self.lines(f"{server.url}?ca={ours.ca}")[:2]:
+                assert "client certificate" in said
+
+    def test_certificates_that_are_not_accepted(self, ours: Any, tmp_path: Path) -> None:
+        from tests.tls_rig import Authority, context
+
+        theirs = Authority(tmp_path / "theirs")
+        for cert, ca, says in (
+            (ours.issue("expired", expired=True), ours.ca, "the server's certificate has expired"),
+            (ours.issue("other", "elsewhere.example"), ours.ca, "it names elsewhere.example"),
+            (ours.issue("server"), theirs.ca, "is not signed by an authority that is trusted here"),
+        ):
+            with Collector(tls=context("1.3", cert)) as server:
+                sent, pinged, status = self.lines(f"{server.url}?ca={ca}")
+                assert says in sent
+                assert says in pinged
+                assert status == "refused"
+
+    def test_no_tls_there(self) -> None:
+        with Collector() as server:
+            sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{server.port}")
+        assert "TLS" in sent
+        assert "TLS" in pinged
+        assert status in ("refused", "unreachable")
+
+    def test_a_black_hole(self) -> None:
+        with black_hole() as port:
+            sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{port}")
+        assert "no answer to the connection attempt in time" in sent
+        assert pinged == "cannot connect: no answer in 2 s"
+        assert status == "unreachable"
+
+    def test_what_ping_tells_of_a_certificate(self, ours: Any) -> None:
+        from tests.tls_rig import context
+
+        with Collector(tls=context("1.3", ours.issue("server"))) as server:
+            done = command("ping", f"{server.url}?ca={ours.ca}", "--event")
+            assert done.returncode == 0
+            assert ", TLSv1.3 TLS_" in done.stdout
+            assert ", certificate for 127.0.0.1 from O=trustme" in done.stdout
+            assert " days left), lumberjack answers in " in done.stdout
+            assert "an event was acknowledged" in done.stdout
+            found = json.loads(command("ping", f"{server.url}?ca={ours.ca}", "--json").stdout)["tls"]
+            assert (found["version"], found["verified"], found["names"]) == ("TLSv1.3", True, ["127.0.0.1"])
+            assert found["days_left"] > 0
+            assert found["not_after"].endswith("Z")
+            assert found["subject"].startswith("O=trustme")
+            done = command("ping", f"{server.url}?verify=none")
+            assert done.returncode == 0
+            assert "certificate not verified" in done.stdout

@@ -36,6 +36,10 @@ class TcpLink:
         self._socket = sock
         self._unsent: list[memoryview] = []
 
+    def facts(self) -> dict[str, Any]:
+        """What protects it, and who the peer has proved to be: nothing."""
+        return {}
+
     def fileno(self) -> int:
         return self._socket.fileno()
 

@@ -63,11 +63,36 @@ class TlsLink(TcpLink):
         super().__init__(sock, peer)
         self._tls = sock
         self._certified = certified  # we showed a certificate, or could have
+        self._verified = verified
         self._heard = False
         # TLS may have to read before it can write, and the other way round.
         self._reads_first = self._writes_first = False
         cipher = sock.cipher()
         self.tls = f"{sock.version()} {cipher[0] if cipher else ''}{'' if verified else ', not verified'}"
+
+    def facts(self) -> dict[str, Any]:
+        """What TLS is in use, and what the server's certificate says, which only who verified it knows.
+
+        ``version``, ``cipher``, ``verified``; then ``subject``, ``issuer``, ``names`` (what it is for),
+        ``not_after`` (UTC) and ``days_left``.
+        """
+        cipher = self._tls.cipher()
+        found: dict[str, Any] = {
+            "version": self._tls.version(),
+            "cipher": cipher[0] if cipher else None,
+            "verified": self._verified,
+        }
+        certificate: Any = self._tls.getpeercert()
+        if certificate:
+            end = ssl.cert_time_to_seconds(certificate["notAfter"])
+            found.update(
+                subject=_distinguished(certificate["subject"]),
+                issuer=_distinguished(certificate["issuer"]),
+                names=[str(value) for _, value in certificate.get("subjectAltName", ())],
+                not_after=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end)),
+                days_left=int((end - time.time()) // 86400),
+            )
+        return found
 
     def _write(self, data: memoryview) -> int:
         self._reads_first = False
@@ -357,6 +382,15 @@ def _shake(
     except BaseException:
         sock.close()
         raise
+
+
+def _distinguished(name: Any) -> str:
+    """``CN=a, O=b``, of what ``getpeercert`` gives."""
+    short = {
+        "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
+        "localityName": "L", "stateOrProvinceName": "ST",
+    }  # fmt: skip
+    return ", ".join(f"{short.get(key, key)}={value}" for part in name for key, value in part)
 
 
 def _alert(error: ssl.SSLError) -> str:
