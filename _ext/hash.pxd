@@ -28,7 +28,52 @@ cdef extern from *:
         return v;
     }
     static inline uint64_t lc_rotl64(uint64_t v, int by) { return (v << by) | (v >> (64 - by)); }
+
+    /* The stripes of four texts, each at least `stripes` long, side by side where the machine multiplies
+       64-bit lanes; else not there. `lanes`: the accumulators of each; `rounds`: one round of them from 0. */
+    #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
+    #include <immintrin.h>
+    __attribute__((target("avx512f,avx512dq,avx512vl")))
+    static void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) {
+        const __m256i p1 = _mm256_set1_epi64x((long long)0x9E3779B185EBCA87ULL);
+        const __m256i p2 = _mm256_set1_epi64x((long long)0xC2B2AE3D27D4EB4FULL);
+        __m256i a = _mm256_add_epi64(_mm256_set1_epi64x((long long)seed), _mm256_set_epi64x(
+            (long long)(0 - 0x9E3779B185EBCA87ULL), 0, (long long)0xC2B2AE3D27D4EB4FULL,
+            (long long)(0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL)));
+        __m256i b = a, c = a, d = a;
+        size_t i;
+        #define LC_ROUND(x, q) x = _mm256_mullo_epi64(_mm256_rol_epi64(_mm256_add_epi64(x, \\
+            _mm256_mullo_epi64(_mm256_loadu_si256((const __m256i *)((q) + 32 * i)), p2)), 31), p1)
+        for (i = 0; i < stripes; i++) {
+            LC_ROUND(a, p[0]);
+            LC_ROUND(b, p[1]);
+            LC_ROUND(c, p[2]);
+            LC_ROUND(d, p[3]);
+        }
+        #undef LC_ROUND
+        _mm256_storeu_si256((__m256i *)lanes[0], a);
+        _mm256_storeu_si256((__m256i *)lanes[1], b);
+        _mm256_storeu_si256((__m256i *)lanes[2], c);
+        _mm256_storeu_si256((__m256i *)lanes[3], d);
+    }
+    static int lc_xxh64_by_four = -1;
+    static inline int lc_can_four(void) {
+        if (lc_xxh64_by_four < 0) {     /* the same whoever finds it out */
+            __builtin_cpu_init();
+            lc_xxh64_by_four = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        }
+        return lc_xxh64_by_four;
+    }
+    #else
+    static inline void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed,
+                                     uint64_t (*lanes)[4]) {
+        (void)p; (void)stripes; (void)seed; (void)lanes;
+    }
+    static inline int lc_can_four(void) { return 0; }
+    #endif
     """
+    void lc_xxh64_four(const uint8_t **p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) noexcept nogil
+    int lc_can_four() noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
     uint64_t lc_rotl64(uint64_t v, int by) noexcept nogil
@@ -36,6 +81,7 @@ cdef extern from *:
 
 cdef enum:
     SEED = 42
+    HASH_LANES = 4           # the most that xxh64_many takes at once
 
 
 cdef inline uint64_t xxh64_round(uint64_t acc, uint64_t lane) noexcept nogil:
@@ -140,3 +186,40 @@ cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size
     e = xxh64_join(e, f, g, h)
     first[0] = xxh64_finish(a, p, size)
     second[0] = xxh64_finish(e, q, length)
+
+
+# How many texts xxh64_many is best given: four, where their lanes lie side by side in one register.
+cdef inline uint32_t xxh64_lanes() noexcept nogil:
+    return 4 if lc_can_four() else 2
+
+
+# XXH64 of up to HASH_LANES texts.
+cdef inline void xxh64_many(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
+                            uint64_t *hashes) noexcept nogil:
+    cdef uint64_t lanes[HASH_LANES][4]
+    cdef const uint8_t *q
+    cdef size_t stripes, rest
+    cdef uint32_t i = 0
+    if count == 4 and lc_can_four():
+        stripes = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 5
+        if stripes:
+            lc_xxh64_four(p, stripes, seed, lanes)
+            while i < 4:
+                q = p[i] + 32 * stripes
+                rest = (sizes[i] >> 5) - stripes
+                while rest:
+                    lanes[i][0] = xxh64_round(lanes[i][0], lc_le64(q))
+                    lanes[i][1] = xxh64_round(lanes[i][1], lc_le64(q + 8))
+                    lanes[i][2] = xxh64_round(lanes[i][2], lc_le64(q + 16))
+                    lanes[i][3] = xxh64_round(lanes[i][3], lc_le64(q + 24))
+                    q += 32
+                    rest -= 1
+                hashes[i] = xxh64_finish(
+                    xxh64_join(lanes[i][0], lanes[i][1], lanes[i][2], lanes[i][3]), q, sizes[i])
+                i += 1
+            return
+    while count - i >= 2:
+        xxh64_two(p[i], sizes[i], p[i + 1], sizes[i + 1], seed, &hashes[i], &hashes[i + 1])
+        i += 2
+    if count - i:
+        hashes[i] = xxh64_of(p[i], sizes[i], seed)

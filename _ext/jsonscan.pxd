@@ -5,6 +5,10 @@
 # (Logstash's parser), numbers no double can hold (go-lumber). A lone surrogate as an escape passes,
 # as it does there; so do equal keys, of which the last one counts.
 #
+# Two ways through it. Most bodies are one flat object without an escape and without anything beyond
+# ASCII: while such a body is copied, each quote in it becomes a bit of a map, and scan_plain hops from
+# bit to bit. What that one does not know, scan_object does, which knows everything.
+#
 # No bounds are checked on the way: the byte after the text is 0, which JSON allows nowhere, and
 # SCAN_PAD bytes behind the text may be read.
 
@@ -18,6 +22,9 @@ cdef enum:
     SCAN_DEPTH = 1000
     SCAN_DIGITS = 1000
     SCAN_WORDS = 16          # of 64 levels each
+    MAP_LEAST = 64           # bytes of a body that is mapped while it is copied
+    MAP_MOST = 8192
+    MAP_WORDS = 128          # of 64 bytes each
 
 
 cdef extern from *:
@@ -62,6 +69,94 @@ cdef extern from *:
         return mask;
     }
     #endif
+    /* Copy n bytes, at least 64, and nothing beyond them. A bit of `quotes` for each that is a quote.
+       1 when none is a backslash, below 0x20 or above 0x7f: then quotes begin and end strings. */
+    #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+    static int lc_copy_map_16(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
+        const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8(92), space = _mm_set1_epi8(0x20);
+        __m128i odd = _mm_setzero_si128();
+        size_t at = 0, rest = n & 63;
+        int i;
+        for (;;) {
+            uint64_t mask = 0;
+            if (at + 64 > n) {      /* what is left, from the end backwards */
+                if (!rest) break;
+                at = n - 64;
+            }
+            for (i = 0; i < 4; i++) {
+                __m128i v = _mm_loadu_si128((const __m128i *)(from + at) + i);
+                _mm_storeu_si128((__m128i *)(to + at) + i, v);
+                mask |= (uint64_t)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(v, quote)) << 16 * i;
+                odd = _mm_or_si128(odd, _mm_or_si128(_mm_cmpeq_epi8(v, slash), _mm_cmplt_epi8(v, space)));
+            }
+            *quotes++ = at & 63 ? mask >> (64 - rest) : mask;
+            at += 64;
+            if (at == n) break;
+        }
+        return _mm_movemask_epi8(odd) == 0;
+    }
+    #endif
+    #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
+    #include <immintrin.h>
+    __attribute__((target("avx2")))
+    static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
+        const __m256i quote = _mm256_set1_epi8('"'), slash = _mm256_set1_epi8(92);
+        const __m256i space = _mm256_set1_epi8(0x20);
+        __m256i odd = _mm256_setzero_si256();
+        size_t at = 0, rest = n & 63;
+        for (;;) {
+            __m256i v, w;
+            uint64_t mask;
+            if (at + 64 > n) {
+                if (!rest) break;
+                at = n - 64;
+            }
+            v = _mm256_loadu_si256((const __m256i *)(from + at));
+            w = _mm256_loadu_si256((const __m256i *)(from + at + 32));
+            _mm256_storeu_si256((__m256i *)(to + at), v);
+            _mm256_storeu_si256((__m256i *)(to + at + 32), w);
+            mask = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, quote))
+                | (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(w, quote)) << 32;
+            odd = _mm256_or_si256(odd, _mm256_or_si256(
+                _mm256_or_si256(_mm256_cmpeq_epi8(v, slash), _mm256_cmpgt_epi8(space, v)),
+                _mm256_or_si256(_mm256_cmpeq_epi8(w, slash), _mm256_cmpgt_epi8(space, w))));
+            *quotes++ = at & 63 ? mask >> (64 - rest) : mask;
+            at += 64;
+            if (at == n) break;
+        }
+        return _mm256_testz_si256(odd, odd);
+    }
+    static int lc_wide = -1;
+    static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
+        if (lc_wide < 0) {          /* the same whoever finds it out */
+            __builtin_cpu_init();
+            lc_wide = __builtin_cpu_supports("avx2") != 0;
+        }
+        return lc_wide ? lc_copy_map_32(to, from, n, quotes) : lc_copy_map_16(to, from, n, quotes);
+    }
+    #elif (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+    #define lc_copy_map lc_copy_map_16
+    #else
+    static int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
+        const uint64_t ones = 0x0101010101010101ULL, high = 0x8080808080808080ULL;
+        uint64_t plain = high, mask = 0;
+        size_t at;
+        memcpy(to, from, n);
+        for (at = 0; at < n; at += 8) {
+            size_t back = at + 8 > n ? at + 8 - n : 0;
+            uint64_t v = lc_le64(from + at - back);
+            uint64_t quote = v ^ ones * '"', slash = v ^ ones * 92;
+            plain &= (((slash & ~high) + ~high) | slash) & ((v & ~high) + ones * 0x60) & ~v;
+            quote = ~(((quote & ~high) + ~high) | quote) & high;
+            mask |= ((quote >> 7) * 0x0102040810204080ULL >> 56) >> back << (at & 63);
+            if ((at & 63) == 56 || at + 8 >= n) {
+                *quotes++ = mask;
+                mask = 0;
+            }
+        }
+        return plain == high;
+    }
+    #endif
     /* 2**1024 - 2**970: from here on a double rounds to infinity. 309 digits. */
     static const char lc_too_big[310] =
         "17976931348623158079372897140530341507993413271003782693617377898044496829276475094664901797758720709633"
@@ -69,6 +164,7 @@ cdef extern from *:
         "69855571366959622842914819860834936475292719074168444365510704342711559699508093042880177904174497792";
     """
     uint64_t lc_special(const uint8_t *p) noexcept nogil
+    bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
     int lc_lowest(uint64_t v) noexcept nogil
     const char *lc_too_big
 
@@ -436,6 +532,97 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 open_span = NULL
 
 
+# The quotes of a text, as bits, and where the next one is looked for.
+ctypedef struct lc_map:
+    const uint8_t *at            # the text of `bits`
+    const uint64_t *word
+    const uint64_t *last
+    uint64_t bits                # those not yet taken
+
+
+# The next quote, taken; NULL: there is none.
+cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
+    cdef const uint8_t *p
+    while m.bits == 0:
+        if m.word == m.last:
+            return NULL
+        m.word += 1
+        m.at += 64
+        m.bits = m.word[0]
+    p = m.at + lc_lowest(m.bits)
+    m.bits &= m.bits - 1
+    return p
+
+
+# Scan p[0:n], copied and mapped, with nothing in it that ends a run of plain characters but quotes; as
+# scan_object needs it behind its end. True: one object, flat, no id of the user's; False: ask scan_object.
+cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, lc_object *o) noexcept nogil:
+    cdef lc_map m
+    cdef const uint8_t *end = p + n
+    cdef const uint8_t *k
+    cdef size_t size
+    cdef uint8_t c
+    if p[0] != c'{' or p[1] != c'"':
+        return False
+    memset(o, 0, sizeof(lc_object))
+    o.start = p
+    m.at = p
+    m.word = quotes
+    m.last = quotes + ((n - 1) >> 6)
+    m.bits = quotes[0]
+    while True:
+        # Between two quotes taken every byte was looked at: the next of the map is the one expected.
+        k = take_quote(&m)
+        p = take_quote(&m)
+        if p == NULL or p[1] != c':':
+            return False
+        size = p - k - 1
+        if size == 9 and memcmp(k + 1, b"@metadata", 9) == 0 or size == 8 and memcmp(k + 1, b"event.id", 8) == 0:
+            return False
+        p += 2
+        if p[0] == c' ':
+            p += 1
+        c = p[0]
+        if c == c'"':
+            take_quote(&m)
+            p = take_quote(&m)
+            if p == NULL:
+                return False
+            p += 1
+        elif c == c'-' or c'0' <= c <= c'9':
+            p = number_end(p)
+            if p == NULL:
+                return False
+        elif c == c't' and memcmp(p, b"true", 4) == 0 or c == c'n' and memcmp(p, b"null", 4) == 0:
+            p += 4
+        elif c == c'f' and memcmp(p, b"false", 5) == 0:
+            p += 5
+        else:
+            return False
+        if p[0] != c',':
+            o.close = p
+            return p[0] == c'}' and p + 1 == end
+        p += 1
+        if p[0] == c' ':
+            p += 1
+        if p[0] != c'"':
+            return False
+
+
+# Copy a body to where it is checked: MAP_LEAST bytes of room behind it, and a 0. As scan_object.
+cdef inline int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_object *o) noexcept nogil:
+    cdef uint64_t quotes[MAP_WORDS]
+    cdef bint plain = False
+    if MAP_LEAST <= n <= MAP_MOST:
+        plain = lc_copy_map(to, source, n, quotes)
+    else:
+        memcpy(to, source, n)
+    to[n] = 0
+    if plain and scan_plain(to, n, quotes, o):
+        return 0
+    return scan_object(to, to + n, o)
+
+
 # The user's own id, as the decoder looks for it: "@metadata"._id, "event.id", "event".id.
 cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     if o.metadata_id.at != NULL:
@@ -445,4 +632,4 @@ cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     return &o.event_id
 
 
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp, memcpy, memset

@@ -51,7 +51,7 @@ from logclient._ext.deflate cimport (
     lc_deflater,
     lc_inflater,
 )
-from logclient._ext.hash cimport SEED, xxh64_of, xxh64_two
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_many, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -79,6 +79,7 @@ from logclient._ext.jsonscan cimport (
     SCAN_DEPTH,
     SCAN_DIGITS,
     SCAN_PAD,
+    copy_object,
     lc_object,
     lc_span,
     scan_object,
@@ -106,13 +107,37 @@ cdef enum:
 
 cdef extern from *:
     """
-    static const char lc_hex_pairs[513] =
-        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f"
-        "303132333435363738393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f"
-        "606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f808182838485868788898a8b8c8d8e8f"
-        "909192939495969798999a9b9c9d9e9fa0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7b8b9babbbcbdbebf"
-        "c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedfe0e1e2e3e4e5e6e7e8e9eaebecedeeef"
-        "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff";
+    /* Eight hex digits of v as they are written: eight nibbles spread over eight bytes, all at once. */
+    static inline uint64_t lc_hex8(uint32_t v) {
+        uint64_t x = v;
+        x = (x | x << 16) & 0x0000FFFF0000FFFFULL;
+        x = (x | x << 8) & 0x00FF00FF00FF00FFULL;
+        x = (x | x << 4) & 0x0F0F0F0F0F0F0F0FULL;
+        return x + 0x3030303030303030ULL + ((x + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL) * 39;
+    }
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define lc_big32(v) (v)
+    #define lc_big64(v) (v)
+    #elif defined(_MSC_VER)
+    #include <stdlib.h>
+    #define lc_big32(v) _byteswap_ulong(v)
+    #define lc_big64(v) _byteswap_uint64(v)
+    #else
+    #define lc_big32(v) __builtin_bswap32(v)
+    #define lc_big64(v) __builtin_bswap64(v)
+    #endif
+    /* A sequence as the twelve digits of an id. */
+    typedef struct { uint32_t high; uint64_t low; } lc_digits;
+    static inline lc_digits lc_spell(uint64_t sequence) {
+        lc_digits d;
+        d.high = lc_big32((uint32_t)lc_hex8((uint32_t)(sequence >> 32)));
+        d.low = lc_big64(lc_hex8((uint32_t)sequence));
+        return d;
+    }
+    static inline void lc_put_digits(uint8_t *p, lc_digits d) {
+        memcpy(p, &d.high, 4);
+        memcpy(p + 4, &d.low, 8);
+    }
     static char lc_format_bytes[] = "B";
     static inline void lc_put32(uint8_t *p, uint32_t v) {
         p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
@@ -121,7 +146,10 @@ cdef extern from *:
         return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
     }
     """
-    const char *lc_hex_pairs
+    ctypedef struct lc_digits:
+        pass
+    lc_digits lc_spell(uint64_t sequence) noexcept nogil
+    void lc_put_digits(uint8_t *p, lc_digits digits) noexcept nogil
     char *lc_format_bytes
     void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
     uint32_t lc_get32(const uint8_t *p) noexcept nogil
@@ -189,10 +217,13 @@ def check_json(body, /):
     memset(&scratch, 0, sizeof(scratch))
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
     with nogil:
-        bad = scan_copy(<const uint8_t *> view.buf, view.len, &scratch, &o)
+        bad = -1
+        if wire_reserve(&scratch, view.len + SCAN_PAD) != NULL:
+            memset(scratch.data + view.len, 0, SCAN_PAD)
+            bad = copy_object(scratch.data, <const uint8_t *> view.buf, view.len, &o)
     PyBuffer_Release(&view)
     try:
-        if bad == STOP_MEMORY and scratch.data == NULL:
+        if scratch.data == NULL:
             raise MemoryError()
         if bad:
             return None
@@ -276,15 +307,6 @@ ctypedef struct lc_writer:
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
 
 
-cdef inline void put_sequence(uint8_t *p, uint64_t sequence) noexcept nogil:
-    memcpy(p, lc_hex_pairs + ((sequence >> 40) & 0xFF) * 2, 2)
-    memcpy(p + 2, lc_hex_pairs + ((sequence >> 32) & 0xFF) * 2, 2)
-    memcpy(p + 4, lc_hex_pairs + ((sequence >> 24) & 0xFF) * 2, 2)
-    memcpy(p + 6, lc_hex_pairs + ((sequence >> 16) & 0xFF) * 2, 2)
-    memcpy(p + 8, lc_hex_pairs + ((sequence >> 8) & 0xFF) * 2, 2)
-    memcpy(p + 10, lc_hex_pairs + (sequence & 0xFF) * 2, 2)
-
-
 cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
     return 1 if w.careful else w.inflight
 
@@ -318,7 +340,7 @@ cdef int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
     return 0
 
 
-# One JSON body, at p already, SCAN_PAD bytes of room behind it: checked, id in.
+# One JSON body, to p, with TAIL_SIZE + SCAN_PAD bytes of room behind it: checked, id in.
 # Its new size; 0 when it is no JSON object; STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                 size_t size) noexcept nogil:
@@ -328,11 +350,10 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef uint8_t *close
     cdef lc_object o
     cdef bint scanned = False, empty, first, second
-    cdef uint8_t digits[12]
+    cdef lc_digits digits
     cdef uint8_t comma = 0
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
-        end[0] = 0
-        if scan_object(p, end, &o) < 0:
+        if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
         scanned = True
         start = <uint8_t *> o.start
@@ -343,6 +364,7 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         if o.dotted_id.at != NULL or o.event_id.at != NULL:
             kind |= K_ID2_TAKEN
     else:
+        memcpy(p, batch.body[i], size)
         end[0] = 0
         start = <uint8_t *> skip_space(p)
         close = end - 1
@@ -356,23 +378,23 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         first = kind & K_ID1_TAKEN == 0
         second = kind & K_ID2_TAKEN == 0
         if first or second:
-            put_sequence(digits, batch.seq[i])
+            digits = lc_spell(batch.seq[i])
             if empty:                    # no comma: there is nothing to divide
                 close -= 1
                 comma = close[0]
             if first and second:
                 memcpy(close, w.tail, TAIL_SIZE)
-                memcpy(close + TAIL_ID1 + PRODUCER_SIZE, digits, 12)
-                memcpy(close + TAIL_ID2 + PRODUCER_SIZE, digits, 12)
+                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
+                lc_put_digits(close + TAIL_ID2 + PRODUCER_SIZE, digits)
                 end = close + TAIL_SIZE
             elif first:
                 memcpy(close, w.tail, TAIL_METADATA)
-                memcpy(close + TAIL_ID1 + PRODUCER_SIZE, digits, 12)
+                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
                 close[TAIL_METADATA] = c'}'
                 end = close + TAIL_METADATA + 1
             else:
                 memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
-                memcpy(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits, 12)
+                lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
                 end = close + TAIL_SIZE - TAIL_METADATA
             if empty:
                 close[0] = comma
@@ -399,7 +421,7 @@ cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint
     taken = own.at != NULL or batch.kind[i] & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
     if w.identity and not taken:
         memcpy(p + size, w.pair, PAIR_SIZE)
-        put_sequence(p + size + PAIR_SIZE - 12, batch.seq[i])
+        lc_put_digits(p + size + PAIR_SIZE - 12, lc_spell(batch.seq[i]))
         lc_put32(p, lc_get32(p) + 1)
         return size + PAIR_SIZE
     if lc_get32(p) == 0:
@@ -419,6 +441,19 @@ cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
             batch.fate[i] = PENDING
 
 
+# Hashed a few at once: while one waits for its multiplications the others go on.
+cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t *at, const size_t *sizes,
+                             const uint32_t *index, uint32_t count) noexcept nogil:
+    cdef const uint8_t *p[HASH_LANES]
+    cdef uint64_t hashes[HASH_LANES]
+    cdef uint32_t i
+    for i in range(count):
+        p[i] = data + at[i]
+    xxh64_many(p, sizes, count, SEED, hashes)
+    for i in range(count):
+        batch.hash[index[i]] = hashes[i]
+
+
 cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                        lc_outcomes *out) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
@@ -427,8 +462,10 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_wire *to
     cdef uint8_t *p
     cdef size_t begin = wire.size, base, size, body = 0
-    cdef size_t last_at = 0, last_size = 0
-    cdef uint32_t last = 0
+    cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
+    cdef size_t sizes[HASH_LANES]
+    cdef uint32_t index[HASH_LANES]
+    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
     cdef int64_t done
     cdef uint32_t i, n = 0
     if w.wrong or w.count >= allowed_windows(w):
@@ -463,7 +500,6 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             lc_put32(p + 2, n + 1)
             if w.version == c'2':
                 p[1] = c'J'
-                memcpy(p + FRAME_HEAD, batch.body[i], size)
                 done = finish_json(w, batch, i, p + FRAME_HEAD, size)
                 if done > 0:
                     lc_put32(p + 6, <uint32_t> done)
@@ -482,13 +518,13 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             batch.fate[i] = FAILED
             batch.reason[i] = R_NOT_JSON if w.version == c'2' else R_UNENCODABLE
             continue
-        # hashed by twos: while one waits for its multiplications the other goes on
-        if n & 1:
-            xxh64_two(to.data + last_at, last_size, p + body, done, SEED, &batch.hash[last], &batch.hash[i])
-        else:
-            last = i
-            last_at = to.size + body
-            last_size = done
+        at[waiting] = to.size + body
+        sizes[waiting] = done
+        index[waiting] = i
+        waiting += 1
+        if waiting == lanes:
+            hash_bodies(batch, to.data, at, sizes, index, waiting)
+            waiting = 0
         to.size += body + done
         batch.fate[i] = INFLIGHT
         if run != NULL and run.first + run.count == batch.seq[i]:
@@ -502,8 +538,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     if n == 0:
         wire.size = begin
         return 0
-    if n & 1:
-        batch.hash[last] = xxh64_of(to.data + last_at, last_size, SEED)
+    hash_bodies(batch, to.data, at, sizes, index, waiting)
     if w.compress:
         p = wire_reserve(wire, 12)
         if p != NULL:

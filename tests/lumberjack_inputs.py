@@ -103,3 +103,21 @@ objects = st.builds(
     members, randoms,
 )  # fmt: skip
 near_objects = objects | st.builds(damaged, objects, randoms) | st.binary(max_size=40)
+
+
+# What most log events are: one flat object, nothing escaped, nothing beyond ASCII; and nearly that.
+_plain = st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters='"\\')
+_plain_text = st.text(_plain, max_size=90)
+_plain_keys = st.sampled_from((*CARRIERS, "eventXid", "event.i", "@timestamp", "@metadatb")) | _plain_text
+_plain_values = _plain_text.map('"{}"'.format) | st.sampled_from(
+    ["0", "-1.5e3", "true", "false", "null", "1e999", "01", "tru", "nulll", "{}", "[]", "", '"x', '""', "-"]
+)
+plain_objects = st.builds(
+    lambda members, colon, comma, end: (
+        "{" + comma.join(f'"{key}"{colon}{value}' for key, value in members) + end
+    ).encode(),
+    st.lists(st.tuples(_plain_keys, _plain_values), min_size=1, max_size=8),
+    st.sampled_from([":", ": ", ":  ", ";"]),
+    st.sampled_from([",", ", ", ",  ", "\n,", ";"]),
+    st.sampled_from(["}", "} ", "}}", "", ",}", "}x"]),
+)

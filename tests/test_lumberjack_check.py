@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import MAX_DEPTH, MAX_DIGITS, check_json, check_pairs
-from tests.lumberjack_inputs import near_objects, objects
+from tests.lumberjack_inputs import near_objects, objects, plain_objects
 from tests.oracle import lumberjack as oracle
 
 ID1, ID2 = oracle.ID1_TAKEN, oracle.ID2_TAKEN
@@ -26,6 +26,41 @@ def test_whatever_json_writes_passes(body: bytes) -> None:
 @example(b"\xef\xbb\xbf{}")
 def test_oracle(body: bytes) -> None:
     assert check_json(body) == oracle.check_json(body)
+
+
+@given(plain_objects)
+def test_oracle_on_plain_objects(body: bytes) -> None:
+    assert check_json(body) == oracle.check_json(body)
+
+
+class TestPlain:
+    """Flat, nothing escaped, nothing beyond ASCII, 64 bytes to 8 KiB: the way that most bodies go."""
+
+    BODY = b'{"@timestamp":"2026-01-01T12:34:56.789Z", "log.level":"INFO","n":-12.5e1,"ok":true, "no": null}'
+
+    def test_every_length(self) -> None:
+        for size in (*range(40, 400), *range(8100, 8300)):
+            body = self.BODY[:-1] + b',"message":"' + b"x" * (size - len(self.BODY) - 13) + b'"}'
+            assert check_json(body) == (0, len(body), 0, None)
+            assert check_json(body[:-2] + body[-1:]) is None
+
+    def test_every_cut_is_refused(self) -> None:
+        for at in range(len(self.BODY)):
+            assert check_json(self.BODY[:at]) is None
+
+    def test_every_byte_changed(self) -> None:
+        for at in range(len(self.BODY)):
+            for c in b'"\\{}[],: \x00\x1f\x7f\x80e@0-tn':
+                body = self.BODY[:at] + bytes([c]) + self.BODY[at + 1 :]
+                assert check_json(body) == oracle.check_json(body)
+
+    @pytest.mark.parametrize("key", ["@metadata", "event.id", "event", "event.ix", "@metadatx", "evenx"])
+    def test_carriers_are_found_wherever_they_stand(self, key: str) -> None:
+        for fill in range(130):
+            filler = "x" * fill
+            for value in ('"a"', "1", "null"):
+                body = f'{{"a":"{filler}","{key}":{value},"b":"{"y" * 64}"}}'.encode()
+                assert check_json(body) == oracle.check_json(body)
 
 
 class TestGrammar:

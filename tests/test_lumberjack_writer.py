@@ -17,6 +17,7 @@ from logclient.protocols.lumberjack import pair_block
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, objects
 from tests.oracle import lumberjack as oracle
+from tests.oracle.xxh64 import xxh64
 
 PRODUCER = bytes.fromhex("00ff10203040506070a0")
 DOCUMENT, RAW, BYTES = oracle.K_DOCUMENT, oracle.K_RAW, oracle.K_BYTES
@@ -295,6 +296,20 @@ class TestOracle:
         if want.sequences:
             assert {s: h for s, h in batch.hashes().items() if s in want.hashes} == want.hashes
             assert ids_of(lines) == {s: w for s, w in want.id_hashes.items() if w != (0, 0)}
+
+    @pytest.mark.parametrize("identity", [True, False])
+    @pytest.mark.parametrize("kind", [RAW, DOCUMENT])
+    def test_every_length_arrives_as_it_was_and_is_hashed(self, kind: int, identity: bool) -> None:
+        # neighbours of very different length: hashes are made a few at a time
+        sizes = [*range(8, 400), *range(8170, 8210)]
+        Random(7).shuffle(sizes)
+        bodies = [b'{"a":"' + bytes(97 + i % 26 for i in range(n)) + b'"}' for n in sizes]
+        hot = hot_of(identity=identity, window_bytes=1 << 22)
+        _flight, batch = flight_of([(b, kind) for b in bodies])
+        assert hot.encode(batch.capsule, 2048, 0.0) == len(bodies)
+        want = [oracle.finish(b, RAW, i, PRODUCER, identity=identity)[0] for i, b in enumerate(bodies, 1)]
+        assert Reader().receive_data(wire(hot))[0].events == want
+        assert batch.hashes() == {i: xxh64(b) for i, b in enumerate(want, 1)}
 
     @settings(deadline=None)
     @given(st.lists(objects, min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([0, 3, 6]))
