@@ -1,11 +1,12 @@
 """The comparison: every event of the ledgers against every arrival of the captures, exact, order included.
 
 Two stages and one shuffle between them. A *map* task (``gather.py``) reads a few segments itself (their
-bytes never pass through the JVM), decodes them, and packs what arrived into one binary row for each bucket:
-a bucket is ``2 ** bits`` sequences of one producer. A *reduce* task sees the rows of a bucket in the order
-of arrival, reads the bucket's ledger from where it lies, and says what became of each event. Cost does not
-depend on the order of arrival, on skew (a large producer is many buckets) or on the number of faults; memory
-is one bucket.
+bytes never pass through the JVM), decodes them, and packs what arrived into a file of the work folder, one
+stretch for each bucket: a bucket is ``2 ** bits`` sequences of one producer. What is shuffled is a short row
+for each stretch, which says where it is. A *reduce* task sees the rows of a bucket in the order of arrival,
+reads the stretches and the bucket's ledger from where they lie, and says what became of each event. Cost does
+not depend on the order of arrival, on skew (a large producer is many buckets) or on the number of faults;
+memory is one bucket.
 
 Order needs a word across buckets: an event is reordered when its first copy arrived after the first copy
 of a later one, at the same listener. Inside a bucket that is a minimum from behind. Across buckets the
@@ -24,7 +25,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,10 +59,12 @@ ARRIVALS = pa.schema(
         ("x", pa.int64()),  # the first of xs: rows of a bucket come in this order
         ("received_us", pa.int64()),
         ("shift", pa.int32()),
-        ("offs", pa.binary()),  # int32, sequence in the bucket
-        ("hashes", pa.binary()),  # uint64
-        ("xs", pa.binary()),  # int64, rising
-        ("after", pa.binary()),  # uint32: received_us + (after << shift)
+        ("file", pa.string()),  # in the work folder; four columns of n values lie there, at
+        ("n", pa.int32()),
+        ("offs", pa.int64()),  # int32, sequence in the bucket
+        ("hashes", pa.int64()),  # uint64
+        ("xs", pa.int64()),  # int64, rising
+        ("after", pa.int64()),  # uint32: received_us + (after << shift)
     ]
 )
 RESULTS = pa.schema(
@@ -144,6 +147,7 @@ def reduce_task(
     packed = Ledger(work, plan.bits)
     writer = _Violations(plan.violations, packed)
     times = Times(Grid(*plan.grid), plan.families)
+    stretches = _Stretches(work)
     current: _Bucket | _Phantoms | _Pool | None = None
     key: int | None = None
     out: list[dict[str, Any]] = []
@@ -153,15 +157,10 @@ def reduce_task(
             out.extend(current.finish())
 
     for batch in batches:
-        keys = batch.column("key").to_pylist()
-        listeners = batch.column("listener").to_pylist()
-        bases = batch.column("received_us").to_pylist()
-        shifts = batch.column("shift").to_pylist()
-        columns = [batch.column(name) for name in ("offs", "hashes", "xs", "after")]
-        for row in range(batch.num_rows):
-            if keys[row] != key:
+        for row in batch.to_pylist():
+            if row["key"] != key:
                 finish()
-                key = keys[row]
+                key = row["key"]
                 if key == FACT:
                     current = None
                 elif key >= 0:
@@ -171,29 +170,62 @@ def reduce_task(
                 else:
                     current = _Pool(plan, packed, writer, times, key)
             if current is None:
-                out.append(_result("fact", FACT, text=columns[0][row].as_py().decode()))
+                text = stretches.read(row, "offs", np.uint8).tobytes()
+                out.append(_result("fact", FACT, text=text.decode()))
                 continue
-            data = [column[row].as_buffer() for column in columns]
-            if not len(data[2]):
+            if not row["n"]:
                 continue  # skeleton
-            hashes = np.frombuffer(data[1], np.uint64)
-            xs = np.frombuffer(data[2], np.int64)
-            offs = np.frombuffer(data[0], np.int32)
+            offs = stretches.read(row, "offs", np.int32)
+            hashes = stretches.read(row, "hashes", np.uint64)
+            xs = stretches.read(row, "xs", np.int64)
             if isinstance(current, _Bucket):
-                received = (np.frombuffer(data[3], np.uint32).astype(np.int64) << shifts[row]) + bases[row]
-                current.add(listeners[row], offs, hashes, xs, received)
+                after = stretches.read(row, "after", np.uint32).astype(np.int64)
+                current.add(row["listener"], offs, hashes, xs, (after << row["shift"]) + row["received_us"])
             else:
-                current.add(listeners[row], offs, hashes, xs, np.frombuffer(data[3], np.uint64))
+                current.add(row["listener"], offs, hashes, xs, stretches.read(row, "after", np.uint64))
         if len(out) >= 256:
             yield _results(out)
             out = []
     finish()
     for name, family, keys, counts in times.rows():
         out.append(_result("times", FACT, family, name, keys.tobytes(), counts.tobytes()))
+    stretches.close()
     name = writer.close()
     if name:
         out.append(_result("file", FACT, text=name))
     yield _results(out)
+
+
+class _Stretches:
+    """Reads what rows stand for."""
+
+    OPEN = 64  # files at a time
+
+    def __init__(self, work: str) -> None:
+        self.work = work
+        self._files: dict[str, IO[bytes]] = {}
+
+    def read(self, row: dict[str, Any], column: str, dtype: Any) -> npt.NDArray[Any]:
+        at = row[column]
+        if at is None:
+            return np.empty(0, dtype)
+        file = self._files.get(row["file"])
+        if file is None:
+            if len(self._files) >= self.OPEN:
+                self.close()
+            file = open(os.path.join(self.work, row["file"]), "rb", buffering=0)  # noqa: SIM115
+            self._files[row["file"]] = file
+        size = row["n"] * np.dtype(dtype).itemsize
+        file.seek(at)
+        data = file.read(size)
+        if len(data) != size:
+            raise EOFError(f"{row['file']}: {len(data)} bytes at {at} where {size} were written")
+        return np.frombuffer(data, dtype)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
 
 def _result(
@@ -306,6 +338,7 @@ class _Bucket:
         self.family = int(packed.family[self.bucket.producer])
         n = len(self.bucket.hashes)
         self.copies = np.zeros(n, np.int32)
+        self.place = np.empty(n, np.int32)  # scratch
         self.bad = np.zeros(n, bool)
         self.bad_at: dict[int, tuple[int, int]] = {}
         self.listener = -1
@@ -332,15 +365,20 @@ class _Bucket:
             np.minimum(mine, received, out=mine)
         else:
             wrong = hashes != self.bucket.hashes[offs]
-            if len(offs) * 16 < n:
-                np.add.at(self.copies, offs, 1)
+            # The first copy of each in this row: written from behind, it is what stays.
+            order = np.arange(len(offs), dtype=np.int32)
+            self.place[offs[::-1]] = order[::-1]
+            again = self.place[offs] != order
+            if again.any():
+                some, rest = ~again, offs[again]
+                np.add.at(self.copies, rest, 1)  # they come later than the first
+                np.minimum.at(self.received, rest, received[again])
+                offs_, xs_, received_ = offs[some], xs[some], received[some]
             else:
-                self.copies += np.bincount(offs, minlength=n).astype(np.int32)
-            # xs rise in a row: written from behind, the first copy stays.
-            earlier = xs < first[offs]
-            new = offs[earlier][::-1]
-            first[new] = xs[earlier][::-1]
-            np.minimum.at(self.received, offs, received)
+                offs_, xs_, received_ = offs, xs, received
+            self.copies[offs_] += 1
+            first[offs_] = np.minimum(first[offs_], xs_)
+            self.received[offs_] = np.minimum(self.received[offs_], received_)
         if wrong.any():
             which = np.flatnonzero(wrong)
             self.bad[offs[which]] = True

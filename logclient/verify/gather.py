@@ -1,4 +1,4 @@
-"""The first stage of the comparison: what arrived, packed into one binary row for each bucket.
+"""The first stage of the comparison: what arrived, packed into a file, one stretch for each bucket.
 
 See ``compare.py`` for the whole.
 """
@@ -6,8 +6,10 @@ See ``compare.py`` for the whole.
 from __future__ import annotations
 
 import json
+import os
+import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,18 +33,7 @@ from logclient.verify.overview import Grid
 
 __all__ = ["map_task"]
 
-ROWS = 1 << 17  # events packed at a time, which bounds what a row can hold: 3 MB
-
-
-def binary(values: npt.NDArray[Any], starts: I64, ends: I64) -> pa.Array:
-    """Slices of one array as binary values, without a copy. The slices follow one another."""
-    size = values.dtype.itemsize
-    offsets = np.empty(len(starts) + 1, np.int32)
-    offsets[:-1] = starts * size
-    offsets[-1] = ends[-1] * size if len(ends) else 0
-    return pa.Array.from_buffers(
-        pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    )
+ROWS = 1 << 17  # events packed at a time, which bounds what a stretch can hold: 3 MB
 
 
 def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
@@ -50,19 +41,27 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
     plan = Plan.load(work)
     packed = Ledger(work, plan.bits)
     task = plan.tasks[number]
-    mapper = _Mapper(plan, packed, only)
-    if only is None and "live" in task:
-        low, high = task["live"]
-        yield from mapper.skeleton(packed.live[low:high])
-    for segment in task.get("segments", ()):
-        yield from mapper.segment(plan.segments[segment])
-    if only is None:
-        for file in task.get("pool", ()):
-            yield from mapper.pool(file)
+    # A name of its own for each attempt: rows name the file that they are in.
+    name = f"{number}-{uuid.uuid4().hex}.arrivals"
+    with open(os.path.join(work, name), "wb", buffering=0) as file:
+        mapper = _Mapper(plan, packed, only, name, file)
+        if only is None and "live" in task:
+            low, high = task["live"]
+            yield from mapper.skeleton(packed.live[low:high])
+        for segment in task.get("segments", ()):
+            yield from mapper.segment(plan.segments[segment])
+        if only is None:
+            for index in task.get("pool", ()):
+                yield from mapper.pool(index)
 
 
 class _Mapper:
-    def __init__(self, plan: Plan, packed: Ledger, only: frozenset[int] | None) -> None:
+    def __init__(
+        self, plan: Plan, packed: Ledger, only: frozenset[int] | None, name: str, file: IO[bytes]
+    ) -> None:
+        self.name = name
+        self.file = file
+        self.end = 0  # of the file
         self.plan = plan
         self.ledger = packed
         self.mask = (1 << plan.bits) - 1
@@ -95,71 +94,73 @@ class _Mapper:
         received: npt.NDArray[np.int64] | None,
         b: U64 | None = None,
     ) -> pa.RecordBatch:
-        """One row for each slice; `received` becomes a base and 32 bits an event."""
-        ends = np.append(starts[1:], len(xs))
+        """One row for each slice, end to end; `received` becomes a base and 32 bits an event."""
         n = len(keys)
         base = np.zeros(n, np.int64)
         shift = np.zeros(n, np.int32)
+        columns: list[npt.NDArray[Any]] = [offs, hashes, xs]
         if received is not None:
             base = np.minimum.reduceat(received, starts)
             width = np.maximum.reduceat(received, starts) - base
-            sizes = ends - starts
+            sizes = np.diff(np.append(starts, len(xs)))
             if int(width.max()) >> 32:  # more than 71 minutes in one row: coarser by a few microseconds
                 shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 32, 0).astype(np.int32)
-            after = ((received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)).astype(np.uint32)
-            last = binary(after, starts, ends)
+                after = (received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)
+            else:
+                after = received - np.repeat(base, sizes)
+            columns.append(after.astype(np.uint32))
         elif b is not None:
-            last = binary(b, starts, ends)
-        else:
-            last = pa.array([b""] * n, pa.binary())
+            columns.append(b)
+        places = [self.write(column) + starts * column.itemsize for column in columns]
+        return self.record(keys, listener, np.append(starts, len(xs)), xs[starts], base, shift, places)
+
+    def write(self, values: npt.NDArray[Any]) -> int:
+        """Where in the file they are now."""
+        data = np.ascontiguousarray(values).view(np.uint8).data
+        at = self.end
+        while len(data):
+            done = self.file.write(data)
+            self.end += done
+            data = data[done:]
+        return at
+
+    def record(
+        self, keys: I64, listener: int, edges: I64, x: I64, base: I64, shift: Any, places: list[I64]
+    ) -> pa.RecordBatch:
+        n = len(keys)
         return pa.record_batch(
             [
                 pa.array(self.part(keys)),
                 pa.array(keys),
                 pa.array(np.full(n, listener, np.int32)),
-                pa.array(xs[starts]),
+                pa.array(x),
                 pa.array(base),
                 pa.array(shift),
-                binary(offs, starts, ends),
-                binary(hashes, starts, ends),
-                binary(xs, starts, ends),
-                last,
+                pa.repeat(pa.scalar(self.name), n),
+                pa.array(np.diff(edges).astype(np.int32)),
+                *(
+                    pa.array(places[i]) if i < len(places) else pa.nulls(n, pa.int64())
+                    for i in range(4)
+                ),
             ],
             schema=ARRIVALS,
         )
 
     def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
         """An empty row for each bucket: one in which nothing arrived must say so."""
-        if not len(live):
-            return
         n = len(live)
-        none = pa.array([b""] * n, pa.binary())
-        zero = pa.array(np.zeros(n, np.int64))
-        yield pa.record_batch(
-            [
-                pa.array(self.part(live)),
-                pa.array(live),
-                pa.array(np.full(n, -1, np.int32)),
-                zero,
-                zero,
-                pa.array(np.zeros(n, np.int32)),
-                none,
-                none,
-                none,
-                none,
-            ],
-            schema=ARRIVALS,
-        )
+        if n:
+            none = np.zeros(n + 1, np.int64)
+            yield self.record(live, -1, none, none[1:], none[1:], none[1:].astype(np.int32), [])
 
     def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
-        none = pa.array([b""], pa.binary())
-        zero = pa.array([0], pa.int64())
-        narrow = pa.array([0], pa.int32())
-        text = pa.array([json.dumps(fields).encode()], pa.binary())
-        return pa.record_batch(
-            [narrow, pa.array([FACT], pa.int64()), narrow, zero, zero, narrow, text, none, none, none],
-            schema=ARRIVALS,
-        )
+        """A row whose text is in the file."""
+        text = np.frombuffer(json.dumps(fields).encode(), np.uint8)
+        none = np.zeros(1, np.int64)
+        return self.record(
+            np.array([FACT]), 0, np.array([0, len(text)]), none, none, none.astype(np.int32),
+            [none + self.write(text)],
+        )  # fmt: skip
 
     # -- captures
 
