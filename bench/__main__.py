@@ -20,6 +20,7 @@ ROWS = {
     "handler": ("bench.handler", ("python-logstash-async",)),
     "send": ("bench.send", ("msgspec",)),
     "saturated": ("bench.saturated", ()),
+    "dead": ("bench.dead", ()),
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
 }

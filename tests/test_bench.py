@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tree
 if not (shared.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 
-from bench import data, harness, sink  # noqa: E402
+from bench import data, dead, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
 
 
@@ -112,6 +112,24 @@ def test_log_calls_are_half_with_arguments_and_a_tenth_with_extra():
     assert sum(bool(r.args) for r in made) == 500
     assert sum(hasattr(r, "took_ms") for r in made) == 100
     assert [r.getMessage() for r in made] == [line for _, line in data.lines(1000)[0]]
+
+
+def said(logged=10, **fates):
+    return {"logged": logged, "fates": dict.fromkeys(dead.FATES, 0) | fates}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (said(dropped=7, failed=2), "10 events were logged"),
+        (said(dropped=7, failed=4), "10 events were logged"),
+        (said(dropped=7, acked=3), "by a dead server"),
+    ],
+)
+def test_fates_that_do_not_add_up_stop_the_row(wrong, why):
+    dead.exact("black hole", said(dropped=7, failed=3), None)
+    with pytest.raises(harness.NotExact, match=why):
+        dead.exact("black hole", wrong, None)
 
 
 @pytest.fixture

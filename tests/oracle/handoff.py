@@ -139,9 +139,7 @@ class Handoff:
         if self.policy == "drop_oldest" and not self.hopeless(room, keep):
             for chain in (self.queue, self.kept):
                 # An ordinary event pushes out kept ones for itself, not for what it leaves empty.
-                while chain and self.over(
-                    room + (waste(own, room) if keep or chain is self.queue else 0)
-                ):
+                while chain and self.over(room + (waste(own, room) if keep or chain is self.queue else 0)):
                     shift(chain)
                     self.dropped["overflow"] += 1
         if self.over(room):
