@@ -137,7 +137,12 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="logclient", description="Ships logs, and can prove what arrived.")
+    parser = _Parser(
+        prog="logclient",
+        description="Ships logs, and can prove what arrived.",
+        epilog="Exit codes: 0 all acknowledged, the promise holds; 1 events lost or failed, the promise is "
+        "broken; 2 wrong command line, option or file; 3 nothing could be reached, or it cannot be told.",
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
@@ -145,13 +150,22 @@ def _parser() -> argparse.ArgumentParser:
     positive = _option(_positive, "number")
     limit = _option(_limit, "limit")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, example: str
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=f"Example: logclient {name} {example}",
+        )
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         sub.set_defaults(run=run)
         return sub
 
-    demo = command("demo", _demo, "ship real log lines to servers with faults and let Spark judge them")
+    demo = command(
+        "demo", _demo, "ship real log lines to servers with faults and let Spark judge them", "--out demo"
+    )
     demo.add_argument(
         "--input",
         nargs="+",
@@ -164,8 +178,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", default="logclient-demo", metavar="DIR", help="where everything goes")
 
-    send = command("send", _send, "ship the lines of files")
-    send.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value...]")
+    send = command(
+        "send",
+        _send,
+        "ship the lines of files",
+        "lumberjack://logs.example.org:5044 /var/log/syslog --ledger run/ledger",
+    )
+    send.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
     send.add_argument("files", nargs="*", metavar="FILE", help="- is standard input, and the default")
     send.add_argument("--ledger", metavar="DIR", help="keep a ledger there, for verify")
     send.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
@@ -182,15 +201,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     send.add_argument("--json", action="store_true", help="print the fates as JSON")
 
-    collect = command("collect", _collect, "run servers that keep what they receive")
-    collect.add_argument("urls", nargs="+", metavar="URL", help="where to listen; port 0 picks a free one")
+    collect = command(
+        "collect",
+        _collect,
+        "run servers that keep what they receive",
+        "lumberjack://127.0.0.1:5044 --capture run/capture",
+    )
+    collect.add_argument(
+        "urls", nargs="+", metavar="URL", help="where to listen; port 0 picks a free one; with TLS ?cert=FILE"
+    )
     collect.add_argument("--capture", required=True, metavar="DIR", help="where the wire units go")
     collect.add_argument("--faults", metavar="SPEC", help="such as cut-before-ack=every:5,seed=3")
     collect.add_argument("--witness", metavar="FILE", help="where the ids that a fault tampered with go")
     collect.add_argument("--for", dest="seconds", type=duration, metavar="TIME", help="stop after so long")
     collect.add_argument("--json", action="store_true", help="print the counts as JSON")
 
-    verify = command("verify", _verify, "let Spark compare a ledger with a capture")
+    verify = command(
+        "verify",
+        _verify,
+        "let Spark compare a ledger with a capture",
+        "--ledger run/ledger --capture run/capture --out run",
+    )
     verify.add_argument("--ledger", required=True, metavar="DIR", help="what the producers wrote")
     verify.add_argument("--capture", required=True, metavar="DIR", help="what arrived")
     verify.add_argument("--out", metavar="DIR", help="where verdict, report and violations go")
@@ -201,19 +232,29 @@ def _parser() -> argparse.ArgumentParser:
         )
     verify.add_argument("--master", metavar="URL", help="Spark master (local[*])")
 
-    ping = command("ping", _ping, "ask servers whether they are there and speak the protocol")
+    ping = command(
+        "ping",
+        _ping,
+        "ask servers whether they are there and speak the protocol",
+        "lumberjack+tls://a.example.org,b.example.org",
+    )
     ping.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
     ping.add_argument("--count", type=positive, default=1, metavar="N", help="round trips to measure (1)")
     ping.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for each answer (5s)")
     ping.add_argument("--event", action="store_true", help="send one event too, and wait for its ack")
     ping.add_argument("--json", action="store_true", help="print what was found as JSON, an endpoint a line")
 
-    decode = command("decode", _decode, "show captured bytes as frames, and what is wrong with them")
+    decode = command(
+        "decode",
+        _decode,
+        "show captured bytes as frames, and what is wrong with them",
+        "lumberjack run/capture --limit 20",
+    )
     decode.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
     decode.add_argument(
         "file",
         metavar="FILE",
-        help="a capture, a segment of one (.cap), or the bytes of one direction; - too",
+        help="a capture, a segment of one (.cap), or the bytes of one direction; - is standard input",
     )
     decode.add_argument("--hex", action="store_true", help="FILE is hexadecimal digits")
     decode.add_argument("--json", action="store_true", help="print each frame as a line of JSON")
@@ -271,7 +312,7 @@ def _send(arguments: argparse.Namespace) -> int:
     given = config.parse(arguments.url, ledger=arguments.ledger)
     for name in files:
         if name != "-":
-            open(name, "rb").close()  # a wrong name is an error before anything is sent
+            _check(name)
     from logclient.client import connect
 
     options: dict[str, Any] = {"ledger": arguments.ledger}
@@ -304,6 +345,7 @@ class _Shipment:
         self.blank = 0
         self.replaced = 0
         self.refused = 0
+        self.reading = ""
         self.error: Exception | None = None
         self.stop = threading.Event()
         self.begun = time.monotonic()
@@ -311,23 +353,27 @@ class _Shipment:
     def run(self, redacted: str) -> int:
         feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
         stalled = interrupted = False
-        with Complaints() as complaints:
+        progress = Progress()
+        with Complaints(f"{redacted}: ") as complaints:
             try:
                 feeder.start()
-                stalled = not self._watch(feeder, complaints)
+                stalled = not self._watch(feeder, progress, complaints)
             except KeyboardInterrupt:
                 interrupted = True
+            finally:
+                progress.done()
             self.stop.set()
             before = self.client.stats()
-            self.client.close(timeout=0.0 if stalled else 5.0)
+            # Whoever interrupts what never got anywhere does not want to wait for it either.
+            hopeless = stalled or (interrupted and not before.acked and not before.handed)
+            self.client.close(timeout=0.0 if hopeless else 5.0)
             stats = self.client.stats()
             if not stalled:
                 complaints.show()
-        if self.error is not None:
-            raise self.error
         failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
         code = ExitCode.OK
-        if failed or dropped or self.refused or interrupted or stats.queued or stats.inflight:
+        left = stats.queued or stats.inflight
+        if failed or dropped or left or self.refused or self.error or interrupted:
             code = ExitCode.BROKEN
         if stalled and not stats.acked and not stats.handed:
             code = ExitCode.UNREACHABLE
@@ -336,6 +382,11 @@ class _Shipment:
             print(f"logclient: the ledger stopped: {stats.ledger_error}", file=sys.stderr)
         if stalled:
             print(f"logclient: {redacted}: {self._why(redacted, before)}", file=sys.stderr)
+        elif isinstance(self.error, OSError):
+            why = self.error.strerror or self.error
+            print(f"logclient: {_shown(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
+        elif self.error is not None:
+            raise self.error
         elif interrupted:
             print("logclient: interrupted", file=sys.stderr)
         return code
@@ -353,9 +404,8 @@ class _Shipment:
             last = "no answer to the name look-up"
         return f"{said} for {self.timeout:g}s{last and f': {last}'}"
 
-    def _watch(self, feeder: threading.Thread, complaints: Complaints) -> bool:
+    def _watch(self, feeder: threading.Thread, progress: Progress, complaints: Complaints) -> bool:
         """Wait until everything has its fate; False when nothing moved for the timeout."""
-        progress = Progress()
         moved = taken = waited = 0
         since = time.monotonic()
         while True:
@@ -381,10 +431,8 @@ class _Shipment:
             text = f"sent {self.sent}, acked {stats.acked}, waiting {waiting}"
             progress.show(f"{text}; {complaints.kept[-1]}" if complaints.kept else text)
             if left == 0 and not feeder.is_alive():
-                progress.done()
                 return True
             if now - since >= self.timeout:
-                progress.done()
                 return False
 
     # -- the feeder's side
@@ -398,6 +446,7 @@ class _Shipment:
             self.error = error
 
     def _feed_file(self, name: str) -> None:
+        self.reading = name
         with _open(name) as file:
             for number, raw in _lines(file, self.longest):
                 if self.stop.is_set():
@@ -410,7 +459,8 @@ class _Shipment:
                     if early > 0.002 and self.stop.wait(early):
                         return
                 try:
-                    self.client.send(body)
+                    if not self.client.send(body) and self.client.closed:
+                        return  # given up while this one waited for room
                 except (TypeError, ValueError, BufferError):
                     pass  # the client has counted it as failed or dropped
                 self.sent += 1
@@ -448,8 +498,7 @@ class _Shipment:
             why = "not a JSON object"
         self.refused += 1
         if self.refused <= _SHOWN_REFUSALS:
-            shown = "standard input" if name == "-" else name
-            print(f"logclient: {shown}:{number}: {why}", file=sys.stderr)
+            print(f"logclient: {_shown(name)}:{number}: {why}", file=sys.stderr)
         return None
 
     def _report(self, redacted: str, stats: Any, code: ExitCode) -> None:
@@ -497,6 +546,19 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
 
 
+def _check(name: str) -> None:
+    """A wrong name is an error before anything is sent."""
+    import os
+    import stat
+
+    if not stat.S_ISFIFO(os.stat(name).st_mode):  # whose writer would take opening it for all there is
+        open(name, "rb").close()
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
 def _open(name: str) -> IO[bytes]:
     # Not sys.stdin: a reader that hangs in it at exit would abort the interpreter.
     return open(0, "rb", closefd=False) if name == "-" else open(name, "rb")
@@ -519,10 +581,16 @@ def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes]]:
 
 
 class Complaints:
-    """While entered, what a client complains of is kept, not printed: the command says it itself."""
+    """While entered, what a client complains of is kept, not printed: the command says it itself.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: of every line, to be left out.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
         import logging
+
+        self.prefix = prefix
 
         self.handler = logging.Handler()
         self.handler.emit = self._keep  # type: ignore[method-assign]
@@ -537,7 +605,7 @@ class Complaints:
         self.logger.removeHandler(self.handler)
 
     def _keep(self, record: LogRecord) -> None:
-        self.kept.append(record.getMessage())
+        self.kept.append(record.getMessage().removeprefix(self.prefix))
 
     def show(self) -> None:
         """Print them after all."""

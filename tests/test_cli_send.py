@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -44,6 +46,19 @@ def send(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert result["exit"] == code
     return result
+
+
+def _until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+    """The command has begun to read its standard input: what is in the pipe is gone."""
+    import fcntl
+    import struct
+    import termios
+
+    deadline = time.monotonic() + 30
+    while struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"\0" * 4))[0]:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class TestText:
@@ -215,6 +230,17 @@ class TestWhatGoesWrong:
         assert json.loads(out)["connects"] == 1
         assert "connected, but nothing was acknowledged for 0.3s" in err
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that opens and cannot be read")
+    def test_a_file_that_cannot_be_read_to_its_end(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "a.log"
+        file.write_text("a\n")
+        assert cli.main(["send", server.url, str(file), "/proc/self/mem", str(file), "--json"]) == 1
+        out, err = capsys.readouterr()
+        assert json.loads(out)["acked"] == json.loads(out)["exit"] == 1
+        assert err == "logclient: /proc/self/mem: Input/output error: the rest was not sent\n"
+
     def test_overflow_of_the_url_is_respected(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -270,6 +296,54 @@ class TestProcesses:
         assert b"interrupted" in err
         assert b"Traceback" not in err
         assert b"Fatal" not in err
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+    def test_a_named_pipe(self, server: Collector, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "logclient", "send", server.url, str(tmp_path / "pipe"), "--json"],
+            stdout=subprocess.PIPE,
+        )
+        with open(tmp_path / "pipe", "wb", buffering=0) as pipe:  # as soon as somebody reads
+            pipe.write(b"one\n")
+            server.events(1)
+            pipe.write(b"two\n")
+        out, _ = process.communicate(timeout=30)
+        assert json.loads(out)["acked"] == 2
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["send", "lumberjack://{dead}"], ["ping", "lumberjack://{silent}"], ["decode", "lumberjack"]],
+    )
+    def test_interrupted_while_nothing_happens(self, dead_url: str, arguments: list[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
+            place = f"127.0.0.1:{silent.getsockname()[1]}"
+            arguments = [a.format(dead=dead_url.partition("//")[2], silent=place) for a in arguments]
+            if arguments[0] == "ping":
+                arguments += ["--timeout", "1h"]
+            process = subprocess.Popen(
+                [sys.executable, "-m", "logclient", *arguments, *(["-"] if arguments[0] != "ping" else [])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert process.stdin is not None
+            process.stdin.write(b"x\n")
+            process.stdin.flush()
+            if arguments[0] == "ping":
+                stack.enter_context(silent.accept()[0]).recv(1)
+            else:
+                _until_it_reads(process, process.stdin)
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            err = process.stderr.read().splitlines()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                pipe.close()
+        assert process.returncode == 1
+        assert err[-1] == b"logclient: interrupted"
+        assert len(err) <= 2  # and why it waited
 
     def test_unreachable_in_its_own_process(self, dead_url: str) -> None:
         done = subprocess.run(
