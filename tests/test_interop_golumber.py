@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tcp import Tcp
 from tests.shared import ROOT, clean_environment
@@ -297,3 +298,19 @@ def test_its_clients_to_our_collector(golumber: Path, level: int, inflight: int,
     assert bool(faults) == bool(counts.keepalives) == bool(counts.partial_acks)
     assert (counts.protocol_errors, counts.truncated, counts.connections) == (0, 0, 1)
     assert found == [{"n": n, "message": f"größte Zeile {n} <&>"} for n in range(EVENTS)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_ping(golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int) -> None:
+    """It answers to nothing but events: no probe leaves one behind, and none ends its server."""
+    with Server(golumber, tmp_path / "out") as server:
+        arguments = ["ping", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
+        assert cli.main(arguments) == 3
+        assert json.loads(capsys.readouterr().out)["status"] == "silent"
+        assert server.events() == []
+        assert cli.main([*arguments, "--event"]) == 0
+        assert json.loads(capsys.readouterr().out)["event_ms"] > 0
+        assert server.end() == [1]
+        (event,) = server.events()
+    assert event["tags"] == "logclient-ping"
+    assert event["message"].startswith("logclient ping from ")
