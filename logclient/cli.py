@@ -102,6 +102,13 @@ def _option(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     return convert
 
 
+def _duration(text: str) -> float:
+    seconds = config.parse_duration(text)
+    if seconds <= 0:
+        raise ValueError("must be a duration above 0")
+    return seconds
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0):
         raise ValueError(f"must be a whole number from 1, got {text[:40]!r}")
@@ -146,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    duration = _option(config.parse_duration, "duration")
+    duration = _option(_duration, "duration")
     positive = _option(_positive, "number")
     limit = _option(_limit, "limit")
 

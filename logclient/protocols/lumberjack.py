@@ -418,7 +418,7 @@ def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, b
         fields["sequence"] = number
         count = int.from_bytes(head[6:10], "big")
         size, body = _pairs(view, at, count)
-        length = min(size, left) - 10
+        length = min(size, left) - 6
         title = f"{name} sequence {number}, {_count(count, 'pair')}"
     else:
         begin = _HEADS[kind]

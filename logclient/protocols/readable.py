@@ -39,7 +39,7 @@ class Frame(NamedTuple):
     body: bytes | Pairs = b""
     """What it carries, as far as it is there and the first `BODY_KEPT` bytes of it, or its pairs."""
     length: int = 0
-    """Bytes of the body in all."""
+    """Bytes of the body in all; it ends where the frame does."""
     wrong: str = ""
     """What the protocol does not allow."""
     around: bytes = b""

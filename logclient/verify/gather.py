@@ -138,10 +138,7 @@ class _Mapper:
                 pa.array(shift),
                 pa.repeat(pa.scalar(self.name), n),
                 pa.array(np.diff(edges).astype(np.int32)),
-                *(
-                    pa.array(places[i]) if i < len(places) else pa.nulls(n, pa.int64())
-                    for i in range(4)
-                ),
+                *(pa.array(places[i]) if i < len(places) else pa.nulls(n, pa.int64()) for i in range(4)),
             ],
             schema=ARRIVALS,
         )
