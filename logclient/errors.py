@@ -63,7 +63,8 @@ class ConnectFailed(LogclientError, ConnectionError):
 class CredentialError(LogclientError, PermissionError):
     """A certificate, a key or a token that one side does not accept, or a TLS version.
 
-    Somebody has to mend it, so it is said once and tried again at the slow pace.
+    Somebody has to mend it, so it is said once and tried again at the slow pace. What may differ from
+    one attempt to the next without being another thing to mend is a note (``add_note``).
     """
 
 

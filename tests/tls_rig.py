@@ -47,6 +47,13 @@ class Authority:
         new.replace(path)
         return str(path)
 
+    def alone(self) -> str:
+        """The certificate of the authority itself, with its key."""
+        path = self.folder / "alone.pem"
+        key = self._authority.private_key_pem.bytes()
+        path.write_bytes(key + self._authority.cert_pem.bytes())
+        return str(path)
+
 
 def context(version: str, cert: str, ca: str | None = None) -> ssl.SSLContext:
     """A server's, for one version of TLS."""

@@ -734,10 +734,12 @@ class Engine:
         # With another endpoint that may do, the usual pace; else until the first of them is due.
         others = len(self._slow) < len(self._endpoints)
         self._not_before = time.monotonic() + self._backoff.delay() if others else self._first_slow()
-        self.last_error = f"{who}: {error}; nothing is sent there until that is mended"
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        self.last_error = f"{who}: {error}{notes}; nothing is sent there until that is mended"
         if slow.said != str(error):
             slow.said = str(error)
-            self._complain(f"{self.last_error}; next try in {delay:.3g} s", f"credentials {who} {error}")
+            soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
+            self._complain(f"{self.last_error}; next try in {soon} s", f"credentials {who} {error}")
 
     def _first_slow(self) -> float:
         return min(slow.not_before for slow in self._slow.values())

@@ -27,9 +27,11 @@ BITE = 1 << 20
 LAST_WORDS = 16
 """Records looked at for a reason once writing has failed."""
 
-_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH = 62, 64  # X509_V_ERR_*
+_NOT_FOR = (
+    'the server\'s certificate is not for "{}": connect to the name it has, or give that as server_name'
+)
 _UNKNOWN = "is not signed by an authority that is trusted here: give that authority's certificate as ca"
-_WHY = {
+_WHY = {  # by OpenSSL's X509_V_ERR_*
     2: _UNKNOWN,
     9: "is not valid yet: is a clock wrong?",
     10: "has expired, or one above it: it must be renewed at the server",
@@ -37,8 +39,8 @@ _WHY = {
     19: _UNKNOWN,
     20: _UNKNOWN,
     21: _UNKNOWN,
-    _HOSTNAME_MISMATCH: "is not for",
-    _IP_ADDRESS_MISMATCH: "is not for",
+    62: _NOT_FOR,
+    64: _NOT_FOR,
 }
 
 # What a server says of us (RFC 8446, section 6.2). The rest may be over the next time.
@@ -62,13 +64,15 @@ class TlsLink(TcpLink):
     def __init__(self, sock: ssl.SSLSocket, peer: str, certified: bool, verified: bool) -> None:
         super().__init__(sock, peer)
         self._tls = sock
+        version = sock.version() or ""
         self._certified = certified  # we showed a certificate, or could have
         self._verified = verified
+        self._late = version == "TLSv1.3"  # a refusal may come after the handshake
         self._heard = False
         # TLS may have to read before it can write, and the other way round.
         self._reads_first = self._writes_first = False
         cipher = sock.cipher()
-        self.tls = f"{sock.version()} {cipher[0] if cipher else ''}{'' if verified else ', not verified'}"
+        self.tls = f"{version} {cipher[0] if cipher else ''}{'' if verified else ', not verified'}"
 
     def facts(self) -> dict[str, Any]:
         """What TLS is in use, and what the server's certificate says, which only who verified it knows.
@@ -137,7 +141,7 @@ class TlsLink(TcpLink):
             if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                 return _refused(error, self._certified)
             error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        if not self._heard and not self._certified and self._tls.version() == "TLSv1.3":
+        if self._late and not self._heard and not self._certified:
             # Not every system keeps the alert that came before.
             words = f"{os.strerror(error.errno or errno.ECONNRESET)} before a word was said; "
             return OSError(error.errno, words + "does the server want a client certificate (cert, key)?")
@@ -234,11 +238,13 @@ class Tls(Tcp):
             sock = _shake(context, dial(), wanted, stopped, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
-            if why == "is not for":
-                names = self._names(dial, wanted, stopped, deadline)
-                why += f' "{wanted.decode()}"{names and f" (it names {names})"}'
-                why += ": connect to the name it has, or give that as server_name"
-            raise CredentialError(f"the server's certificate {why}") from None
+            if why != _NOT_FOR:
+                raise CredentialError(f"the server's certificate {why}") from None
+            refusal = CredentialError(why.format(wanted.decode()))
+            names = self._names(dial, wanted, stopped, deadline)
+            if names:
+                refusal.add_note(f"it names {names}")
+            raise refusal from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
             # Might be a restart, or a balancer with nothing behind it: no reason for the slow pace.
             raise ConnectionError(

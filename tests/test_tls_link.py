@@ -1,0 +1,407 @@
+"""The TLS transport by itself: bytes, want-read and want-write, the end, and peers that mean no good."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from logclient.errors import ConfigError, CredentialError
+from logclient.transports.tls import Tls, TlsLink, server_context
+from tests.tls_rig import HOST, PATIENCE, Authority, context, serving
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def server(ours: Authority) -> str:
+    return ours.issue("server")
+
+
+@pytest.fixture(params=["1.2", "1.3"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Pair(NamedTuple):
+    link: TlsLink
+    far: ssl.SSLSocket
+    raw: socket.socket
+    """The server's socket below its TLS."""
+
+
+@pytest.fixture
+def pair(version: str, ours: Authority, server: str) -> Iterator[Pair]:
+    """A link, and what is at its far end."""
+    tls = context(version, server)
+    with socket.create_server((HOST, 0)) as listener:
+        found: list[tuple[ssl.SSLSocket, socket.socket]] = []
+
+        def accept() -> None:
+            sock, _ = listener.accept()
+            sock.settimeout(PATIENCE)
+            raw = sock.dup()
+            found.append((tls.wrap_socket(sock, server_side=True), raw))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        link = Tls(PATIENCE, ca=ours.ca).connect(listener.getsockname()[:2], never)
+        thread.join()
+        ((far, raw),) = found
+        with far, raw:
+            yield Pair(link, far, raw)
+        link.close()
+
+
+def received(link: TlsLink) -> bytes:
+    """The next bytes; b"" at the end."""
+    deadline = time.monotonic() + PATIENCE
+    while (data := link.receive()) is None:
+        assert time.monotonic() < deadline
+        link.wait(-1, PATIENCE, False)
+    return data
+
+
+def ends(link: TlsLink) -> OSError:
+    """The error that reading ends with."""
+    with pytest.raises(OSError) as caught:
+        while received(link):
+            pass
+        raise AssertionError("an ordinary end")
+    return caught.value
+
+
+def breaks(link: TlsLink) -> OSError:
+    """The error that writing ends with."""
+    with pytest.raises(OSError) as caught:
+        for _ in range(100_000):
+            if not link.send([b"x" * 1000]):
+                link.wait(-1, PATIENCE, True)
+    return caught.value
+
+
+def reset(*ends: socket.socket) -> None:
+    """Close them so that the peer gets a reset, whatever was sent."""
+    ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    for end in ends:
+        end.close()
+
+
+class TestBytes:
+    def test_both_ways(self, pair: Pair, version: str) -> None:
+        assert pair.link.receive() is None
+        assert pair.link.send([b"one ", memoryview(b"two "), b"", b"three"])
+        assert pair.far.recv(4) == b"one "
+        assert pair.far.recv(100) == b"two "
+        pair.far.sendall(b"answer")
+        assert received(pair.link) == b"answer"
+        assert pair.link.tls.startswith(f"TLSv{version} ")
+
+    def test_what_does_not_fit_is_kept_and_copied(self, pair: Pair) -> None:
+        buffer = bytearray(b"x" * (1 << 20))
+        sent = 1 << 20
+        while pair.link.send([memoryview(buffer)]):
+            sent += 1 << 20
+        buffer[:] = b"y" * (1 << 20)  # the core may use it for the next
+        got = bytearray()
+
+        def read() -> None:
+            while len(got) < sent:
+                got.extend(pair.far.recv(1 << 20))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while not pair.link.flush():
+            pair.link.wait(-1, PATIENCE, True)
+        thread.join(PATIENCE)
+        assert got == b"x" * sent
+
+    def test_both_sides_write_and_neither_waits_for_the_other(self, pair: Pair) -> None:
+        """More than fits in both directions, read and written by turns."""
+        size = 16 << 20
+
+        def echo() -> None:
+            left = size
+            while left:
+                data = pair.far.recv(1 << 16)
+                left -= len(data)
+                pair.far.sendall(data)
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+        done = pair.link.send([os.urandom(1 << 16) * (size >> 16)])
+        got = 0
+        while got < size:
+            if not done:
+                done = pair.link.flush()
+            while data := pair.link.receive():
+                got += len(data)
+            pair.link.wait(-1, PATIENCE, not done)
+        thread.join(PATIENCE)
+        assert done and got == size
+
+    def test_wait_ends_with_a_wake(self, pair: Pair) -> None:
+        read, write = os.pipe()
+        try:
+            os.write(write, b"x")
+            pair.link.wait(read, PATIENCE, False)
+        finally:
+            os.close(read)
+            os.close(write)
+
+
+class TestTheEnd:
+    def test_close_says_so_without_waiting(self, pair: Pair) -> None:
+        pair.link.send([b"last"])
+        pair.link.close()
+        assert pair.far.recv(100) == b"last"
+        pair.far.suppress_ragged_eofs = False
+        assert pair.far.recv(100) == b""  # a close_notify: a ragged end would raise
+
+    def test_a_forked_child_says_nothing(self, pair: Pair) -> None:
+        pair.link.abandon()
+        pair.far.suppress_ragged_eofs = False
+        with pytest.raises(ssl.SSLEOFError):
+            pair.far.recv(100)
+
+    def test_the_peer_says_goodbye(self, pair: Pair) -> None:
+        with pytest.raises(TimeoutError):
+            pair.far.settimeout(0.01)
+            pair.far.unwrap()
+        assert received(pair.link) == b""
+
+    def test_the_peer_goes_without_a_word(self, pair: Pair) -> None:
+        pair.far.sendall(b"some")
+        pair.raw.shutdown(socket.SHUT_RDWR)
+        assert received(pair.link) == b"some"
+        assert received(pair.link) == b""
+
+    def test_in_the_middle_of_a_record(self, pair: Pair) -> None:
+        pair.raw.sendall(b"\x17\x03\x03\x40\x00" + bytes(100))
+        pair.raw.shutdown(socket.SHUT_RDWR)
+        assert received(pair.link) == b""
+
+    @pytest.mark.parametrize("heard", [True, False])
+    def test_a_reset(self, pair: Pair, version: str, heard: bool) -> None:
+        """Reading, it may look like an ordinary end (to Python before 3.12.3); writing, it does not."""
+        if heard:
+            pair.far.sendall(b"some")
+            assert received(pair.link) == b"some"
+        reset(pair.far, pair.raw)
+        error = breaks(pair.link)
+        assert isinstance(error, ConnectionError)
+        # Nothing was said, and nobody asked who we are: it may be that the server wants to know.
+        assert ("client certificate" in str(error)) == (version == "1.3" and not heard)
+
+    def test_garbage_in_the_middle(self, pair: Pair) -> None:
+        pair.raw.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
+        error = ends(pair.link)
+        assert isinstance(error, ConnectionError) and str(error).startswith("TLS failed: ")
+        assert "\n" not in str(error)
+
+    def test_writing_fails_and_the_reason_is_read(self, ours: Authority, server: str) -> None:
+        """An alert that came before the reset is still there to be read."""
+        tls = context("1.3", server, ca=ours.ca)
+        written = threading.Event()
+
+        def refuse(sock: socket.socket) -> None:
+            come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
+            far = tls.wrap_bio(come, go, server_side=True)
+            while True:
+                try:
+                    far.do_handshake()
+                except ssl.SSLWantReadError:
+                    sock.sendall(go.read())
+                    come.write(sock.recv(65536))
+                except ssl.SSLError:
+                    break
+            written.wait(PATIENCE)
+            sock.sendall(go.read())  # the alert
+            reset(sock)
+
+        with serving(refuse) as port:
+            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+            link.send([b"x"])
+            written.set()
+            link.wait(-1, PATIENCE, False)
+            error = breaks(link)
+            link.close()
+        assert isinstance(error, CredentialError) and "wants a client certificate" in str(error)
+
+
+# -- the handshake
+
+ALERT = b"\x15\x03\x03\x00\x02\x02"
+NOT_TLS = "what answers does not speak TLS"
+
+
+class TestHandshake:
+    @pytest.mark.parametrize(
+        ("answer", "kind", "says"),
+        [
+            (b"220 mail.example ESMTP\r\n", CredentialError, NOT_TLS),
+            (b"HTTP/1.0 400 Bad Request\r\n\r\n", CredentialError, NOT_TLS),
+            (b"2A\0\0\0\1", CredentialError, NOT_TLS),
+            (b"\0" * 100, CredentialError, NOT_TLS),
+            (b"\xff" * 20_000, CredentialError, NOT_TLS),
+            (ALERT + bytes([70]), CredentialError, "speaks no version of TLS that is allowed here"),
+            (ALERT + bytes([112]), CredentialError, "knows no host of this name"),
+            (ALERT + bytes([40]), CredentialError, "alert handshake_failure"),
+            (ALERT + bytes([49]), CredentialError, "refuses the connection (alert access_denied)"),
+            (ALERT + bytes([80]), ConnectionError, "TLS failed: the server said: internal error"),
+            (b"\x16\x03\x03\x00\x04\x02\0\0\0", ConnectionError, "TLS failed: "),
+            (b"\x16\x03\x03\x00\x04\x63\0\0\0", ConnectionError, "TLS failed: "),
+            (b"", ConnectionError, "ended the connection in the TLS handshake"),
+            (b"\x16\x03\x03\x40\x00\x02", ConnectionError, "ended the connection in the TLS handshake"),
+        ],
+    )
+    def test_answers_to_our_hello(
+        self, ours: Authority, answer: bytes, kind: type[Exception], says: str
+    ) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.recv(4096)
+            sock.sendall(answer)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
+
+        with serving(talk) as port, pytest.raises(kind) as caught:
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+        assert says in str(caught.value) and "\n" not in str(caught.value)
+        assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
+
+    def test_an_old_version_is_refused(self, ours: Authority, server: str) -> None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(server)
+        tls.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning):
+            tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1_1
+        with (
+            serving(lambda sock: tls.wrap_socket(sock, server_side=True)) as port,
+            pytest.raises(CredentialError, match="speaks no version of TLS that is allowed here"),
+        ):
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+
+    @pytest.mark.parametrize("trickle", [b"", b"\x16\x03\x03\x40\x00"], ids=["silent", "trickling"])
+    def test_a_peer_that_stalls_ends_at_the_deadline(self, ours: Authority, trickle: bytes) -> None:
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(trickle)
+            while not over.wait(0.005):
+                sock.sendall(b"\0"[: len(trickle)])
+
+        with serving(talk) as port:
+            begin = time.monotonic()
+            with pytest.raises(TimeoutError, match="no answer to the TLS handshake in time"):
+                Tls(0.2, ca=ours.ca).connect((HOST, port), never)
+            assert time.monotonic() - begin < PATIENCE / 2
+            over.set()
+
+    def test_it_stops_when_told(self, ours: Authority) -> None:
+        shaking = threading.Event()
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            sock.recv(1)
+            shaking.set()
+            over.wait(PATIENCE)
+
+        with serving(talk) as port:
+            with pytest.raises(InterruptedError):
+                Tls(1000, ca=ours.ca).connect((HOST, port), shaking.is_set)
+            over.set()
+
+    def test_what_a_certificate_names_is_shown_plainly(self, ours: Authority) -> None:
+        names = [f"{letter}.example" for letter in "abcdefg"]
+        tls = context("1.3", ours.issue("many", *names))
+        with (
+            serving(lambda sock: tls.wrap_socket(sock, server_side=True).close()) as port,
+            pytest.raises(CredentialError) as caught,
+        ):
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+        assert 'is not for "127.0.0.1"' in str(caught.value)
+        assert caught.value.__notes__ == [
+            "it names a.example, b.example, c.example, d.example, e.example, ..."
+        ]
+
+
+# -- files
+
+
+class TestFiles:
+    def errors(self, **options: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            Tls(1.0, **options)
+        return str(caught.value)
+
+    def test_what_cannot_be_used_is_named(self, ours: Authority, server: str, tmp_path: Path) -> None:
+        no, junk, empty = str(tmp_path / "no"), tmp_path / "junk.pem", tmp_path / "empty"
+        junk.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+        empty.mkdir()
+        only_cert = tmp_path / "cert.pem"
+        only_cert.write_bytes(Path(ours.ca).read_bytes())
+        assert self.errors(ca=no) == f"ca: {no!r} cannot be read: No such file or directory"
+        assert (
+            self.errors(ca=str(junk))
+            == f"ca: {str(junk)!r} holds something that is no certificate in PEM form"
+        )
+        assert (
+            self.errors(ca=str(empty)) == f"ca: directory {str(empty)!r} holds no certificates (*.pem, *.crt)"
+        )
+        assert self.errors(cert=no) == f"cert: {no!r} cannot be read: No such file or directory"
+        assert self.errors(cert=server, key=no) == f"key: {no!r} cannot be read: No such file or directory"
+        assert self.errors(cert=str(empty)) == f"cert: {str(empty)!r} cannot be read: Is a directory"
+        assert (
+            self.errors(cert=str(only_cert)) == f"cert: {str(only_cert)!r} holds no private key in PEM form"
+        )
+        other = ours.issue("other")
+        assert (
+            self.errors(cert=server, key=other) == f"key: the key in {other!r} is not that of the certificate"
+        )
+        both = tmp_path / "both.pem"
+        both.write_bytes(junk.read_bytes() + Path(server).read_bytes())
+        assert self.errors(cert=str(both)).startswith(f"cert: {str(both)!r} and its key cannot be used")
+
+    @pytest.fixture
+    def encrypted(self, server: str, tmp_path: Path) -> str:
+        from cryptography.hazmat.primitives import serialization as form
+
+        key = form.load_pem_private_key(Path(server).read_bytes(), None)
+        path = tmp_path / "encrypted.key"
+        path.write_bytes(
+            key.private_bytes(
+                form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(b"hunter2")
+            )
+        )
+        return str(path)
+
+    def test_an_encrypted_key(self, server: str, encrypted: str) -> None:
+        Tls(1.0, cert=server, key=encrypted, password="hunter2")
+        server_context(server, encrypted, password="hunter2")
+        wrong = self.errors(cert=server, key=encrypted, password="sesame")
+        assert wrong == f"tls_password: does not open the key in {encrypted!r}"
+        long = self.errors(cert=server, key=encrypted, password="x" * 5000)
+        assert long == f"tls_password: does not open the key in {encrypted!r}"
+
+    def test_nobody_is_asked_at_the_terminal(self, server: str, encrypted: str) -> None:
+        assert self.errors(cert=server, key=encrypted) == (
+            f"tls_password: needed, the key in {encrypted!r} is encrypted"
+        )
+        # A password that is not needed does no harm.
+        Tls(1.0, cert=server, password="sesame")
