@@ -63,9 +63,14 @@ class ConnectFailed(LogclientError, ConnectionError):
 class CredentialError(LogclientError, PermissionError):
     """A certificate, a key or a token that one side does not accept, or a TLS version.
 
-    Somebody has to mend it, so it is said once and tried again at the slow pace. What may differ from
-    one attempt to the next without being another thing to mend is a note (``add_note``).
+    Somebody has to mend it, so it is said once and tried again at the slow pace.
     """
+
+    detail = ""
+    """What else is known, and may be known to one attempt and not to the next: no reason to say it again."""
+
+    def __str__(self) -> str:
+        return super().__str__() + (f" ({self.detail})" if self.detail else "")
 
 
 class ProtocolError(LogclientError, ValueError):

@@ -336,9 +336,9 @@ class TestHandshake:
         ):
             Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
         assert 'is not for "127.0.0.1"' in str(caught.value)
-        assert caught.value.__notes__ == [
-            "it names a.example, b.example, c.example, d.example, e.example, ..."
-        ]
+        assert str(caught.value).endswith(
+            "(it names a.example, b.example, c.example, d.example, e.example, ...)"
+        )
 
 
 # -- files

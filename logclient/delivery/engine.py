@@ -90,7 +90,7 @@ class _Slow:
     def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff
         self.not_before = 0.0
-        self.said = ""
+        self.said: tuple[object, ...] = ()
 
 
 class Engine:
@@ -734,10 +734,9 @@ class Engine:
         # With another endpoint that may do, the usual pace; else until the first of them is due.
         others = len(self._slow) < len(self._endpoints)
         self._not_before = time.monotonic() + self._backoff.delay() if others else self._first_slow()
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        self.last_error = f"{who}: {error}{notes}; nothing is sent there until that is mended"
-        if slow.said != str(error):
-            slow.said = str(error)
+        self.last_error = f"{who}: {error}; nothing is sent there until that is mended"
+        if slow.said != error.args:
+            slow.said = error.args
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
             self._complain(f"{self.last_error}; next try in {soon} s", f"credentials {who} {error}")
 

@@ -242,8 +242,7 @@ class Tls(Tcp):
                 raise CredentialError(f"the server's certificate {why}") from None
             refusal = CredentialError(why.format(wanted.decode()))
             names = self._names(dial, wanted, stopped, deadline)
-            if names:
-                refusal.add_note(f"it names {names}")
+            refusal.detail = names and f"it names {names}"
             raise refusal from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
             # Might be a restart, or a balancer with nothing behind it: no reason for the slow pace.
