@@ -58,6 +58,9 @@ class Mute(Sink):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._alive.is_set():
+            for sock in self._sockets:
+                sock.close()
         self._alive.set()
         super().__exit__(kind, error, trace)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import logclient
-from tests.dead_servers import KINDS, PATIENCE, fates, run
+from tests.dead_servers import KINDS, PATIENCE, Refusing, fates, run
 
 MIB = 1 << 20
 HALF = 33_000
@@ -104,9 +104,11 @@ def test_memory_is_bounded_whatever_the_sizes() -> None:
 # -- nothing waits -------------------------------------------------------------------------------------
 
 
-def test_flush_and_close_return_in_time(dead: Any) -> None:
-    """Deadlines of an hour: whoever waited for the server would be found out."""
-    handler = logclient.Handler(dead.url, **NEVER)
+@pytest.mark.parametrize("scheme", ["lumberjack", "lumberjack+tls"])
+def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
+    """Deadlines of an hour: whoever waited for the server, or its handshake, would be found out."""
+    url = dead.url.replace("lumberjack", scheme) + ("?verify=none" if scheme.endswith("tls") else "")
+    handler = logclient.Handler(url, **NEVER)
     logger = logging.getLogger("tests.dead")
     logger.propagate = False
     logger.addHandler(handler)
@@ -115,6 +117,8 @@ def test_flush_and_close_return_in_time(dead: Any) -> None:
             logger.warning("event %d", i)
         client = handler.client
         assert soon(lambda: client.flush(0.1)) == 1000
+        if isinstance(dead, Refusing):
+            poll(lambda: client.stats().last_error.endswith("connection refused"), "it says something else")
         assert soon(lambda: client.close(0.1)) == 1000
         assert client.stats().failed == {"closed": 1000}
         logger.warning("too late")

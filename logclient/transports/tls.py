@@ -234,8 +234,9 @@ class Tls(Tcp):
             raise CredentialError(str(error)) from None
         certified = self._own[0] is not None
         wanted = (self._server_name or name).partition(b"%")[0].rstrip(b".")
+        plain = dial()  # outside: a connection refused is no failed handshake
         try:
-            sock = _shake(context, dial(), wanted, stopped, deadline)
+            sock = _shake(context, plain, wanted, stopped, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
             if why != _NOT_FOR:
