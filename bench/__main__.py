@@ -23,6 +23,7 @@ ROWS = {
     "dead": ("bench.dead", ()),
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
+    "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"
@@ -64,6 +65,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the random order")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
     parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
+    verify = parser.add_argument_group("verify alone")
+    verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
+    verify.add_argument("--dir", default="", help="where its data lie meanwhile, 420 bytes an event (build/)")
+    verify.add_argument("--keep", action="store_true", help="leave them there, for the next run")
     chosen = parser.parse_args(argv)
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
     if unknown:
@@ -78,7 +83,13 @@ def main(argv: list[str] | None = None) -> int:
         module, packages = ROWS[name]
         before, start, neighbours = load(), time.monotonic(), Neighbours()
         try:
-            row = import_module(module).run(rounds=chosen.rounds, seed=chosen.seed, quick=chosen.quick)
+            more = {key: vars(chosen)[key] for key in ("events", "dir", "keep", "record")}
+            row = import_module(module).run(
+                rounds=chosen.rounds,
+                seed=chosen.seed,
+                quick=chosen.quick,
+                **(more if name == "verify" else {}),
+            )
         except Exception as error:
             if len(chosen.row) == 1:
                 raise

@@ -216,3 +216,22 @@ def test_a_window_that_never_ended_is_counted(running):
     assert c.recv(1) == b""
     counts = s.close()
     assert (counts.events, counts.windows, counts.open_windows) == (1, 0, 1)
+
+
+def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
+    shared.need("numpy")
+    shared.need("pyarrow")
+    from bench import verify, verify_data
+    from tests import verify_inprocess
+
+    monkeypatch.setattr(verify_data, "FAULTS", dict.fromkeys(verify_data.FAULTS, 0.05))
+    monkeypatch.setattr(verify_data, "UNEXPECTED", 0.01)
+    made = verify_data.make(tmp_path / "data", 40_000, seed=3)
+    assert verify_data.make(tmp_path / "data", 40_000, seed=3).truth == made.truth  # kept, not made again
+    assert all(verify_data.total(made.truth).values())
+    found = verify_inprocess.run(monkeypatch, made.ledger, made.capture)
+    answer = {"counts": {x.producer: x.counts._asdict() for x in found.producers}}
+    verify.exact("logclient verify", answer, made.truth)
+    answer["counts"][""]["unexpected"] += 1
+    with pytest.raises(harness.NotExact, match="unexpected of producer nobody"):
+        verify.exact("logclient verify", answer, made.truth)

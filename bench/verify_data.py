@@ -1,0 +1,404 @@
+"""A ledger and a capture of any size, in the formats of docs/formats.md, and what became of each event.
+
+Sixteen clients log in turn; every event is a window of its own, 324 bytes as carried. Which fault an event
+has is drawn first; the draws are counted, so the verdict is known without a comparison. Only `reordered`
+follows from where the events lie: an event whose sequence is below the highest that came before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from binascii import b2a_base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient._ext.hash import xxh64_many
+
+PRODUCERS = 16
+UNIT = 324
+BATCH = 2048  # events in a line of a ledger
+CHUNK = PRODUCERS * BATCH
+SEGMENT_BYTES = 256 << 20
+FAR = 200_000  # events that an event may be late by
+START_US = 1_767_225_600_000_000
+EVERY_US = 5
+LATENCY_US = 2_500
+
+# Share of all events that have this fault; an event has one at most.
+FAULTS = {
+    "lost": 1e-3,
+    "missing": 5e-4,  # failed, and never seen
+    "recovered": 5e-4,  # failed, and seen
+    "dropped": 2e-4,
+    "duplicated": 6e-4,
+    "corrupted": 2e-4,
+    "late": 1.2e-2,
+}
+LOST, MISSING, RECOVERED, DROPPED, DUPLICATED, CORRUPTED, LATE, NONE = range(8)
+UNEXPECTED = 1e-4  # ids that nobody sent: half of them of a known producer
+WORDS = (
+    *("ok", "lost", "missing", "recovered", "corrupted"),
+    *("dropped", "unexpected", "duplicated", "reordered"),
+)
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+RECORD_HEAD, UNIT_HEAD, FRAME_HEADS = 8, 27, 16
+BODY = UNIT - FRAME_HEADS
+HEX = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], np.uint16)
+TEMPLATE = (
+    b'{"@timestamp":"2026-01-01T00:00:00.000Z","log.level":"INFO","log.logger":"app.worker","message":"'
+    b'PacketResponder 0 for block blk_%s terminating"'
+    b',"@metadata":{"_id":"%s"},"event.id":"%s"}'
+)
+
+
+class Set(NamedTuple):
+    """A made data set."""
+
+    path: Path
+    events: int
+    truth: dict[str, dict[str, int]]  # producer ("" for nobody) -> word -> count
+    arrivals: int
+    capture_bytes: int
+    ledger_bytes: int
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger"
+
+    @property
+    def capture(self) -> Path:
+        return self.path / "capture"
+
+
+def make(path: Path, events: int, seed: int = 1, acks: bool = True) -> Set:
+    """Make it, or take what is there of the same size and seed."""
+    told = path / "truth.json"
+    mine = {"version": 1, "events": events, "seed": seed, "acks": acks}
+    if told.exists():
+        found = json.loads(told.read_text())
+        if found["of"] == mine:
+            return Set(path, events, **found["made"])
+    shutil.rmtree(path, ignore_errors=True)
+    for name in ("ledger", "capture"):
+        (path / name).mkdir(parents=True, mode=0o700)
+    made = _Maker(path, events, seed, acks).run()
+    told.write_text(json.dumps({"of": mine, "made": made}))
+    return Set(path, events, **made)
+
+
+def _hex(values: npt.NDArray[np.uint64]) -> U8:
+    """16 hex digits each."""
+    return HEX[values.astype(">u8").view(np.uint8)].view(np.uint8).reshape(-1, 16)
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class _Maker:
+    def __init__(self, path: Path, events: int, seed: int, acks: bool) -> None:
+        self.path = path
+        self.events = events
+        self.draw = np.random.Generator(np.random.PCG64(seed))
+        self.acks = acks
+        names = [self.draw.bytes(10) for _ in range(PRODUCERS + 1)]  # the last is nobody's
+        self.names = [name.hex() for name in names]
+        self.prefixes = np.frombuffer("".join(self.names).encode(), np.uint8).reshape(-1, 20)
+        self.last = np.array([(events - p + PRODUCERS - 1) // PRODUCERS for p in range(PRODUCERS)], np.int64)
+        template = np.frombuffer(TEMPLATE.replace(b"%s", b"0" * 64, 1).replace(b"%s", b"0" * 32), np.uint8)
+        assert len(template) <= BODY, len(template)
+        self.body = np.append(template[:-1], np.full(BODY - len(template), 32, np.uint8))
+        self.body = np.append(self.body, template[-1:])
+        text = self.body.tobytes()
+        self.at_time = text.index(b"00:00:00")
+        self.at_text = text.index(b"blk_") + 4
+        self.at_ids = (text.index(b'"_id":"') + 7, text.index(b'"event.id":"') + 12)
+        self.truth = {name: dict.fromkeys(WORDS, 0) for name in [*self.names[:-1], ""]}
+        self.highest = np.zeros(PRODUCERS, np.int64)
+        self.strangers = np.zeros(PRODUCERS + 1, np.int64)  # unexpected ids so far
+        self.arrivals = 0
+        self.waiting = self._rows(*(np.empty(0, np.int64) for _ in range(4)), np.empty((0, BODY), np.uint8))
+        self.stride = RECORD_HEAD + UNIT_HEAD + UNIT + (RECORD_HEAD + UNIT_HEAD + 6 if acks else 0)
+        self.capture_bytes = 0
+        self.segment = 0
+        self.room = 0
+        self.file: BinaryIO | None = None
+
+    @staticmethod
+    def _rows(key: I64, producer: I64, sequence: I64, first: I64, body: U8) -> dict[str, npt.NDArray[Any]]:
+        return {"key": key, "producer": producer, "sequence": sequence, "first": first, "body": body}
+
+    def run(self) -> dict[str, Any]:
+        ledgers = [(self.path / "ledger" / f"{name}-0001.ledger").open("wb") for name in self.names[:-1]]
+        fates = [dict.fromkeys(("acked", "failed", "dropped"), 0) for _ in ledgers]
+        for name, file in zip(self.names, ledgers, strict=False):
+            self._line(
+                file,
+                {"t": "open", "version": 1, "producer": name, "part": 1, "protocol": "lumberjack",
+                 "url": "lumberjack://127.0.0.1:5044", "identity": "id", "pid": 1, "host": "bench",
+                 "at_us": START_US},
+            )  # fmt: skip
+        for low in range(0, self.events, CHUNK):
+            self._chunk(low, min(low + CHUNK, self.events), ledgers, fates)
+        self._emit(self.waiting, 1 << 62)
+        self._end("closed")
+        for p, file in enumerate(ledgers):
+            self._line(
+                file,
+                {"t": "close", "at_us": self._us(self.events), "last": int(self.last[p]),
+                 "acked": fates[p]["acked"], "handed": 0, "failed": {"refused": fates[p]["failed"]},
+                 "dropped": {"full": fates[p]["dropped"]}},
+            )  # fmt: skip
+            file.close()
+        return {
+            "truth": self.truth,
+            "arrivals": self.arrivals,
+            "capture_bytes": self.capture_bytes,
+            "ledger_bytes": sum(entry.stat().st_size for entry in os.scandir(self.path / "ledger")),
+        }
+
+    def _us(self, index: Any) -> Any:
+        return START_US + index * EVERY_US
+
+    # -- events and ledgers
+
+    def _bodies(self, index: I64, producer: I64, sequence: I64) -> U8:
+        out = np.empty((len(index), BODY), np.uint8)
+        out[:] = self.body
+        ms = index * EVERY_US // 1000 % 86_400_000
+        at = self.at_time
+        for size, places in (
+            (3_600_000, (0, 1)), (60_000, (3, 4)), (1000, (6, 7)), (1, (9, 10, 11)),
+        ):  # fmt: skip
+            value, ms = np.divmod(ms, size)
+            for place in reversed(places):
+                value, digit = np.divmod(value, 10)
+                out[:, at + place] = digit + 48
+        some = index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for i in range(4):
+            some = _mixed(some + np.uint64(i))
+            out[:, self.at_text + 16 * i : self.at_text + 16 * i + 16] = _hex(some)
+        low = _hex(sequence.astype(np.uint64))[:, 4:]
+        for at in self.at_ids:
+            out[:, at : at + 20] = self.prefixes[producer]
+            out[:, at + 20 : at + 32] = low
+        return out
+
+    def _chunk(self, low: int, high: int, ledgers: list[BinaryIO], fates: list[dict[str, int]]) -> None:
+        index = np.arange(low, high, dtype=np.int64)
+        n = len(index)
+        producer = index % PRODUCERS
+        sequence = index // PRODUCERS + 1
+        kind = np.searchsorted(np.cumsum(list(FAULTS.values())), self.draw.random(n), side="right")
+        body = self._bodies(index, producer, sequence)
+        hashes = np.empty(n, np.uint64)
+        xxh64_many(
+            body.reshape(-1), np.arange(0, n * BODY, BODY, dtype=np.int64), np.full(n, BODY, np.int64), hashes
+        )
+        for p, file in enumerate(ledgers):
+            mine = slice((p - low) % PRODUCERS, None, PRODUCERS)
+            self._lines(file, fates[p], mine, index, sequence, kind, hashes)
+        for p in range(PRODUCERS):
+            count = np.bincount(kind[(p - low) % PRODUCERS :: PRODUCERS], minlength=8).tolist()
+            truth = self.truth[self.names[p]]
+            truth["ok"] += count[NONE] + count[LATE] + count[DUPLICATED]
+            for code, word in enumerate(FAULTS):
+                if word != "late":
+                    truth[word] += count[code]
+        self._arrive(index, producer, sequence, kind, body)
+
+    @staticmethod
+    def _line(file: BinaryIO, fields: dict[str, Any]) -> None:
+        file.write(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
+
+    def _lines(
+        self, file: BinaryIO, total: dict[str, int], mine: slice, index: I64, sequence: I64, kind: I64,
+        hashes: npt.NDArray[np.uint64],
+    ) -> None:  # fmt: skip
+        sequence, kind, created, hashes = sequence[mine], kind[mine], self._us(index[mine]), hashes[mine]
+        listed = kind != DROPPED
+        if not listed.any():
+            return
+        base = int(created[listed][0])
+        self._line(
+            file,
+            {"t": "batch", "seqs": _ranges(sequence[listed]), "n": int(listed.sum()), "base": base,
+             "created": b2a_base64((created[listed] - base).astype("<i4").tobytes(), newline=False).decode(),
+             "hashes": b2a_base64(hashes[listed].astype("<u8").tobytes(), newline=False).decode()},
+        )  # fmt: skip
+        failed = (kind == MISSING) | (kind == RECOVERED)
+        at = int(created[-1]) + LATENCY_US
+        for which, fields in (
+            (listed & ~failed, {"t": "outcome", "at_us": at, "status": "acked", "reason": ""}),
+            (failed, {"t": "outcome", "at_us": at, "status": "failed", "reason": "refused"}),
+            (~listed, {"t": "dropped", "at_us": at, "reason": "full"}),
+        ):
+            if which.any():
+                self._line(file, {**fields, "seqs": _ranges(sequence[which])})
+                total[fields.get("status", "dropped")] += int(which.sum())
+
+    # -- arrivals
+
+    def _arrive(self, index: I64, producer: I64, sequence: I64, kind: I64, body: U8) -> None:
+        """Put each where it arrives; who is late waits for a later chunk."""
+        n = len(index)
+        seen = (kind != LOST) & (kind != MISSING) & (kind != DROPPED)
+        key = 2 * index
+        late = np.flatnonzero(kind == LATE)
+        key[late] += 2 * self._delays(len(late)) + 1
+        bad = np.flatnonzero(kind == CORRUPTED)
+        body[bad, self.at_text + self.draw.integers(0, 64, len(bad))] ^= 1  # a hex digit becomes another
+        again = np.flatnonzero(kind == DUPLICATED)
+        extra = np.flatnonzero(self.draw.random(n) < UNEXPECTED)
+        whose = np.where(extra % 2 == 0, producer[extra], PRODUCERS)
+        made = np.empty(len(extra), np.int64)
+        for i, p in enumerate(whose.tolist()):
+            self.strangers[p] += 1
+            made[i] = self.strangers[p] + (self.last[p] if p < PRODUCERS else 0)
+            self.truth[self.names[p] if p < PRODUCERS else ""]["unexpected"] += 1
+        parts = [
+            self.waiting,
+            self._rows(
+                key[seen], producer[seen], sequence[seen], np.ones(int(seen.sum()), np.int64), body[seen]
+            ),
+            self._rows(
+                key[again] + 2 * self._delays(len(again)) + 1, producer[again], sequence[again],
+                np.zeros(len(again), np.int64), body[again],
+            ),
+            self._rows(
+                key[extra] + 1, whose, made, np.zeros(len(extra), np.int64),
+                self._bodies(index[extra], whose, made),
+            ),
+        ]  # fmt: skip
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in self.waiting}
+        self._emit(rows, 2 * (int(index[-1]) + 1))
+
+    def _delays(self, n: int) -> I64:
+        """How many events late: mostly a few of the same producer, one in ten far."""
+        near = PRODUCERS * self.draw.integers(1, 65, n) + PRODUCERS // 2
+        return np.where(self.draw.random(n) < 0.9, near, self.draw.integers(PRODUCERS, FAR, n))
+
+    def _emit(self, rows: dict[str, npt.NDArray[Any]], until: int) -> None:
+        """Write what arrives before `until`, the rest waits."""
+        now = rows["key"] < until
+        self.waiting = {name: column[~now] for name, column in rows.items()}
+        which = np.flatnonzero(now)
+        which = which[np.argsort(rows["key"][which], kind="stable")]
+        if not len(which):
+            return
+        producer, sequence = rows["producer"][which], rows["sequence"][which]
+        self._order(producer, sequence, rows["first"][which] == 1)
+        received = self._us(rows["key"][which] // 2) + LATENCY_US
+        received += (_mixed(which.astype(np.uint64)) % np.uint64(1000)).astype(np.int64)
+        for low in range(0, len(which), CHUNK):
+            some = which[low : low + CHUNK]
+            self._write(producer[low : low + CHUNK], received[low : low + CHUNK], rows["body"][some])
+
+    def _order(self, producer: I64, sequence: I64, first: npt.NDArray[np.bool_]) -> None:
+        """Count whose sequence is below the highest of its producer that came before."""
+        producer, sequence = producer[first], sequence[first]
+        by = np.argsort(producer, kind="stable")
+        producer, sequence = producer[by], sequence[by]
+        highest = np.maximum.accumulate((producer << 48) + np.maximum(sequence, self.highest[producer])) & (
+            (1 << 48) - 1
+        )
+        behind = np.bincount(producer[sequence < highest], minlength=PRODUCERS)
+        for p in range(PRODUCERS):
+            self.truth[self.names[p]]["reordered"] += int(behind[p])
+        np.maximum.at(self.highest, producer, sequence)
+
+    def _write(self, producer: I64, received: I64, body: U8) -> None:
+        n = len(producer)
+        records = np.zeros((n, self.stride), np.uint8)
+        units = 2 if self.acks else 1
+        arrival = units * (self.arrivals + np.arange(n)) + 1
+        size = RECORD_HEAD + UNIT_HEAD + UNIT
+
+        def head(at: int, payload: int, direction: int, arrival: I64, received: I64) -> None:
+            records[:, at : at + 4] = np.frombuffer(payload.to_bytes(4, "little"), np.uint8)
+            records[:, at + 8] = 3
+            records[:, at + 9] = direction
+            for offset, values in ((11, producer + 1), (19, arrival), (27, received)):
+                records[:, at + offset : at + offset + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
+
+        head(0, size - RECORD_HEAD, 0, arrival, received)
+        frames = b"2W\0\0\0\1" + b"2J\0\0\0\1" + BODY.to_bytes(4, "big")
+        records[:, RECORD_HEAD + UNIT_HEAD : size - BODY] = np.frombuffer(frames, np.uint8)
+        records[:, size - BODY : size] = body
+        spans = [(0, size)]
+        if self.acks:
+            head(size, UNIT_HEAD + 6, 1, arrival + 1, received + 50)
+            records[:, self.stride - 6 :] = np.frombuffer(b"2A\0\0\0\1", np.uint8)
+            spans.append((size, self.stride))
+        data = memoryview(records.reshape(-1))
+        for start, end in spans:
+            sums = [crc32(data[at + start + 8 : at + end]) for at in range(0, n * self.stride, self.stride)]
+            records[:, start + 4 : start + 8] = np.array(sums, "<u4").view(np.uint8).reshape(-1, 4)
+        done = 0
+        while done < n:
+            if self.room < self.stride:
+                self._next(units * (self.arrivals + done) + 1)
+            some = min(n - done, self.room // self.stride)
+            self._append(data[done * self.stride : (done + some) * self.stride])
+            done += some
+        self.arrivals += n
+
+    def _next(self, arrival: int) -> None:
+        if self.file is not None:
+            self._end("rotated", arrival)
+        self.segment += 1
+        self.file = (self.path / "capture" / f"lumberjack-0-{self.segment:06d}.cap").open("wb")
+        self.room = SEGMENT_BYTES
+        fields = {"run": "bench", "protocol": "lumberjack", "listener": "lumberjack-0",
+                  "url": "lumberjack://127.0.0.1:5044", "segment": self.segment,
+                  "first_arrival": arrival}  # fmt: skip
+        self._record(b"\1\1\0\0\0" + json.dumps(fields).encode())
+        for stream in range(1, PRODUCERS + 2):
+            self._record(b"\2" + stream.to_bytes(8, "little") + b"127.0.0.1:%d" % (40000 + stream))
+
+    def _end(self, reason: str, arrival: int = 0) -> None:
+        arrival = arrival or (2 if self.acks else 1) * self.arrivals + 1
+        self._record(b"\4" + arrival.to_bytes(8, "little") + reason.encode())
+        assert self.file is not None
+        self.file.close()
+
+    def _record(self, payload: bytes) -> None:
+        self._append(len(payload).to_bytes(4, "little") + crc32(payload).to_bytes(4, "little") + payload)
+
+    def _append(self, data: Any) -> None:
+        assert self.file is not None
+        self.file.write(data)
+        self.capture_bytes += len(data)
+        self.room -= len(data)
+
+
+def _ranges(sequences: I64) -> list[list[int]]:
+    edges = np.flatnonzero(np.diff(sequences) != 1)
+    first = sequences[np.concatenate(([0], edges + 1))]
+    last = sequences[np.concatenate((edges, [len(sequences) - 1]))]
+    return np.stack((first, last), axis=1).tolist()
+
+
+def total(truth: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Of all producers."""
+    return {word: sum(counts[word] for counts in truth.values()) for word in WORDS}
+
+
+def named(rows: Iterator[tuple[Any, ...]], names: list[str]) -> dict[str, dict[str, int]]:
+    """The same shape, from rows of (producer's index or -1, a count for each of `WORDS`)."""
+    out = {name: dict.fromkeys(WORDS, 0) for name in [*names, ""]}
+    for p, *counts in rows:
+        out[names[p] if p >= 0 else ""] = dict(zip(WORDS, map(int, counts), strict=True))
+    return out
