@@ -256,14 +256,22 @@ class TestPing:
             assert says in line
             assert line.isprintable()
 
-    def test_json_of_what_does_not_answer(self) -> None:
-        with dead() as nobody, never_reads() as silent, closes() as closing, web() as page:
-            url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in (nobody, silent, closing, page))
+    def test_json_and_one_that_answers_is_not_enough(self) -> None:
+        with (
+            dead() as nobody,
+            never_reads() as silent,
+            closes() as closing,
+            web() as page,
+            Collector() as server,
+        ):
+            ports = (nobody, silent, closing, page, server.port)
+            url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports)
             said = self.ping(url, "--timeout", "500ms", "--json", code=3)
         found = [json.loads(line) for line in said.splitlines()]
-        assert [one["status"] for one in found] == ["unreachable", "silent", "broken", "foreign"]
-        assert [one["connect_ms"] is None for one in found] == [True, False, False, False]
-        assert all(one["why"] and one["tls"] is None for one in found)
+        assert [one["status"] for one in found] == ["unreachable", "silent", "broken", "foreign", "ok"]
+        assert [one["connect_ms"] is None for one in found] == [True, False, False, False, False]
+        assert [bool(one["why"]) for one in found] == [True, True, True, True, False]
+        assert all(one["tls"] is None for one in found)
 
     def test_an_event_that_is_not_acknowledged(self) -> None:
         with never_reads() as port:
