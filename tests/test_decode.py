@@ -59,6 +59,11 @@ def refused(data: bytes) -> bool:
     return reader.error is not None
 
 
+def objected(found: list[Frame]) -> bool:
+    """Whether a fault was shown of those that a reader looks for: it does not look into bodies."""
+    return any(frame.wrong not in ("", "not one JSON object in UTF-8") for frame in found)
+
+
 def sane(data: bytes, found: list[Frame]) -> None:
     """What holds whatever the bytes are."""
     at = 0
@@ -80,8 +85,7 @@ class TestVectors:
             found = list(frames(data))
             sane(data, found)
             if not name.endswith("reader_hex"):
-                outer = any(frame.wrong for frame in found if "JSON" not in frame.wrong)
-                assert outer == refused(data), name
+                assert objected(found) == refused(data), name
 
     def test_the_frames_are_those_that_were_recorded(self) -> None:
         compared = 0
@@ -205,7 +209,7 @@ class TestFrames:
         found = list(frames(data))
         sane(data, found)
         if data[1:2] != b"A":
-            assert any(frame.wrong for frame in found if "JSON" not in frame.wrong) == refused(data)
+            assert objected(found) == refused(data)
 
     @given(st.data())
     def test_a_bit_flipped(self, data: st.DataObject) -> None:
@@ -218,7 +222,7 @@ class TestFrames:
         found = list(frames(bytes(wire)))
         sane(bytes(wire), found)
         if bytes(wire[1:2]) != b"A":
-            assert any(frame.wrong for frame in found if "JSON" not in frame.wrong) == refused(bytes(wire))
+            assert objected(found) == refused(bytes(wire))
 
 
 class TestBombs:
