@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +17,13 @@ from typing import Any, NamedTuple
 import pytest
 
 import logclient
+from logclient import cli
 from logclient.client import Client
+from logclient.collectors import main
 from logclient.collectors.lumberjack import Collector
+from logclient.errors import ConfigError
+from logclient.transports.tls import BITE, TlsLink
+from tests.shared import clean_environment
 from tests.tls_rig import HOST, PATIENCE, Authority, arrived, context, serving, until
 
 QUICK = {"slow_min": 0.02, "slow_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
@@ -370,3 +377,277 @@ class TestRefusals:
             until(said)
             client.close(0)
         assert "certificate_required" in said()[0]
+
+
+class TestOptions:
+    def test_verify_none_takes_anything_and_says_so_once(
+        self, version: str, theirs: Authority, said: Said
+    ) -> None:
+        tls = context(version, theirs.issue("server", "elsewhere.example", expired=True))
+        with (
+            Collector(keep=True, tls=tls) as collector,
+            logclient.connect(f"{collector.url}?verify=none") as client,
+        ):
+            ship(client, 10)
+            arrived(collector, client, 10)
+            collector.cut()
+            ship(client, 10, first=10)
+            arrived(collector, client, 20)
+            stats = client.stats()
+        assert stats.tls.endswith(", not verified")
+        (line,) = (line for line in said() if "whoever" in line)
+        assert line == (
+            f"logclient: {collector.url}?verify=none: verify=none: whoever answers is believed to be the "
+            "server, and may read and change what is sent"
+        )
+
+    @pytest.mark.parametrize("word", ["no", "off", "false", "None", "0", ""])
+    def test_nothing_else_switches_it_off(self, word: str) -> None:
+        with pytest.raises(ConfigError, match="verify: must be one of full, none"):
+            logclient.connect("lumberjack+tls://host", verify=word)
+
+    def test_a_bad_file_is_an_error_of_the_call(self, tmp_path: Path) -> None:
+        missing = str(tmp_path / "no.pem")
+        with pytest.raises(ConfigError, match=re.escape(f"ca: {missing!r} cannot be read")):
+            logclient.connect("lumberjack+tls://host", ca=missing)
+        with pytest.raises(ConfigError, match=re.escape(f"cert: {missing!r} cannot be read")):
+            logclient.Handler("lumberjack+tls://host", cert=missing)
+
+    def test_ssl_is_imported_when_it_is_used(self, ours: Authority) -> None:
+        program = """
+import sys, logclient
+logclient.connect("lumberjack://127.0.0.1:1")
+assert "ssl" not in sys.modules
+logclient.connect("lumberjack+tls://127.0.0.1:1")
+assert "ssl" in sys.modules  # not by the sender's thread: a child may be forked in the middle of an import
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+PASSWORD = "correct-horse-battery"
+
+
+class TestPassword:
+    @pytest.fixture
+    def mine(self, ours: Authority) -> dict[str, str]:
+        """A client certificate whose key has a password."""
+        from cryptography.hazmat.primitives import serialization as form
+
+        cert = Path(ours.issue("me", "me@example.org"))
+        key = form.load_pem_private_key(cert.read_bytes(), None)
+        sealed = cert.with_name("me.key")
+        sealed.write_bytes(
+            key.private_bytes(
+                form.Encoding.PEM, form.PrivateFormat.PKCS8,
+                form.BestAvailableEncryption(PASSWORD.encode()),
+            )
+        )  # fmt: skip
+        return {"ca": ours.ca, "cert": str(cert), "key": str(sealed)}
+
+    def test_right_wrong_and_none(self, ours: Authority, mine: dict[str, str]) -> None:
+        tls = context("1.3", ours.issue("server"), ca=ours.ca)
+        with (
+            Collector(keep=True, tls=tls) as collector,
+            logclient.connect(collector.url, **mine, tls_password=PASSWORD) as client,
+        ):
+            ship(client, 1)
+            arrived(collector, client, 1)
+        with pytest.raises(ConfigError) as wrong:
+            logclient.connect(collector.url, **mine, tls_password="sesame")
+        assert str(wrong.value) == f"tls_password: does not open the key in {mine['key']!r}"
+        with pytest.raises(ConfigError) as none:
+            logclient.connect(collector.url, **mine)
+        assert str(none.value) == f"tls_password: needed, the key in {mine['key']!r} is encrypted"
+
+    def test_no_artefact_shows_it(
+        self, ours: Authority, mine: dict[str, str], tmp_path: Path, said: Said,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setenv("TLS_PASSWORD", PASSWORD)
+        tls = context("1.3", ours.issue("server", "elsewhere.example"), ca=ours.ca)
+        shown = []
+        with Collector(capture=str(tmp_path / "capture"), tls=tls) as collector:
+            options = "&".join(f"{name}={value}" for name, value in mine.items())
+            url = f"{collector.url}?{options}&tls_password=env:TLS_PASSWORD"
+            with logclient.connect(url, ledger=tmp_path / "ledger", **QUICK) as client:
+                ship(client, 10)
+                until(said)
+                shown += [repr(client), repr(client.stats()), repr(client.config), str(client.config.options)]
+                tls.load_cert_chain(ours.issue("mended"))
+                assert client.flush(PATIENCE) == 0
+                shown += [repr(client.stats()), repr(vars(client._engine._transport))]
+            monkeypatch.setenv("TLS_PASSWORD", PASSWORD + "!")
+            with pytest.raises(ConfigError) as caught:
+                logclient.connect(url)
+            shown += [str(caught.value), repr(caught.value)]
+        shown += said()
+        kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(kept) > 5 and all("tls_password=***" in text for text in shown[:2])
+        assert not [text for text in shown if PASSWORD in text]
+        assert not [data for data in kept if PASSWORD.encode() in data]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+class TestFork:
+    def test_parent_and_child_both_go_on(self, version: str, ours: Authority, tmp_path: Path) -> None:
+        tls = context(version, ours.issue("server"))
+        with Collector(keep=True, tls=tls) as collector:
+            program = f"""
+import os, sys, logclient
+client = logclient.connect({collector.url!r}, ca={ours.ca!r})
+def ship(who, n):
+    for i in range(n):
+        client.send({{"message": who, "n": i}})
+    assert client.flush(20) == 0, client.stats()
+ship("before", 100)
+children = []
+for k in range(3):
+    pid = os.fork()
+    if pid == 0:
+        ship(f"child {{k}}", 100)
+        assert client.stats().connects == 1
+        client.close()
+        os._exit(0)
+    children.append(pid)
+    ship(f"parent {{k}}", 100)
+assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+ship("after", 100)
+stats = client.stats()
+# One connection for all of it: no child's end has ended it.
+assert (stats.connects, stats.disconnects, stats.resent, stats.last_error) == (1, 0, 0, ""), stats
+client.close()
+"""
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "-c", program],
+                env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, "")
+            found: dict[str, list[int]] = {}
+            for event in collector.events(800):
+                found.setdefault(event["message"], []).append(event["n"])
+            assert collector.counts.connections == 4
+            assert collector.reasons == {}
+        whos = ["before", "after", *(f"{who} {k}" for who in ("parent", "child") for k in range(3))]
+        assert found == {who: list(range(100)) for who in whos}
+
+
+class TestBites:
+    def test_several_windows_go_in_one_write(
+        self, ours: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """What waits is gathered up to a megabyte; each window still has its own ack and its ledger line."""
+        sizes: list[int] = []
+        send = TlsLink.send
+
+        def watched(self: TlsLink, buffers: Any) -> bool:
+            sizes.append(sum(len(b) for b in buffers))
+            return send(self, buffers)
+
+        monkeypatch.setattr(TlsLink, "send", watched)
+        with Collector(keep=True, tls=context("1.3", ours.issue("server"))) as collector:
+            port = collector.port
+            collector.stop()
+            with logclient.connect(
+                collector.url, ca=ours.ca, window=100, inflight=64, compression=0, ledger=tmp_path / "run",
+                **QUICK,
+            ) as client:  # fmt: skip
+                for i in range(20_000):
+                    client.send({"message": "x" * 300, "n": i})
+                until(lambda: client.stats().last_error)
+                collector.start()
+                assert collector.port == port
+                arrived(collector, client, 20_000)
+                windows = client.stats().windows
+            assert collector.counts.captured_windows == windows >= 200
+        assert len(sizes) < windows / 4
+        assert BITE / 4 < max(sizes) < 2 * BITE
+        (ledger,) = (tmp_path / "run").glob("*.ledger")
+        lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+        assert sum(line["t"] == "batch" for line in lines) == windows
+
+
+class TestCollector:
+    def test_who_stalls_in_the_handshake_holds_nobody_up(self, ours: Authority) -> None:
+        with Collector(keep=True, idle=0.3, tls=context("1.3", ours.issue("server"))) as collector:
+            with socket.create_connection((HOST, collector.port)) as slow:
+                slow.sendall(b"\x16\x03\x01\x02\x00")
+                with logclient.connect(collector.url, ca=ours.ca) as client:
+                    ship(client, 10)
+                    arrived(collector, client, 10)
+                slow.settimeout(PATIENCE)
+                assert slow.recv(100) == b""
+            assert collector.counts.idle_closes >= 1
+
+    def test_who_speaks_no_tls_is_turned_away(self, ours: Authority) -> None:
+        with Collector(keep=True, tls=context("1.3", ours.issue("server"))) as collector:
+            plain = collector.url.replace("+tls", "")
+            with logclient.connect(plain, backoff_min=1000, backoff_max=1000) as client:
+                ship(client, 1)
+                until(lambda: client.stats().last_error)
+                client.close(0)
+            assert collector.reasons and all(reason.startswith("tls: ") for reason in collector.reasons)
+            assert collector.counts.events == 0
+
+    def test_options_of_the_url(self, ours: Authority, theirs: Authority, tmp_path: Path) -> None:
+        cert = ours.issue("server")
+        for url, says in (
+            ("lumberjack+tls://127.0.0.1:0", "cert: needed to listen on"),
+            (
+                f"lumberjack+tls://127.0.0.1:0?cert={cert}&verify=none",
+                "verify: no option of a collector's URL",
+            ),
+            (f"lumberjack+tls://127.0.0.1:0?cert={tmp_path}/no.pem", "cert: "),
+            (f"lumberjack+tls://127.0.0.1:0?cert={cert}&ca={tmp_path}/no.pem", "ca: "),
+            (f"lumberjack://127.0.0.1:0?cert={cert}", "cert: only for a scheme with TLS"),
+        ):
+            with pytest.raises(ConfigError, match=re.escape(says)):
+                main.run([url], capture=str(tmp_path / "capture"), seconds=0)
+
+
+class TestCommands:
+    def test_send_to_collect_with_certificates_on_both_sides(self, ours: Authority, tmp_path: Path) -> None:
+        inprocess = pytest.importorskip("tests.verify_inprocess")
+        lines = tmp_path / "lines.log"
+        lines.write_text("".join(f"line {i}\n" for i in range(5000)))
+        environment = clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
+        command = [sys.executable, "-m", "logclient"]
+        with subprocess.Popen(
+            [*command, "collect", f"lumberjack+tls://127.0.0.1:0?cert={ours.issue('server')}&ca={ours.ca}",
+             "--capture", tmp_path / "capture", "--faults", "cut-before-ack=every:2"],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        ) as collector:  # fmt: skip
+            try:
+                assert collector.stdout is not None
+                said = json.loads(collector.stdout.readline())
+                assert said["url"] == f"lumberjack+tls://127.0.0.1:{said['port']}"
+                url = f"{said['url']}?ca={ours.ca}&cert={ours.issue('me', 'me@example.org')}&window=500"
+                sent = subprocess.run(
+                    [*command, "send", url, lines, "--ledger", tmp_path / "ledger", "--json"],
+                    env=environment, capture_output=True, text=True, timeout=60,
+                )  # fmt: skip
+            finally:
+                collector.terminate()
+        assert sent.returncode == 0, sent.stderr
+        assert json.loads(sent.stdout)["acked"] == 5000
+        with pytest.MonkeyPatch.context() as patch:
+            verdict = inprocess.run(patch, tmp_path / "ledger", tmp_path / "capture")
+        assert (verdict.exit_code, verdict.counts.ok) == (0, 5000)
+        assert verdict.counts.duplicated > 0
+
+    def test_send_says_what_is_wrong(
+        self, ours: Authority, theirs: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lines = tmp_path / "lines.log"
+        lines.write_text("a line\n")
+        assert cli.main(["send", f"lumberjack+tls://127.0.0.1:1?ca={tmp_path}/no.pem", str(lines)]) == 2
+        assert capsys.readouterr().err.startswith("logclient: ca: ")
+        with Collector(tls=context("1.3", theirs.issue("server"))) as collector:
+            url = f"{collector.url}?ca={ours.ca}"
+            assert cli.main(["send", url, str(lines), "--timeout", "200ms"]) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert CASES["unknown authority"] in line

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tls import Tls, TlsLink, server_context
 from tests.tls_rig import HOST, PATIENCE, Authority, context, serving
@@ -392,11 +393,11 @@ class TestFiles:
         return str(path)
 
     def test_an_encrypted_key(self, server: str, encrypted: str) -> None:
-        Tls(1.0, cert=server, key=encrypted, password="hunter2")
+        Tls(1.0, cert=server, key=encrypted, password=Secret("hunter2"))
         server_context(server, encrypted, password="hunter2")
-        wrong = self.errors(cert=server, key=encrypted, password="sesame")
+        wrong = self.errors(cert=server, key=encrypted, password=Secret("sesame"))
         assert wrong == f"tls_password: does not open the key in {encrypted!r}"
-        long = self.errors(cert=server, key=encrypted, password="x" * 5000)
+        long = self.errors(cert=server, key=encrypted, password=Secret("x" * 5000))
         assert long == f"tls_password: does not open the key in {encrypted!r}"
 
     def test_nobody_is_asked_at_the_terminal(self, server: str, encrypted: str) -> None:
@@ -404,4 +405,4 @@ class TestFiles:
             f"tls_password: needed, the key in {encrypted!r} is encrypted"
         )
         # A password that is not needed does no harm.
-        Tls(1.0, cert=server, password="sesame")
+        Tls(1.0, cert=server, password=Secret("sesame"))

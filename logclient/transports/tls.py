@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tcp import RECEIVE, Tcp, TcpLink, _sleep
 
@@ -182,7 +183,7 @@ class Tls(Tcp):
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
-        password: str | None = None,
+        password: Secret | None = None,
         server_name: str | None = None,
         verify: bool = True,
     ) -> None:
@@ -203,7 +204,7 @@ class Tls(Tcp):
             ca=config.ca,
             cert=config.cert,
             key=config.key,
-            password=config.tls_password.reveal() if config.tls_password is not None else None,
+            password=config.tls_password,
             server_name=config.server_name,
             verify=config.verify == "full",
         )
@@ -283,7 +284,7 @@ def server_context(
     context = _context(ssl.Purpose.CLIENT_AUTH, ca)
     if ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-    _identify(context, cert, key, password)
+    _identify(context, cert, key, None if password is None else Secret(password))
     return context
 
 
@@ -314,7 +315,7 @@ def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
     return context
 
 
-def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, password: str | None) -> None:
+def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, password: Secret | None) -> None:
     """Load our own certificate."""
     if cert is None:
         return
@@ -329,7 +330,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
         if password is None:
             # Without an answer of ours, OpenSSL would ask at the terminal.
             raise ConfigError(f"tls_password: needed, the key in {keys!r} is encrypted")
-        return password
+        return password.reveal()
 
     try:
         context.load_cert_chain(cert, key, answer)
