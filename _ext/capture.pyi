@@ -29,6 +29,13 @@ CRC_FOLDS: Final[bool]
 def crc32(data: ReadableBuffer, value: int = 0, *, fold: bool = True) -> int:
     """``zlib.crc32(data, value)``. `fold` False takes the tables whatever the processor can."""
 
+def unbase64(data: ReadableBuffer, size: int) -> bytes:
+    """What `data` encodes: base64 of exactly `size` bytes, with its padding.
+
+    Raises:
+        ValueError: it is not.
+    """
+
 @final
 class Walk:
     """What was found, a row a unit, in the order of the file; columns are bytes of little machine words.

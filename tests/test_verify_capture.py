@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import struct
 import zlib
@@ -300,3 +301,18 @@ def test_continuity_between_segments() -> None:
         "segment 3 where 2 was due", "arrival 8 where 5 was due"
     ]  # fmt: skip
     assert continuity((1, 1, 5, "rotated")) == ["it was rotated, and the segment that follows is missing"]
+
+
+@given(st.binary(max_size=200), st.data())
+def test_base64_is_read_as_strictly_as_it_is_written(data: bytes, draw: st.DataObject) -> None:
+    text = base64.b64encode(data)
+    assert walker.unbase64(text, len(data)) == data
+    for size in {len(data) - 1, len(data) + 3, -1} - {len(data)}:
+        with pytest.raises(ValueError, match="not the base64 of"):
+            walker.unbase64(text, size)
+    if text:
+        at = draw.draw(st.integers(0, len(text) - 1))
+        alien = [b for b in range(256) if not bytes([b]).isalnum() and b not in b"+/="]
+        other = draw.draw(st.sampled_from(alien))
+        with pytest.raises(ValueError, match="not the base64 of"):
+            walker.unbase64(text[:at] + bytes([other]) + text[at + 1 :], len(data))

@@ -80,6 +80,21 @@ def test_a_bucket_says_what_the_lines_said(tmp_path: Path, together: bool) -> No
     assert found.fates_at(0, np.array([1, 4, 6, 7, 11])).tolist() == [4, 1, 3, 2, 0]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps({**files.batch_line(events(1, 2)), "more": "later"}),
+        json.dumps(dict(reversed(files.batch_line(events(1, 2)).items()))),
+        files.encode_line(files.batch_line(events(1, 2))).decode().replace("A", "\\u0041"),
+    ],
+)
+def test_a_batch_written_in_another_way(tmp_path: Path, line: str) -> None:
+    files.write_part(tmp_path / "l", P, 1, [files.open_line(P), line.encode() + b"\n", files.close_line(2)])
+    found = packed(tmp_path)
+    assert found.producers[0].problems == []
+    assert found.bucket(0).hashes.tolist() == [11, 22]
+
+
 def test_created_before_its_base(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.batch_line([(1, 500, 1), (2, 400, 2)]), files.close_line(2)]
     files.write_part(tmp_path / "l", P, 1, lines)
