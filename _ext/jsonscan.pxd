@@ -577,8 +577,9 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
         if p == NULL or p[1] != c':':
             return False
         size = p - k - 1
-        if size == 9 and memcmp(k + 1, b"@metadata", 9) == 0 or size == 8 and memcmp(k + 1, b"event.id", 8) == 0:
-            return False
+        if (size == 9 and memcmp(k + 1, b"@metadata", 9) == 0
+                or size == 8 and memcmp(k + 1, b"event.id", 8) == 0):
+            return False         # "event" is none with a scalar behind it
         p += 2
         if p[0] == c' ':
             p += 1
