@@ -211,7 +211,8 @@ class Hot:
         producer: the 10 bytes that begin every id.
         version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
         window: events in one window, 1..10,000.
-        window_bytes: frame bytes in one window before compression; a larger event goes alone.
+        window_bytes: of the bodies of one window, each rounded up to 8 and 24 more, as the hand-off counts them:
+            a batch of that size is one window. A larger event goes alone.
         inflight: windows without an ack at one time.
         compression: 0 off, 1..9 as zlib's; 1..3 take the fastest compressor there is.
         identity: splice the id in.

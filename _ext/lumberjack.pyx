@@ -103,6 +103,7 @@ cdef enum:
     PAIR_SIZE = 48               # version 1's carrier
     CAREFUL_WINDOWS = 10
     FRAME_HEAD = 10              # version, type, sequence, length
+    EVENT_HEAD = 24              # what the hand-off counts beside a body: a batch of it is one window
     ROOM_KEPT = 1 << 22
 
 cdef extern from *:
@@ -461,7 +462,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_run *run = NULL
     cdef lc_wire *to
     cdef uint8_t *p
-    cdef size_t begin = wire.size, base, size, body = 0
+    cdef size_t begin = wire.size, size, room, taken = 0, body = 0
     cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
     cdef size_t sizes[HASH_LANES]
     cdef uint32_t index[HASH_LANES]
@@ -482,12 +483,12 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if wire_reserve(wire, 6) == NULL:
             return STOP_MEMORY
         wire.size += 6
-    base = to.size
     for i in range(batch.cursor, batch.n):
         if batch.fate[i] != PENDING:
             continue
         size = batch.size[i]
-        if n == events or (n and to.size - base + FRAME_HEAD + size + TAIL_SIZE > w.window_bytes):
+        room = EVENT_HEAD + (size + 7 & ~<size_t> 7)
+        if n == events or (n and taken + room > w.window_bytes):
             break
         if size > BODY_LIMIT:
             batch.fate[i] = FAILED
@@ -526,6 +527,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             hash_bodies(batch, to.data, at, sizes, index, waiting)
             waiting = 0
         to.size += body + done
+        taken += room
         batch.fate[i] = INFLIGHT
         if run != NULL and run.first + run.count == batch.seq[i]:
             run.count += 1

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
 from logclient._ext.lumberjack import MAX_WINDOW, Hot, Reader
 from logclient.protocols.lumberjack import pair_block
 from tests.batches import flight_of
@@ -105,6 +107,16 @@ class TestWindow:
         _flight, batch = flight_of([(b, DOCUMENT) for b in large])
         assert hot.encode(batch.capsule, 100, 0.0) == 1  # alone, but it goes
         assert len(Reader().receive_data(wire(hot))[0].events[0]) > 5000
+
+    @pytest.mark.parametrize("size", [8, 300, 1024, 5000])
+    def test_a_batch_of_so_many_bytes_is_one_window(self, size: int) -> None:
+        hot = hot_of(window_bytes=100_000)
+        handoff = Handoff()
+        for _ in range(3000):
+            handoff.push(b'{"a":"%s"}' % (b"x" * size), 2, RAW)
+        batch = Flight(handoff).take(2048, 100_000)
+        assert batch is not None
+        assert hot.encode(batch.capsule, 2048, 0.0) == len(batch.fates())
 
     def test_credit(self) -> None:
         hot = hot_of(window=5, inflight=2, window_bytes=1234)

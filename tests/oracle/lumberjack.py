@@ -241,10 +241,11 @@ def encode_window(
 ) -> Encoded:  # fmt: skip
     """The first window of (sequence, kind, body); frames compressed by the standard zlib."""
     frames: list[bytes] = []
+    used = 0
     out = Encoded(b"", [], {}, {}, {})
     for sequence, kind, body in events:
-        used = sum(map(len, frames))
-        if len(frames) == window or (frames and used + 10 + len(body) + 102 > window_bytes):
+        room = 24 + (len(body) + 7) // 8 * 8  # as the hand-off counts
+        if len(frames) == window or (frames and used + room > window_bytes):
             break
         done = finish(body, kind, sequence, producer, version=version, identity=identity, check=check)
         if isinstance(done, int):
@@ -252,6 +253,7 @@ def encode_window(
             continue
         carried, own = done
         frames.append(frame(version, len(frames) + 1, carried))
+        used += room
         out.sequences.append(sequence)
         out.hashes[sequence] = xxh64(carried)
         out.id_hashes[sequence] = own
