@@ -102,7 +102,7 @@ def _fields(line: bytes) -> dict[str, Any]:
     if line.startswith(b'{"t":"batch",') and line.endswith(_END):
         at = line.find(_CREATED)
         created, _, hashes = line[at + len(_CREATED) : -len(_END)].partition(_HASHES)
-        if at > 0 and hashes and b'"' not in created and b'"' not in hashes:
+        if at > 0 and hashes and not any(x in text for x in (b'"', b"\\") for text in (created, hashes)):
             fields: dict[str, Any] = json.loads(line[:at] + b"}")
             return {**fields, "created": created, "hashes": hashes}
     whole: dict[str, Any] = json.loads(line)
