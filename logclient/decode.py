@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = f"{problem.segment} at byte {problem.offset}"
         print(f"logclient: {escape(where)}: {escape(problem.reason)}", file=sys.stderr)
     if not as_json:
-        print(f"{seen:,} frames, {wrong:,} wrong", file=sys.stderr)
+        print(f"{seen:,} frame{'s'[: seen != 1]}, {wrong:,} wrong", file=sys.stderr)
     return ExitCode.BROKEN if wrong else ExitCode.OK
 
 
