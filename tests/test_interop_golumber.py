@@ -22,6 +22,7 @@ from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tcp import Tcp
 from tests.shared import ROOT, clean_environment
+from tests.tls_rig import Authority
 
 # Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(300)]
@@ -314,3 +315,56 @@ def test_ping(golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (event,) = server.events()
     assert event["tags"] == "logclient-ping"
     assert event["message"].startswith("logclient ping from ")
+
+
+@pytest.mark.parametrize("tls", ["1.2", "1.3"])
+class TestTls:
+    @pytest.fixture
+    def ours(self, tmp_path: Path) -> Authority:
+        return Authority(tmp_path / "ours")
+
+    def test_certificates_on_both_sides(
+        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str
+    ) -> None:
+        mine = ours.issue("me", "me@example.org")
+        options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
+        with Server(golumber, tmp_path / "out", *options) as server:
+            client = logclient.connect(
+                server.url.replace("://", "+tls://"), ca=ours.ca, cert=mine, overflow="block", inflight=8
+            )
+            for n in range(EVENTS):
+                client.send(event(2, n))
+            assert client.close(30) == 0
+            windows = server.end()
+        stats = client.stats()
+        assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
+        assert stats.tls.startswith(f"TLSv{tls} ")
+        assert stats.windows == len(windows)
+        assert_exact(server.events(), client, 2)
+
+    @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
+    def test_it_wants_another_certificate(
+        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, shown: str
+    ) -> None:
+        """And gets it, in the same file: delivery goes on by itself."""
+        mine = tmp_path / "me.pem"
+        shutil.copy(Authority(tmp_path / "theirs").issue("me", "me@example.org"), mine)
+        options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
+        with Server(golumber, tmp_path / "out", *options) as server:
+            client = logclient.connect(
+                server.url.replace("://", "+tls://"), ca=ours.ca, slow_min=0.05, slow_max=0.1,
+                cert=None if shown == "nothing" else str(mine),
+            )  # fmt: skip
+            for n in range(100):
+                client.send(event(2, n))
+            wait_for(lambda: "nothing is sent there" in client.stats().last_error, "a refusal")
+            said = client.stats().last_error
+            if shown == "nothing":
+                assert "want" in said and " a client certificate" in said
+                client.close(0)
+            else:
+                assert "the server does not accept our certificate" in said
+                shutil.copy(ours.issue("right", "me@example.org"), mine)
+                assert client.close(30) == 0
+                assert_exact(server.events(), client, 2)
+            server.end()

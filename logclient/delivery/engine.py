@@ -734,11 +734,12 @@ class Engine:
         # With another endpoint that may do, the usual pace; else until the first of them is due.
         others = len(self._slow) < len(self._endpoints)
         self._not_before = time.monotonic() + self._backoff.delay() if others else self._first_slow()
-        self.last_error = f"{who}: {error}; nothing is sent there until that is mended"
+        words = f"{who}: {error}; nothing is sent there until that is mended"
         if slow.said != error.args:
             slow.said = error.args
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
-            self._complain(f"{self.last_error}; next try in {soon} s", f"credentials {who} {error}")
+            self._complain(f"{words}; next try in {soon} s", f"credentials {who} {error}")
+        self.last_error = words
 
     def _first_slow(self) -> float:
         return min(slow.not_before for slow in self._slow.values())

@@ -1,6 +1,6 @@
 // Command golumber is go-lumber, Elastic's own implementation of Lumberjack, as a peer for tests.
 //
-//	golumber serve [-port P] -out FILE [-hold] [-die N]
+//	golumber serve [-port P] -out FILE [-hold] [-die N] [-cert FILE [-ca FILE] [-tls 1.2]]
 //	golumber send -port P [-n N] [-window N] [-level L] [-inflight N]
 //	golumber bench -port P -in FILE [-window N] [-level L] [-inflight N]
 package main
@@ -8,6 +8,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -56,6 +58,9 @@ func serve(arguments []string) {
 	out := flags.String("out", "", "file for the events, a line each")
 	hold := flags.Bool("hold", false, "say the first window, and acknowledge it only after a line of input")
 	die := flags.Int("die", 0, "SIGKILL ourselves between the write that makes it N events and its ack")
+	cert := flags.String("cert", "", "certificate and key: speak TLS")
+	ca := flags.String("ca", "", "ask for a client certificate that this authority has signed")
+	version := flags.String("tls", "1.3", "the only version of TLS")
 	_ = flags.Parse(arguments)
 
 	file, err := os.Create(*out)
@@ -66,11 +71,14 @@ func serve(arguments []string) {
 	if err != nil {
 		log.Fatal(err)
 	}
+	say(map[string]int{"port": listener.Addr().(*net.TCPAddr).Port})
+	if *cert != "" {
+		listener = tls.NewListener(listener, certified(*cert, *ca, *version))
+	}
 	s, err := server.NewWithListener(listener, server.V1(true), server.V2(true))
 	if err != nil {
 		log.Fatal(err)
 	}
-	say(map[string]int{"port": listener.Addr().(*net.TCPAddr).Port})
 
 	lines := make(chan struct{})
 	go func() {
@@ -117,6 +125,26 @@ func serve(arguments []string) {
 			}
 		}
 	}
+}
+
+// certified is what a server with this certificate needs to know of TLS.
+func certified(cert, ca, version string) *tls.Config {
+	pair, err := tls.LoadX509KeyPair(cert, cert)
+	if err != nil {
+		log.Fatal(err)
+	}
+	number := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[version]
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: number, MaxVersion: number}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			log.Fatal(err)
+		}
+		config.ClientCAs = x509.NewCertPool()
+		config.ClientCAs.AppendCertsFromPEM(text)
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return config
 }
 
 // send says how many of N events were acknowledged; its exit code is 0 whatever came of them.
