@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from math import exp, log
 from types import TracebackType
@@ -222,5 +223,21 @@ def sizes(url: str, phases: list[tuple[int, int]], volume: int, options: dict[st
             print(json.dumps(said), flush=True)
 
 
+def follow(url: str, calls: int, options: dict[str, Any]) -> None:
+    """Submit events that are pushed out again; memory, and how many have their outcome at the end."""
+    import logclient
+
+    told = 0
+    with logclient.connect(url, overflow="drop_oldest", close_timeout=0.1, **options) as client:
+        pending: deque[Any] = deque()
+        idle = reset_peak()
+        for n in range(calls):
+            pending.append(client.submit({"n": n}))
+            while pending and pending[0].done():
+                pending.popleft()
+                told += 1
+        print(json.dumps({"grown": rss()["VmHWM"] - idle, "told": told, "pending": len(pending)}), flush=True)
+
+
 if __name__ == "__main__":
-    {"storm": storm, "sizes": sizes}[sys.argv[1]](**json.loads(sys.argv[2]))
+    {"storm": storm, "sizes": sizes, "follow": follow}[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient.client import Outcome
 from tests.dead_servers import KINDS, PATIENCE, Refusing, fates, run
 
 MIB = 1 << 20
@@ -101,6 +103,17 @@ def test_memory_is_bounded_whatever_the_sizes() -> None:
         assert line["grown"] <= 1.25 * 64 * MIB + 16 * MIB
 
 
+@procfs
+def test_memory_is_bounded_when_events_are_followed() -> None:
+    """A delivery costs more than its event: who was dropped is told while an attempt to connect hangs."""
+    with KINDS["black hole"]() as server:
+        (said,) = run("follow", url=server.url, calls=300_000, options=NEVER | {"max_events": 10_000})
+    assert said["told"] + said["pending"] == 300_000 and said["pending"] <= 10_000 + 100_000
+    # As many deliveries, of a quarter of a KiB each, and the events.
+    assert said["grown"] <= 64 * MIB
+    print(said)
+
+
 # -- nothing waits -------------------------------------------------------------------------------------
 
 
@@ -126,6 +139,18 @@ def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def test_who_follows_an_event_hears_that_it_was_dropped(dead: Any) -> None:
+    """Also while an attempt to connect hangs for an hour."""
+    with logclient.connect(
+        dead.url, overflow="drop_oldest", max_events=100, close_timeout=0.1, **NEVER
+    ) as client:
+        deliveries = [client.submit({"n": n}) for n in range(10_000)]
+        outcomes = [delivery.result(PATIENCE) for delivery in deliveries[5000:9900]]
+        assert set(outcomes) == {Outcome("dropped", "overflow")}
+    found = Counter(delivery.result(0.0) for delivery in deliveries)
+    assert found == {Outcome("dropped", "overflow"): 9900, Outcome("failed", "closed"): 100}
 
 
 def test_block_gives_up_in_time(dead: Any) -> None:

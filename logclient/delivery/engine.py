@@ -34,7 +34,7 @@ from logclient.delivery import lifecycle
 from logclient.delivery.isolation import ASIDE, NOTHING, POISON, Isolation
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
-from logclient.delivery.pump import Link, Pump, PythonPump
+from logclient.delivery.pump import REPORT_EVERY, Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
@@ -53,6 +53,9 @@ TURN = 1.0
 
 SLICE = 0.05
 """Seconds between two looks at whether what a caller drives for has come."""
+
+UNTOLD = 100_000
+"""Submitted events, beyond `max_events`, whose outcome is still to be told, at most."""
 
 PARK = 0.05
 """Seconds a fork waits for the sender to let go."""
@@ -294,7 +297,10 @@ class Engine:
             self._submitting += 1
         seq = 0
         try:
-            seq = self.put(body, level, kind)
+            if len(self.deliveries) < self.limits.max_events + UNTOLD:
+                seq = self.put(body, level, kind)
+            else:
+                self.handoff.refuse()  # the sender is stuck in a name look-up, and tells no drops
         finally:
             with self._follow:
                 delivery = Delivery(seq, self.callbacks)
@@ -524,7 +530,7 @@ class Engine:
             own_thread(True)
             try:
                 while not self._stopping:
-                    self.turn(time.monotonic() + TURN)
+                    self.turn(time.monotonic() + (REPORT_EVERY if self.deliveries else TURN))
                     if self._orphaned and self.settled_all:
                         self.closed = True
                         self.handoff.close()
@@ -594,7 +600,7 @@ class Engine:
         self._skip_slow(now)
         endpoint = self._endpoints[self._endpoint % len(self._endpoints)]
         try:
-            link = self._transport.connect(endpoint, lambda: self._stopping)
+            link = self._transport.connect(endpoint, self._called_off)
         except CredentialError as error:
             self._give_back()
             self._refused(f"{self.url}: {_name(endpoint)}", error)
@@ -614,6 +620,14 @@ class Engine:
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True
+
+    def _called_off(self) -> bool:
+        """Asked many times a second while a connection is made: whether to stop. An attempt may take
+        long, so what is dropped meanwhile is told here."""
+        self.flight.gaps()
+        self.flight.commit()
+        self._book()
+        return self._stopping
 
     def _lost(self, end: str) -> None:
         """The connection is over: what had no word yet is sent again on the next one."""

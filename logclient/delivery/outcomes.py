@@ -27,20 +27,27 @@ class Delivery:
 
     __slots__ = ("_callbacks", "_done", "_lock", "_outcome", "_runner", "seq")
 
+    # Hundreds of thousands may be pending when a server is dead: what only a waiter needs is made for it.
     def __init__(self, seq: int, runner: CallbackThread) -> None:
         self.seq = seq
         self._outcome: Outcome | None = None
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Delivery], object]] = []
+        self._done: threading.Event | None = None
+        self._lock = threading.RLock()  # a signal handler may ask while this thread does
+        self._callbacks: tuple[Callable[[Delivery], object], ...] = ()
         self._runner = runner
 
     def done(self) -> bool:
-        return self._done.is_set()
+        return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> Outcome | None:
         """Wait for the outcome, at most `timeout` seconds; None when there is none yet."""
-        self._done.wait(timeout)
+        with self._lock:
+            if self._outcome is not None:
+                return self._outcome
+            if self._done is None:
+                self._done = threading.Event()
+            done = self._done
+        done.wait(timeout)
         return self._outcome
 
     def cancel(self) -> bool:
@@ -50,25 +57,27 @@ class Delivery:
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call ``callback(delivery)`` once there is an outcome, on the client's callback thread."""
         with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
+            if self._outcome is None:
+                self._callbacks += (callback,)
                 return
         self._runner.run(callback, self)
 
     def settle(self, outcome: Outcome) -> None:
         with self._lock:
-            if self._done.is_set():
+            if self._outcome is not None:
                 return
             self._outcome = outcome
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
+            done = self._done
+        if done is not None:
+            done.set()
         for callback in callbacks:
             self._runner.run(callback, self)
 
     def after_fork(self, outcome: Outcome) -> None:
         """In the child: another thread of the parent may have held these locks."""
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._lock = threading.RLock()
+        self._done = None
         self.settle(outcome)
 
     def __repr__(self) -> str:
