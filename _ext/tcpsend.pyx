@@ -1,40 +1,16 @@
-"""The pump for TCP: detach, encode, write the ledger, send, receive, scan acks, all without the GIL.
+"""The sender for TCP: bytes into a plain, connected, non-blocking stream socket, and out of it."""
 
-It comes back to Python when there is something to say and the last report is 100 ms old, when a
-waiter's target is reached, when the connection is over, or at its deadline. A sender that takes the
-GIL once per window waits for busy Python threads 5 to 10 ms each time, and then loses the load.
+from libc.stdint cimport uint8_t
 
-POSIX only; elsewhere ``delivery.pump.PythonPump`` does the same with the same verbs.
-"""
-
-from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memset
-
-from logclient._ext.flight cimport (
-    Flight,
-    flight_apply,
-    flight_bound,
-    flight_commit,
-    flight_encoded,
-    flight_ledger,
-    flight_pending,
-    flight_take,
-    lc_flight,
+from logclient._ext.handoff cimport lc_wake_fd
+from logclient._ext.pump cimport (
+    LINK_BROKEN,
+    LINK_CLOSED,
+    WOKEN_BY_CALLER,
+    WOKEN_BY_PEER,
+    CompiledPump,
+    ssize_t,
 )
-from logclient._ext.handoff cimport (
-    SENDER_BUSY,
-    SENDER_IDLE,
-    SENDER_NAP,
-    lc_handoff,
-    lc_monotonic,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_wake_clear,
-    lc_wake_fd,
-)
-from logclient._ext.hot cimport STOP_MEMORY, lc_batch, lc_hot, lc_outcomes, lc_wire
 
 
 cdef extern from *:
@@ -42,7 +18,6 @@ cdef extern from *:
     #include <errno.h>
     #include <poll.h>
     #include <sys/socket.h>
-    #include <unistd.h>
     #ifdef LC_LIKE_MACOS
     #undef MSG_NOSIGNAL
     #endif
@@ -51,7 +26,6 @@ cdef extern from *:
     #endif
     static inline int lc_errno(void) { return errno; }
     """
-    ctypedef long ssize_t
     cdef struct pollfd:
         int fd
         short events
@@ -59,313 +33,48 @@ cdef extern from *:
     int poll(pollfd *fds, unsigned long n, int timeout) nogil
     ssize_t send(int fd, const void *data, size_t size, int flags) nogil
     ssize_t recv(int fd, void *data, size_t size, int flags) nogil
-    ssize_t write(int fd, const void *data, size_t size) nogil
     int lc_errno() nogil
-    int POLLIN, POLLOUT, POLLERR, POLLHUP, EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
-
-cdef enum:
-    RECEIVE = 65536
-    REPORT_MS = 100          # between two reports to Python
-    SPREE = 64               # windows sent between two looks at acks, stop and clock
-    GULP = 16                # pieces received between two such looks
-
-cdef enum End:
-    END_UNTIL
-    END_REPORT
-    END_TARGET
-    END_STOPPED
-    END_CLOSED
-    END_ERROR
-    END_PROTOCOL
-    END_SILENCE
-    END_STALLED
-    END_MEMORY
-
-ENDS = (
-    "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
-)
+    int POLLIN, POLLOUT, EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
 
 
-cdef class TcpPump:
-    """Drives one core's compiled half over one connected, non-blocking stream socket at a time.
+cdef class TcpPump(CompiledPump):
+    """See ``_ext.pump``. Links have a ``fileno()``."""
 
-    Parameters
-    ----------
-    flight
-        The batches; its hand-off is where new ones come from.
-    core
-        Any object whose ``hot`` is a ``logclient.hot`` capsule; it is kept alive.
-    batch_events, batch_bytes
-        The largest batch detached at once.
-    nap, no_progress
-        Seconds: between two looks at a flowing queue; without an ack that moves something.
-    """
+    cdef int fd
 
-    cdef readonly Flight flight
-    cdef object core
-    cdef lc_hot *hot
-    cdef lc_wire wire
-    cdef size_t offset
-    cdef lc_outcomes out
-    cdef uint8_t *inbox
-    cdef uint32_t batch_events
-    cdef uint64_t batch_bytes
-    cdef double nap
-    cdef double no_progress
-    cdef double nap_end
-    cdef double last_report
-    cdef double last_progress
-    cdef int stopping
-    cdef int ledger_fd
-    cdef int ledger_errno
-    cdef uint64_t ledger_bytes
-    cdef int error
-    cdef readonly uint64_t windows
-    cdef readonly uint64_t bytes_sent
-    cdef readonly uint64_t progress
-
-    def __cinit__(self, Flight flight not None, core, *, uint32_t batch_events=2048,
-                  uint64_t batch_bytes=1 << 20, double nap=0.005, double no_progress=300.0):
-        self.flight = flight
-        self.core = core
-        self.hot = <lc_hot *> PyCapsule_GetPointer(core.hot, b"logclient.hot")
-        self.batch_events = batch_events
-        self.batch_bytes = batch_bytes
-        self.nap = nap
-        self.no_progress = no_progress
-        self.ledger_fd = -1
-        memset(&self.wire, 0, sizeof(lc_wire))
-        memset(&self.out, 0, sizeof(lc_outcomes))
-        self.inbox = <uint8_t *> malloc(RECEIVE)
-        if self.inbox == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.wire.data)
-        free(self.out.items)
-        free(self.inbox)
-
-    def connected(self):
-        """A new connection: nothing half-sent, the deadlines start anew."""
-        self.wire.size = 0
-        self.offset = 0
-        self.nap_end = 0
-        self.last_progress = lc_monotonic()
-
-    def stop(self):
-        """Make ``run`` return soon (and at once when called again); ``resume`` undoes it."""
-        self.stopping = True
-
-    def resume(self):
-        self.stopping = False
-
-    def set_ledger(self, int fd):
-        """The descriptor that ``batch`` lines go to, or -1."""
-        self.ledger_fd = fd
-        self.ledger_errno = 0
-
-    def take_ledger(self):
-        """(bytes written since the last call, errno of the write that failed or 0)."""
-        answer = (self.ledger_bytes, self.ledger_errno)
-        self.ledger_bytes = 0
-        return answer
-
-    @property
-    def errno(self):
-        """The system's error number behind an end ``error``."""
-        return self.error
-
-    def run(self, link, double until):
-        """Pump until the monotonic second `until` or an earlier end; the end's name (see ``ENDS``)."""
-        cdef int end
-        cdef int fd = link.fileno()
-        with nogil:
-            end = self._run(fd, until)
-        return ENDS[end]
-
-    cdef void _write_ledger(self) noexcept nogil:
-        cdef lc_wire *line = &self.flight.f.line
-        cdef size_t done = 0
-        cdef ssize_t n
-        while done < line.size:
-            n = write(self.ledger_fd, line.data + done, line.size - done)
-            if n < 0:
-                if lc_errno() == EINTR:
-                    continue
-                # Delivery goes on without the ledger; Python says so at the next report.
-                self.ledger_errno = lc_errno()
-                self.ledger_fd = -1
-                return
-            done += <size_t> n
-            self.ledger_bytes += <uint64_t> n
-
-    cdef inline bint _due(self, double now) noexcept nogil:
-        # Is it time to look at the queue? The reads race with producers and may be a moment old.
-        cdef lc_flight *f = &self.flight.f
-        cdef lc_handoff *h = f.handoff
-        return (now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
-                or h.queued_bytes + f.staged_bytes >= h.full_bytes)
-
-    # Fill the socket: 0 = go on (nothing more to do now), 1 = the socket is full, negative = an end.
-    cdef int _send(self, int fd, double now) noexcept nogil:
-        cdef lc_flight *f = &self.flight.f
-        cdef lc_batch *b
-        cdef ssize_t n
-        cdef int encoded
-        cdef uint32_t events = 0
-        cdef uint64_t size = 0
-        cdef int _spree
-        for _spree in range(SPREE):
-            while self.offset < self.wire.size:
-                n = send(fd, self.wire.data + self.offset, self.wire.size - self.offset,
-                         MSG_NOSIGNAL | MSG_DONTWAIT)
-                if n >= 0:
-                    self.offset += <size_t> n
-                    self.bytes_sent += <uint64_t> n
-                elif lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
-                    return 1
-                elif lc_errno() != EINTR:
-                    self.error = lc_errno()
-                    return -<int> END_ERROR
-            self.wire.size = 0
-            self.offset = 0
-            self.hot.credit(self.hot.self, now, &events, &size)
-            flight_bound(f, &events)
-            if events == 0:
-                return 0
-            b = flight_pending(f)
-            if b == NULL:
-                if not self._due(now):
-                    return 0
-                b = flight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
-                if b == NULL:
-                    return 0
-                if b.pending == 0:
-                    continue
-            encoded = self.hot.encode(self.hot.self, b, events, now, &self.wire, &self.out)
-            self.out.n = 0       # what encode settled, flight_encoded finds in the batch
-            if f.inflight == 0:
-                self.last_progress = now
-            flight_encoded(f, b)     # also before an end: what it took is in flight, and requeued
-            if encoded < 0:
-                return -<int> (END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
-            if self.ledger_fd < 0:
-                b.listed = b.cursor if b.cursor > b.listed else b.listed
-            else:
-                f.line.size = 0
-                if flight_ledger(f, b) < 0:
-                    return -<int> END_MEMORY
-                self._write_ledger()
-            if encoded:
-                self.windows += 1
-                self.nap_end = now + self.nap
-        # The last window may not be on its way yet: come back when the socket takes it.
-        return 1 if self.offset < self.wire.size else 0
-
-    # Read what is there: 0, or a negative end.
-    cdef int _receive(self, int fd, double now) noexcept nogil:
-        cdef ssize_t n
-        cdef int stop, _gulp
-        for _gulp in range(GULP):
-            n = recv(fd, self.inbox, RECEIVE, MSG_DONTWAIT)
-            if n == 0:
-                return -<int> END_CLOSED
-            if n < 0:
-                if lc_errno() == EINTR:
-                    continue
-                if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
-                    return 0
-                self.error = lc_errno()
-                return -<int> END_ERROR
-            stop = self.hot.receive(self.hot.self, self.inbox, <size_t> n, now, &self.out)
-            if self.out.progress:
-                self.last_progress = now
-                self.progress += self.out.progress
-            self.out.alive = self.out.progress = 0
-            # What was acknowledged before the peer broke the rules stays acknowledged.
-            flight_apply(&self.flight.f, &self.out)
-            if stop < 0:
-                return -<int> (END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
-            if n < RECEIVE:
-                break
+    cdef int _take(self, link) except -1:
+        self.fd = link.fileno()
         return 0
 
-    cdef int _run(self, int fd, double until) noexcept nogil:
-        cdef lc_flight *f = &self.flight.f
-        cdef lc_handoff *h = f.handoff
-        cdef pollfd fds[2]
-        cdef double now, limit, deadline
-        cdef int full, end, timeout
-        cdef bint sleep, napping, reached
-        cdef uint32_t events = 0
-        cdef uint64_t size = 0
-        while True:
-            now = lc_monotonic()
-            full = self._send(fd, now)
-            reached = flight_commit(f)
-            if full < 0:
-                return -full
-            if reached:
-                return END_TARGET
-            if self.stopping:
-                return END_STOPPED
-            if now >= until:
-                return END_UNTIL
-            if f.report.n and (f.aside or now - self.last_report >= REPORT_MS / 1000.0):
-                self.last_report = now
-                return END_REPORT
-            deadline = self.hot.deadline(self.hot.self)
-            if deadline > 0 and now >= deadline:
-                return END_SILENCE
-            if f.inflight and now - self.last_progress >= self.no_progress:
-                return END_STALLED
+    cdef ssize_t _fault(self) noexcept nogil:
+        if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+            return 0
+        self.error = lc_errno()
+        return LINK_BROKEN
 
-            # How long to sleep, and who may wake us.
-            limit = until
-            if f.report.n:
-                limit = min(limit, self.last_report + REPORT_MS / 1000.0)
-            if deadline > 0:
-                limit = min(limit, deadline)
-            if f.inflight:
-                limit = min(limit, self.last_progress + self.no_progress)
-            sleep = True
-            self.hot.credit(self.hot.self, now, &events, &size)
-            flight_bound(f, &events)
-            lc_mutex_lock(&h.mutex)
-            if full or events == 0:
-                h.state = SENDER_BUSY        # only the peer can move us
-            else:
-                napping = now < self.nap_end
-                if (h.queued_events or f.staged_events) and self._due(now):
-                    sleep = False
-                elif napping:
-                    h.state = SENDER_NAP
-                    limit = min(limit, self.nap_end)
-                else:
-                    h.state = SENDER_IDLE
-            lc_mutex_unlock(&h.mutex)
-            fds[0].fd = fd
-            fds[0].events = <short> (POLLIN | POLLOUT) if full else <short> POLLIN
-            fds[0].revents = 0
-            fds[1].fd = lc_wake_fd(&h.wake)
-            fds[1].events = <short> POLLIN
-            fds[1].revents = 0
-            timeout = 0
-            if sleep and limit > now:
-                # Rounded up: waking a moment early would spin.
-                timeout = <int> (min(limit - now, 1000.0) * 1000.0 + 0.999)
-            poll(fds, 2, timeout)
-            now = lc_monotonic()
-            lc_mutex_lock(&h.mutex)
-            h.state = SENDER_BUSY
-            if fds[1].revents == 0 and now >= self.nap_end:
-                h.urged = False          # a nap slept through: an ERROR may cut the next one short
-            lc_mutex_unlock(&h.mutex)
-            if fds[1].revents:
-                lc_wake_clear(&h.wake)
-                self.nap_end = 0
-            if fds[0].revents:
-                end = self._receive(fd, now)
-                if end < 0:
-                    flight_commit(f)
-                    return -end
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
+        cdef ssize_t n
+        while True:
+            n = send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if n >= 0 or lc_errno() != EINTR:
+                return n if n >= 0 else self._fault()
+
+    cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
+        cdef ssize_t n
+        while True:
+            n = recv(self.fd, data, size, MSG_DONTWAIT)
+            if n == 0:
+                return LINK_CLOSED
+            if n > 0 or lc_errno() != EINTR:
+                return n if n > 0 else self._fault()
+
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+        cdef pollfd fds[2]
+        fds[0].fd = self.fd
+        fds[0].events = <short> (POLLIN | POLLOUT) if full else <short> POLLIN
+        fds[0].revents = 0
+        fds[1].fd = lc_wake_fd(&self.flight.f.handoff.wake)
+        fds[1].events = <short> POLLIN
+        fds[1].revents = 0
+        poll(fds, 2, timeout)
+        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)

@@ -37,7 +37,8 @@ ARROWS: dict[str, set[str]] = {
     "transports": {"_ext senders"},
     "_ext codecs": {"_ext base"},
     "_ext records": {"_ext queue"},
-    "_ext senders": {"_ext queue"},
+    "_ext senders": {"_ext pump"},
+    "_ext pump": {"_ext queue"},
     "_ext files": {"_ext base"},
     "_ext queue": {"_ext base"},
     "_ext base": set(),
@@ -49,6 +50,7 @@ EXT_ROOMS = {
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,
+    "_ext pump": {"pump"},
     "_ext senders": {"tcpsend", "zmqsend", "udpsend"},
     "_ext files": {"capture"},
 }

@@ -1,4 +1,4 @@
-"""The pump in Python: the same verbs and ends as the compiled ones (``_ext/tcpsend.pyx``).
+"""The pump in Python: the same verbs and ends as the compiled ones (``_ext/pump.pyx``).
 
 It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where the compiled
 pump cannot be had. It takes the GIL for every batch, which busy threads can make slow.
@@ -79,7 +79,7 @@ class Pump(Protocol):
 
 
 class PythonPump:
-    """See ``Pump``; the limits are those of ``_ext.tcpsend.TcpPump``."""
+    """See ``Pump``; the limits are those of ``_ext.pump.CompiledPump``."""
 
     def __init__(
         self,
