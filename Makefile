@@ -15,7 +15,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
 
-.PHONY: all deps deps-bench build demo test test-long test-pythons bench mutants lint format lock clean distclean
+.PHONY: all deps deps-bench build demo test test-long test-pythons wheels bench mutants lint format lock clean distclean
 all: build
 
 deps: $(VENV)/.deps $(VENV)/.system
@@ -77,6 +77,10 @@ test-long: build
 # A wheel for every other Python that can be found, and the tests that need no Spark.
 test-pythons: build
 	@$(PY) tools/pythons.py test $(ARGS)
+
+# Source distribution, a wheel from it for every Python 3.11+ here, each tried outside the tree.
+wheels: build
+	@$(PY) tools/wheels.py $(ARGS)
 
 bench: build deps-bench
 	@$(PY) -m bench $(ARGS)

@@ -89,7 +89,7 @@ def extensions() -> list[Extension]:
 
     headers = [str(p.relative_to(ROOT)) for pattern in ("*.pxd", "*.h") for p in sorted(EXT.glob(pattern))]
     # -g0: debug information makes a wheel ten times larger.
-    flags = ["/O2"] if WINDOWS else ["-O3", "-g0", "-fvisibility=hidden"]
+    flags = ["/O2"] if WINDOWS else ["-O1" if like else "-O3", "-g0", "-fvisibility=hidden"]
     # A change here (flags, directives) is one of every file.
     generated = [BUILD / "cython" / "_ext" / f"{name}.c" for name in names]
     changed = Path(__file__).stat().st_mtime

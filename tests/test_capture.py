@@ -117,6 +117,7 @@ class TestFormat:
             buffer[:] = b"------"
         assert read(tmp_path)[0] == [b"bcd"]
 
+    @pytest.mark.skipif(not hasattr(os, "writev"), reason="this system has no writev")
     @pytest.mark.parametrize("most", [1, 7, 50])
     def test_short_writes_of_the_kernel(self, tmp_path, monkeypatch, most):
         real = os.write
@@ -188,6 +189,7 @@ class TestRotation:
             assert [(p.kind, p.first, p.last) for p in reader.problems] == [("gap", first, last)]
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners, modes and locks of files")
 class TestModes:
     def test_only_we_may_read(self, tmp_path):
         before = os.umask(0)

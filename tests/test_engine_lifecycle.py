@@ -34,9 +34,9 @@ def setup(request: pytest.FixtureRequest) -> Setup:
     return found
 
 
-def in_child(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> None:
-    """Run `work` in a forked child, which must end well and soon."""
-    pid = fork()
+def in_child(work: Callable[[], object], fork: Callable[[], int] | None = None) -> None:
+    """Run `work` in a forked child (of os.fork), which must end well and soon."""
+    pid = (fork or os.fork)()
     if pid == 0:
         code = 1
         try:

@@ -39,7 +39,9 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
-    wanted = [need for name, needs in extras.items() if name != "all" for need in needs] + groups["dev"]
+    wanted = [need for name, needs in extras.items() if name != "all" for need in needs]
+    for need in groups["dev"]:
+        wanted += groups[need["include-group"]] if isinstance(need, dict) else [need]
     venv.create(WHERE, clear=True, with_pip=True)
     pip("install", "--quiet", "--upgrade", *wanted)
     dev = installed()

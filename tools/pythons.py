@@ -44,6 +44,10 @@ print(json.dumps({
 """
 
 
+WITHOUT = "not spark and not tree and not long"
+"""The tests that a wheel is tried with: the marker expression of `make test-pythons` and `make wheels`."""
+
+
 class Interpreter(NamedTuple):
     """A Python with logclient installed in its environment."""
 
@@ -100,13 +104,19 @@ def probe(path: str) -> Found | None:
 
 
 @functools.cache
+def here() -> Found | None:
+    """This interpreter; None when it could not build anything."""
+    return probe(sys.executable)
+
+
+@functools.cache
 def others() -> list[Found]:
     """The newest patch release of every other minor version, oldest first."""
-    here = probe(sys.executable)
+    mine = here()
     best: dict[str, Found] = {}
     for path in dict.fromkeys(candidates()):
         found = probe(path)
-        if found and (here is None or found.name != here.name):
+        if found and (mine is None or found.name != mine.name):
             best[found.name] = max(best.get(found.name, found), found)
     return [best[name] for name in sorted(best, key=lambda n: best[n])]
 
@@ -146,11 +156,19 @@ def digest(files: list[Path]) -> str:
     return h.hexdigest()
 
 
+def archived() -> list[Path]:
+    """What the source distribution holds beside that, as far as it changes."""
+    files = [ROOT / name for name in ("Makefile", "requirements.lock", "requirements-bench.lock")]
+    for folder, pattern in (("tests", "*"), ("docs", "*"), ("tools", "*")):
+        files += (ROOT / folder).rglob(pattern)
+    return sorted(p for p in files if p.is_file() and "__pycache__" not in p.parts)
+
+
 def sdist() -> Path:
     """The source distribution of the tree as it is; built once per state."""
     where = BUILD / "sdist"
     with locked(BUILD / "sdist.lock"):
-        key = digest(sources())
+        key = digest([*sources(), *archived()])
         done = where / "key"
         if not done.exists() or done.read_text() != key:
             shutil.rmtree(where, ignore_errors=True)
@@ -188,6 +206,28 @@ def python_of(environment: Path) -> Path:
     return environment / ("Scripts/python.exe" if WINDOWS else "bin/python")
 
 
+def build(found: Found, python: str) -> tuple[Path, str]:
+    """The wheel for one Python, made by an environment of its own with Cython in it, and its key.
+
+    From the unpacked source distribution, never from the tree; kept until a source changes.
+    """
+    base = BUILD / found.name
+    archive = sdist()
+    key = digest(sources())
+    wheels = base / "wheel"
+    done = base / "wheel.key"
+    if not done.exists() or done.read_text() != key:
+        done.unlink(missing_ok=True)
+        unpack(archive, base / "src")
+        shutil.rmtree(wheels, ignore_errors=True)
+        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        how = ["--quiet", "--no-deps", "--no-build-isolation"]
+        run([*pip, "wheel", *how, "--wheel-dir", str(wheels), str(base / "src")], ROOT)
+        done.write_text(key)
+    (wheel,) = wheels.glob("*.whl")
+    return wheel, key
+
+
 def make(found: Found) -> Interpreter:
     """Environment, wheel and install for one Python, as far as they are not there."""
     base = BUILD / found.name
@@ -207,28 +247,29 @@ def make(found: Found) -> Interpreter:
             run([*pip, *lock], ROOT)
             stamp.write_text(state)
             (base / "key").unlink(missing_ok=True)
-        archive = sdist()
-        key = (archive.parent / "key").read_text()
+        wheel, key = build(found, str(python))
         done = base / "key"
         if not done.exists() or done.read_text() != key:
             done.unlink(missing_ok=True)
-            unpack(archive, base / "src")
-            wheels = base / "wheel"
-            shutil.rmtree(wheels, ignore_errors=True)
             pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-            how = ["--quiet", "--no-deps", "--no-build-isolation"]
-            run([*pip, "wheel", *how, "--wheel-dir", str(wheels), str(base / "src")], ROOT)
-            (wheel,) = wheels.glob("*.whl")
             run([*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)], ROOT)
             done.write_text(key)
     return Interpreter(found.text, str(python))
 
 
+def wheel(found: Found) -> Path:
+    """The wheel for one Python, this one or another, built when needed."""
+    mine = here()
+    if mine is not None and found.name == mine.name:
+        with locked(BUILD / f"{found.name}.lock"):
+            return build(found, sys.executable)[0]
+    make(found)
+    return next((BUILD / found.name / "wheel").glob("*.whl"))
+
+
 def wheels() -> list[Path]:
     """The wheels of the other Pythons, built when needed."""
-    for found in others():
-        make(found)
-    return [next((BUILD / found.name / "wheel").glob("*.whl")) for found in others()]
+    return [wheel(found) for found in others()]
 
 
 @functools.cache
@@ -237,10 +278,20 @@ def interpreters() -> list[Interpreter]:
 
     Only this one inside a run of `test`: the others have their own.
     """
-    here = probe(sys.executable)
-    mine = here.text if here else ".".join(map(str, sys.version_info[:3]))
+    found = here()
+    mine = found.text if found else ".".join(map(str, sys.version_info[:3]))
     rest = [] if os.environ.get("LOGCLIENT_TREE") else others()
     return [Interpreter(mine, sys.executable), *map(make, rest)]
+
+
+def copy_tests(where: Path) -> None:
+    """The tests beside an installed logclient: in the tree itself `import logclient` would find the tree."""
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("tests", "tools", "bench"):
+        shutil.copytree(ROOT / folder, where / folder, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", where)
 
 
 def test(arguments: list[str]) -> int:
@@ -248,19 +299,13 @@ def test(arguments: list[str]) -> int:
     worst = 0
     for found in others():
         interpreter = make(found)
-        # A copy beside the wheel: in the tree itself `import logclient` would find the tree.
         where = BUILD / found.name / "run"
-        shutil.rmtree(where, ignore_errors=True)
-        where.mkdir()
-        ignored = shutil.ignore_patterns("__pycache__")
-        for folder in ("tests", "tools", "bench"):
-            shutil.copytree(ROOT / folder, where / folder, ignore=ignored)
-        shutil.copy(ROOT / "pyproject.toml", where)
+        copy_tests(where)
         print(f"== Python {interpreter.version}", flush=True)
         shared = os.environ.get("LOGCLIENT_SHARED") or str(ROOT.parent / "shared")
         environment = os.environ | {"LOGCLIENT_TREE": str(ROOT), "LOGCLIENT_SHARED": shared}
         environment.pop("PYTHONPATH", None)
-        command = [interpreter.path, "-m", "pytest", "-m", "not spark and not tree and not long", *arguments]
+        command = [interpreter.path, "-m", "pytest", "-m", WITHOUT, *arguments]
         done = subprocess.run(command, cwd=where, env=environment)
         worst = max(worst, done.returncode)
     if not others():

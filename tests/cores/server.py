@@ -271,7 +271,10 @@ class MemoryLink:
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
         if self._in or self._gone or (writable and not self._server.stuck):
             return
-        select.select([self._read, wake], [], [], seconds)
+        if wake < 0:  # no descriptor to be woken by: like the TCP link, look again soon
+            select.select([self._read], [], [], min(seconds, 0.005))
+        else:
+            select.select([self._read, wake], [], [], seconds)
 
     def close(self) -> None:
         with self._lock:

@@ -1,0 +1,317 @@
+"""Wheels: what `make wheels` does here, and what cibuildwheel runs for each wheel it made.
+
+    python tools/wheels.py              all of it, for every Python 3.11+ of this machine
+    python tools/wheels.py deps         install what the tests need beside logclient (before-test)
+    python tools/wheels.py check        look at the logclient that is installed
+    python tools/wheels.py test [args]  the same, then the tests that need no Spark (test-command)
+
+Only the first needs the source tree; the others run beside the tests' folder with any Python that has
+logclient installed.
+"""
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools import pythons
+
+HERE = pythons.ROOT
+LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
+
+NOT_ON_WINDOWS = {"tcpsend"}
+
+WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
+"""What must wake the sender (``logclient._ext.handoff.WAKE``)."""
+
+WINDOWS_TESTS = [
+    "cli", "cli_send", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash",
+    "imports_light", "lumberjack_check", "lumberjack_core", "lumberjack_decoder", "lumberjack_face",
+    "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib", "records", "stubs",
+]  # fmt: skip
+"""The files that hold for Windows too; the others fork, send signals or look into /proc."""
+
+UNWANTED = (".pyx", ".pxd", ".pxi", ".c", ".h", ".pyc")
+
+
+# What is installed
+
+
+def check() -> str:
+    """Is the installed logclient whole, and are its extensions what this platform can have?
+
+    Raises:
+        SystemExit: what is not as it must be.
+    """
+    root = Path(find("logclient")).parent
+    if not any(root.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")):
+        raise SystemExit(f"logclient is imported from {root}, which is no installation")
+    folder = root / "_ext"
+    names = sorted(p.stem for p in folder.glob("*.pyi"))
+    for name in names:
+        if WINDOWS and name in NOT_ON_WINDOWS:
+            continue
+        module = importlib.import_module(f"logclient._ext.{name}")
+        if not str(module.__file__).endswith(sysconfig.get_config_var("EXT_SUFFIX")):
+            raise SystemExit(f"logclient._ext.{name} is no extension of this Python: {module.__file__}")
+    found = {p.name.split(".")[0] for p in folder.iterdir() if p.suffix in (".so", ".pyd")}
+    if WINDOWS:
+        names = [n for n in names if n not in NOT_ON_WINDOWS]
+    if not names or set(names) != found:
+        raise SystemExit(f"extensions {sorted(found)}, stubs {names}")
+
+    from logclient._ext import capture, handoff, lumberjack
+
+    if WAKES[sys.platform] != handoff.WAKE:
+        raise SystemExit(f"the sender is woken by {handoff.WAKE}, not by {WAKES[sys.platform]}")
+    if not WINDOWS and not time.monotonic() <= handoff.monotonic() <= time.monotonic():
+        raise SystemExit("the extensions' clock is not time.monotonic()")
+    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    if free and sys._is_gil_enabled():  # type: ignore[attr-defined,unused-ignore]
+        raise SystemExit("an extension has switched the GIL on")
+    version = importlib.metadata.version("logclient")
+    script = Path(sysconfig.get_path("scripts")) / ("logclient.exe" if WINDOWS else "logclient")
+    said = subprocess.run([str(script), "--version"], capture_output=True, text=True, timeout=60).stdout
+    if version not in said:
+        raise SystemExit(f"{script} --version said {said!r}")
+    with_crc = "folding" if capture.CRC_FOLDS else "table"
+    zlib = lumberjack.Hot(bytes(10), compression=3).compressor
+    return f"{len(names)} extensions, wake by {handoff.WAKE}, {with_crc} CRC, {zlib}"
+
+
+def find(name: str) -> str:
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise SystemExit(f"no {name} is installed")
+    return found.origin
+
+
+def needs() -> list[str]:
+    """What the tests of a wheel need: the group `test` of pyproject.toml."""
+    groups = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    return list(groups["test"])
+
+
+def deps(python: str = sys.executable) -> None:
+    """Install them at the locked versions."""
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pythons.run([*pip, "--constraint", str(HERE / "requirements.lock"), *needs()], HERE)
+
+
+def test(arguments: list[str]) -> int:
+    """Look at the installation, in an interpreter that sees nothing else; then the tests."""
+    checked = subprocess.run([sys.executable, "-I", __file__, "check"])
+    if checked.returncode:
+        return checked.returncode
+    files = [f"tests/test_{name}.py" for name in WINDOWS_TESTS] if WINDOWS else ["tests"]
+    environment = os.environ | {"LOGCLIENT_TREE": os.getcwd()}  # its other Pythons have their own run
+    command = [sys.executable, "-m", "pytest", "-m", pythons.WITHOUT, *files, *arguments]
+    return subprocess.run(command, env=environment).returncode
+
+
+# What is to be installed
+
+
+def check_sdist(archive: Path) -> str:
+    """Does the source distribution hold what a build and the tests need, and nothing built?"""
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()} - {""}
+    wanted = [*pythons.sources(), *(HERE / "tests").rglob("*.py"), *(HERE / "docs").glob("*.md")]
+    missing = {p.relative_to(HERE).as_posix() for p in wanted} | {"logclient/py.typed", "requirements.lock"}
+    missing -= names
+    strange = {n for n in names if n.endswith((".so", ".pyd", ".c", ".pyc"))}
+    strange |= {n for n in names if n.startswith(("build/", "logclient/_ext", ".git"))}
+    if missing or strange:
+        raise SystemExit(f"{archive.name}: missing {sorted(missing)}, not wanted {sorted(strange)}")
+    return f"{len(names)} files with tests, {archive.stat().st_size >> 10} KiB"
+
+
+def check_wheel(wheel: Path) -> str:
+    """Is all in it that must be, and nothing else?"""
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+        ours = {n for n in names if n.startswith("logclient/")}
+        others = {n.split("/")[0] for n in names - ours}
+        info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+        about = file.read(f"{info}/METADATA").decode()
+    modules = {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").rglob("*.py")}
+    stubs = {f"logclient/_ext/{p.name}" for p in (HERE / "_ext").glob("*.pyi")}
+    wanted = {m for m in modules if not m.startswith("logclient/_ext/")} | stubs
+    wanted |= {"logclient/py.typed", "logclient/_ext/__init__.py"}
+    compiled = {n.split("/")[2].split(".")[0] for n in ours if n.endswith((".so", ".pyd"))}
+    extensions = {p.stem for p in (HERE / "_ext").glob("*.pyx")}
+    if "-win" in wheel.name:
+        extensions -= NOT_ON_WINDOWS
+    wrong = [f"without {n}" for n in sorted(wanted - ours)]
+    wrong += [f"without the extension {n}" for n in sorted(extensions - compiled)]
+    wrong += [f"with {n}" for n in sorted(compiled - extensions)]
+    wrong += [f"with {n}" for n in sorted(ours - wanted) if not n.endswith((".so", ".pyd"))]
+    wrong += [f"with {n}" for n in sorted(others - {info, "logclient.libs"})]
+    wrong += [f"with {n}" for n in sorted(names) if n.endswith(UNWANTED)]
+    if f"{info}/licenses/LICENSE" not in names or "License-Expression: Apache-2.0" not in about:
+        wrong.append("without its licence")
+    if wheel.stat().st_size >= 4 << 20:
+        wrong.append(f"{wheel.stat().st_size} bytes large")
+    if wrong:
+        raise SystemExit(f"{wheel.name} is {'; '.join(wrong)}")
+    return f"{len(compiled)} extensions, {wheel.stat().st_size >> 10} KiB"
+
+
+# All of it
+
+
+@contextlib.contextmanager
+def timed(what: str) -> Iterator[list[str]]:
+    """One line when it is done: what, how long, and what is put in the list."""
+    begin = time.monotonic()
+    said: list[str] = []
+    yield said
+    print(f"{what:<28} {time.monotonic() - begin:6.1f} s  {'; '.join(said)}", flush=True)
+
+
+def output(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} (exit {done.returncode})\n{done.stdout}")
+    return done.stdout
+
+
+def repaired(wheel: Path, target: Path) -> tuple[Path, str]:
+    """The wheel under the best tag that auditwheel finds it worth; as it is where there is no auditwheel."""
+    if not LINUX or importlib.util.find_spec("auditwheel") is None:
+        shutil.copy(wheel, target)
+        return target / wheel.name, "not looked at: no auditwheel here"
+    audit = [sys.executable, "-m", "auditwheel"]
+    said = " ".join(output([*audit, "show", str(wheel)], target).split())
+    match = re.search(r'consistent with the following platform tag: "([^"]+)"', said)
+    if match is None:
+        raise SystemExit(f"auditwheel show {wheel.name}: {said}")
+    output([*audit, "repair", "--plat", match[1], "--wheel-dir", str(target), str(wheel)], target)
+    prefix = "-".join(wheel.name.split("-")[:4])
+    (new,) = target.glob(f"{prefix}-*.whl")
+    return new, match[1]
+
+
+def environment(found: pythons.Found, where: Path) -> str:
+    """An empty environment of one Python; its python."""
+    pythons.run([found.path, "-m", "venv", str(where)], where.parent)
+    return str(pythons.python_of(where))
+
+
+def identifiers() -> str:
+    """What the workflow's runners would build, by cibuildwheel itself."""
+    if importlib.util.find_spec("cibuildwheel") is None:
+        return "no cibuildwheel here"
+    names = promised()
+    versions = sorted({n.split("-")[0] for n in names}, key=lambda n: (len(n.rstrip("t")), n))
+    kinds = sorted({n.partition("-")[2] for n in names})
+    return f"{len(names)} wheels: {' '.join(versions)} on {' '.join(kinds)}"
+
+
+PLATFORMS = {"linux": "x86_64,aarch64", "macos": "x86_64,arm64", "windows": "AMD64,ARM64"}
+
+
+def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:
+    """cibuildwheel's build identifiers for these platforms and architectures."""
+    names = []
+    for name, architectures in platforms.items():
+        command = [sys.executable, "-m", "cibuildwheel", "--platform", name, "--archs", architectures]
+        names += output([*command, "--print-build-identifiers", str(HERE)], HERE).split()
+    return names
+
+
+def make(arguments: list[str]) -> int:
+    mine = pythons.here()
+    targets = [found for found in (mine, *pythons.others()) if found is not None]
+    begin = time.monotonic()
+    wheels = pythons.BUILD / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    wheels.mkdir(parents=True)
+    with timed("source distribution") as said:
+        archive = pythons.sdist()
+        said.append(check_sdist(archive))
+        shutil.copy(archive, wheels)
+    with timed("cibuildwheel") as said:
+        said.append(identifiers())
+    worst = 0
+    shared = os.environ.get("LOGCLIENT_SHARED") or str(HERE.parent / "shared")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LOGCLIENT_"))}
+    # Outside the tree: nothing of it may be found by looking upwards.
+    with tempfile.TemporaryDirectory(prefix="logclient-wheels-") as name:
+        away = Path(name).resolve()
+        pythons.unpack(archive, away / "tree")
+        for found in targets:
+            with timed(f"Python {found.text}: wheel") as said:
+                wheel, tag = repaired(pythons.wheel(found), wheels)
+                said += [check_wheel(wheel), tag]
+            python = environment(found, away / found.name)
+            with timed(f"Python {found.text}: installed") as said:
+                pip = [python, "-m", "pip", "--disable-pip-version-check"]
+                pythons.run([*pip, "install", "--quiet", "--no-index", str(wheel)], away)
+                pythons.run([*pip, "check"], away)
+                run = away / found.name / "run"
+                run.mkdir()
+                for part in ("tests", "tools"):
+                    shutil.copytree(away / "tree" / part, run / part)
+                for part in ("pyproject.toml", "requirements.lock"):
+                    shutil.copy(away / "tree" / part, run)
+                said.append(output([python, "-I", str(run / "tools" / "wheels.py"), "check"], run).strip())
+            with timed(f"Python {found.text}: tests") as said:
+                pythons.run([python, str(run / "tools" / "wheels.py"), "deps"], run)
+                command = [python, str(run / "tools" / "wheels.py"), "test", "-q", "--no-header", *arguments]
+                done = subprocess.run(
+                    command, cwd=run, env=clean | {"LOGCLIENT_SHARED": shared}, text=True,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+                said.append(done.stdout.strip().splitlines()[-1])
+                if done.returncode:
+                    worst = done.returncode
+                    print(done.stdout)
+        if mine is not None:
+            with timed(f"Python {mine.text}: from sdist") as said:
+                python = environment(mine, away / "source")
+                # Its build requirements come from where pip finds them; there is no checkout and no git.
+                pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+                pythons.run([*pip, str(wheels / archive.name)], away)
+                tool = str(away / "tree" / "tools" / "wheels.py")
+                said.append(output([python, "-I", tool, "check"], away).strip())
+    print(f"{'all':<28} {time.monotonic() - begin:6.1f} s  {os.path.relpath(wheels)}")
+    if LINUX:
+        library = " ".join(platform.libc_ver())
+        print(f"The tag is what {library} of this machine allows: the wheels ask for its symbols.")
+        print("Those of wheels.yml are built in the manylinux and musllinux images, for older systems.")
+    return worst
+
+
+def main(argv: list[str]) -> int:
+    match argv:
+        case ["check"]:
+            print(check())
+        case ["deps"]:
+            deps()
+        case ["test", *arguments]:
+            return test(arguments)
+        case ["help" | "-h" | "--help"]:
+            print(__doc__)
+        case arguments:
+            return make(arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
