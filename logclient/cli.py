@@ -372,7 +372,7 @@ class _Shipment:
             self.stop.set()
             before = self.client.stats()
             # Whoever interrupts what never got anywhere does not want to wait for it either.
-            hopeless = stalled or (interrupted and not before.acked and not before.handed)
+            hopeless = stalled or (interrupted and not before.connects)
             self.client.close(timeout=0.0 if hopeless else 5.0)
             stats = self.client.stats()
             if not stalled:

@@ -45,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     code = ExitCode.OK
     with Complaints():  # what they say is in the line
         for call, thread in zip(calls, threads, strict=True):
-            thread.join(max(0.0, end - time.monotonic()))
+            # In slices: a Ctrl-C that comes a moment before a wait does not end that wait.
+            while thread.is_alive() and not (call.connecting and time.monotonic() > end):
+                thread.join(0.1)
             if call.connecting:  # in a name look-up, which nobody can stop: leave it to itself
                 call = _Call(given, call.endpoint, transport, arguments)
                 call.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
-            else:
-                thread.join()
             if call.failure is not None:
                 raise call.failure
             print(json.dumps(call.fields()) if arguments.json else escape(call.line()), flush=True)

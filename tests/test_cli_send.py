@@ -335,7 +335,11 @@ class TestProcesses:
             else:
                 _until_it_reads(process, process.stdin)
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:  # it came right before a read began: that is not ended by it
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
             assert process.stdout is not None
             assert process.stderr is not None
             err = process.stderr.read().splitlines()
