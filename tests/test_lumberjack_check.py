@@ -48,6 +48,10 @@ class TestPlain:
         for at in range(len(self.BODY)):
             assert check_json(self.BODY[:at]) is None
 
+    @pytest.mark.parametrize("more", [b" ", b"}", b"x", b'"', b"\n", b"\x00", b",", b' "'])
+    def test_what_follows_the_end(self, more: bytes) -> None:
+        assert check_json(self.BODY + more) == oracle.check_json(self.BODY + more)
+
     def test_every_byte_changed(self) -> None:
         for at in range(len(self.BODY)):
             for c in b'"\\{}[],: \x00\x1f\x7f\x80e@0-tn':
