@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import select
 import socket
 import ssl
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from tests import shared
+from tests.dead_servers import BlackHole
 
 
 @contextmanager
@@ -57,19 +57,12 @@ def dead() -> Iterator[int]:
 
 @contextmanager
 def black_hole() -> Iterator[int]:
-    """A listener whose backlog is full: the system answers no further attempt."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for _ in range(20):
-            sock = stack.enter_context(socket.socket())
-            sock.setblocking(False)
-            sock.connect_ex(listener.getsockname())
-            if not select.select([], [sock], [], 0.3)[1]:
-                yield listener.getsockname()[1]
-                return
-        shared.missing("this system's backlog is never full")
+    try:
+        hole = BlackHole()
+    except RuntimeError as error:
+        shared.missing(str(error))
+    with hole:
+        yield int(hole.url.rpartition(":")[2])
 
 
 def never_reads() -> AbstractContextManager[int]:
