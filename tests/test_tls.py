@@ -520,6 +520,8 @@ stats = client.stats()
 # One connection for all of it: no child's end has ended it.
 assert (stats.connects, stats.disconnects, stats.resent, stats.last_error) == (1, 0, 0, ""), stats
 client.close()
+# The sender's thread imported nothing: a child born in the middle of an import never gets that module.
+assert "encodings.idna" not in sys.modules
 """
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", program],

@@ -226,8 +226,6 @@ class PythonPump:
                 continue
             if not self._move(link) and batch is None:
                 return False
-        if link.bite:
-            self._move(link)
         return not self._full
 
     def _report_due(self, now: float) -> bool:

@@ -365,7 +365,7 @@ def _shake(
 ) -> ssl.SSLSocket:
     """Wrap a connected, non-blocking socket; the plain one is used up."""
     try:
-        sock = context.wrap_socket(plain, server_hostname=name.decode("ascii"), do_handshake_on_connect=False)
+        sock = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
     except BaseException:
         plain.close()
         raise
