@@ -194,9 +194,12 @@ def ask(port: int, order: str) -> Answer:
 class Server:
     """An application server, in the folder of its example; all it says goes to a file."""
 
-    def __init__(self, command: Sequence[str], folder: Path, out: Path, **environment: str) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, out: Path, *, path: str = "", **environment: str
+    ) -> None:
         self.out = out
-        python = os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])
+        # What a test adds to the example lies beside the output.
+        python = os.pathsep.join(p for p in [path, str(out.parent), str(ROOT), *sys.path] if p)
         with open(out, "ab") as file:
             self._process = subprocess.Popen(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
@@ -240,8 +243,10 @@ class Server:
 
 
 @contextmanager
-def serving(command: Sequence[str], folder: Path, out: Path, **environment: str) -> Iterator[Server]:
-    server = Server(command, folder, out, **environment)
+def serving(
+    command: Sequence[str], folder: Path, out: Path, *, path: str = "", **environment: str
+) -> Iterator[Server]:
+    server = Server(command, folder, out, path=path, **environment)
     try:
         yield server
     except BaseException:

@@ -199,7 +199,7 @@ def hang():
 def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The master sends SIGABRT when the timeout is over: Python ends by its exit handlers."""
     (tmp_path / "hangs.py").write_text(HANGS)
-    options = ("--timeout", "1", "--pythonpath", str(tmp_path), "hangs:app")
+    options = ("--timeout", "1", "hangs:app")
     with Site(tmp_path) as site, gunicorn(site, *options, preload=False) as run:
         connection = http.client.HTTPConnection("127.0.0.1", run.port, timeout=60)
         connection.request("GET", "/hang")

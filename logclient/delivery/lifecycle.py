@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -91,10 +93,25 @@ def engines() -> list[Engine]:
 
 def at_exit() -> None:
     """Deliver what is there: one deadline for all, the longest any of them asks for."""
-    found = engines()
-    begin = time.monotonic()
-    for engine in found:
-        engine.finish(begin + engine.limits.atexit_timeout)
+    with _undisturbed():
+        begin = time.monotonic()
+        for engine in engines():
+            engine.finish(begin + engine.limits.atexit_timeout)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep off our own SIGTERM handler until the last events are delivered: it comes right then when
+    multiprocessing's Pool has told its workers to end, and terminates them.
+    """
+    _registered["delivering"] = os.getpid()
+    try:
+        yield
+    finally:
+        _registered["delivering"] = 0
+        late = _registered.pop("late", 0)
+        if late:
+            os.kill(os.getpid(), late)
 
 
 def _before_fork() -> None:
@@ -159,13 +176,17 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
     previous = signal.getsignal(signal.SIGTERM)
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if _registered.get("delivering") == os.getpid():
+            _registered["late"] = number
+            return
         deadline = time.monotonic() + timeout
         ends = not callable(previous) and previous != signal.SIG_IGN
-        for engine in engines():
-            if ends:
-                engine.finish(deadline)
-            else:
-                engine.flush(max(0.0, deadline - time.monotonic()))
+        with _undisturbed():
+            for engine in engines():
+                if ends:
+                    engine.finish(deadline)
+                else:
+                    engine.flush(max(0.0, deadline - time.monotonic()))
         if callable(previous):
             previous(number, frame)
         elif ends:

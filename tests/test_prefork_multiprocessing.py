@@ -1,0 +1,162 @@
+"""Pools and processes of multiprocessing and concurrent.futures, with the sample of docs/examples."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.prefork import EXAMPLES, Site, serving
+
+pytestmark = pytest.mark.tree
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pool(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its `with` block terminates the workers by SIGTERM; all they logged arrives."""
+    command = [sys.executable, "pool.py", method]
+    with Site(tmp_path) as site:
+        folder = EXAMPLES / "multiprocessing"
+        with serving(command, folder, tmp_path / "out", LOG_URL=site.url) as process:
+            assert process.wait() == 0
+            assert process.text == ""
+        messages = site.messages()
+        assert all(messages[f"order {number} priced"] == 1 for number in range(1000))
+        assert messages["begin"] == 1 and sum(messages.values()) == 1002
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == 1002
+        assert all(producer.closed for producer in verdict.producers)
+
+
+PRELUDE = """
+import concurrent.futures, logging, multiprocessing, os, signal, sys, threading
+from pathlib import Path
+import logclient
+import pool as example
+
+log = logging.getLogger("shop")
+METHOD, FOLDER = sys.argv[1], Path(sys.argv[2])
+if __name__ == "__main__":
+    context = multiprocessing.get_context(METHOD)
+    example.configure_logging()
+    log.info("begin")
+
+def begin():
+    if METHOD != "fork":
+        example.configure_logging()
+
+def say(number):
+    log.info("from a child")
+    return os.getpid()
+"""
+
+
+def run(site: Site, method: str, text: str, code: int = 0) -> str:
+    """A program beside the example, which must end so; what it says."""
+    (site.folder / "program.py").write_text(PRELUDE + text)
+    command = [sys.executable, "program.py", method, str(site.folder)]
+    example = str(EXAMPLES / "multiprocessing")
+    with serving(command, site.folder, site.folder / "out", path=example, LOG_URL=site.url) as process:
+        assert process.wait() == code, process.text
+        return process.text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_executor_ends_in_peace(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ProcessPoolExecutor, Pool.close and Process let their children end by themselves: nothing to set."""
+    text = """
+if __name__ == "__main__":
+    with concurrent.futures.ProcessPoolExecutor(2, context, begin) as executor:
+        list(executor.map(say, range(100)))
+    pool = context.Pool(2, begin)
+    pool.map(say, range(100))
+    pool.close()
+    pool.join()
+"""
+    with Site(tmp_path) as site:
+        assert run(site, method, text) == ""
+        assert site.messages() == {"begin": 1, "from a child": 200}
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == 201
+        assert all(producer.closed for producer in verdict.producers)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "terminate"])
+def test_ends_without_warning(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that gets no chance leaves a ledger without an end, and nothing false is concluded."""
+    text = f"""
+def work():
+    begin()
+    log.info("old")
+    logging.getLogger().handlers[0].flush()
+    log.info("young")
+    if "{how}" == "os._exit":
+        os._exit(0)
+    if "{how}" != "terminate":
+        os.kill(os.getpid(), signal.{how if how.startswith("SIG") else "SIGTERM"})
+    (FOLDER / "young").touch()
+    threading.Event().wait(600)
+
+if __name__ == "__main__":
+    child = context.Process(target=work)
+    child.start()
+    if "{how}" == "terminate":
+        while not (FOLDER / "young").exists():
+            pass
+        child.terminate()
+    child.join()
+"""
+    with Site(tmp_path) as site:
+        assert run(site, "spawn", text) == ""
+        messages = site.messages()
+        assert messages["begin"] == messages["old"] == 1
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code in (0, 3)
+        (child,) = (producer for producer in verdict.producers if not producer.closed)
+        counts = child.counts
+        assert counts.ok + counts.recovered == messages["old"] + messages["young"]
+        assert counts.ok + counts.recovered + counts.missing + counts.unknown == counts.events <= 2
+
+
+def test_a_flushed_record_survives_os_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of os.fork that ends by os._exit, as it should, flushes itself."""
+    text = """
+if __name__ == "__main__":
+    pid = os.fork()
+    if pid == 0:
+        log.info("from a child")
+        logging.shutdown()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+    with Site(tmp_path) as site:
+        assert run(site, "fork", text) == ""
+        assert site.messages() == {"begin": 1, "from a child": 1}
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
+
+
+def test_sigterm_while_the_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until the last records are delivered, and then does what it does."""
+    text = """
+from logclient.delivery.engine import Engine
+
+stop = Engine._stop_thread
+def interrupted(engine, timeout):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return stop(engine, timeout)
+
+Engine._stop_thread = interrupted  # in the middle of what the exit does
+logclient.flush_on_sigterm()
+log.info("last words")
+"""
+    with Site(tmp_path) as site:
+        assert run(site, "fork", text, -signal.SIGTERM) == ""
+        assert site.messages() == {"begin": 1, "last words": 1}
+        assert site.verdict(monkeypatch).exit_code == 0
+        ((*_, last),) = site.ledgers().values()
+        assert last["t"] == "close" and last["acked"] == 2
