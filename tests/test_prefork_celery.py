@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +21,28 @@ pytestmark = pytest.mark.tree
 
 RECENT_S = 0.2
 
+# A pool process that is killed while it waits for a task holds the pool's lock, and nobody gets a task any
+# more: that is Celery's own. So these end in the middle of one.
+ENDS = """
+import os, time
+from pathlib import Path
+from tasks import app, log
+
+@app.task
+def end(number, folder):
+    log.info("ends by %d", number)
+    Path(folder, f"end-{number}").write_text(f"{os.getpid()} {time.time()}")
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+"""
+
 SEND = """
-import sys, tasks
-for number in range(int(sys.argv[1]), int(sys.argv[2])):
-    tasks.price.delay(f"{number}")
+import sys, ends, tasks
+first, end, number, folder = sys.argv[1:]
+for order in range(int(first), int(end)):
+    tasks.price.delay(f"{order}")
+if number != "0":
+    ends.end.delay(int(number), folder)
 """
 
 
@@ -33,13 +50,21 @@ class Running(NamedTuple):
     site: Site
     server: Server
 
-    def send(self, first: int, end: int) -> None:
-        """Tasks with these numbers, from a process that is no worker."""
+    def send(self, first: int, end: int, number: int = 0) -> None:
+        """Tasks, from a process that is no worker; behind them one that ends by the signal `number`."""
+        folder = self.site.folder
         environment = clean_environment(
-            PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", BROKER_FOLDER=str(self.site.folder)
+            PYTHONPATH=f"{folder}{os.pathsep}{ROOT}", PYTHONDONTWRITEBYTECODE="1", BROKER_FOLDER=str(folder)
         )
-        command = [sys.executable, "-c", SEND, str(first), str(end)]
+        command = [sys.executable, "-c", SEND, str(first), str(end), str(int(number)), str(folder)]
         subprocess.run(command, cwd=EXAMPLES / "celery", env=environment, check=True)
+
+    def ended(self, number: int) -> tuple[int, float]:
+        """The pool process that has ended by this signal, and when it sent it to itself."""
+        path = self.site.folder / f"end-{number:d}"
+        pid, at = wait_for(lambda: path.exists() and path.read_text().split(), "a pool process's last task")
+        wait_for(lambda: gone(int(pid)), "the end of a pool process")
+        return int(pid), float(at)
 
     def answers(self) -> list[Answer]:
         """The results that are there; `at` is a wall time."""
@@ -60,39 +85,54 @@ class Running(NamedTuple):
 
 @contextmanager
 def celery(site: Site, *options: str) -> Iterator[Running]:
-    command = [program("celery"), "--app", "tasks", "worker", "--concurrency", "3", *options]
+    (site.folder / "ends.py").write_text(ENDS)
+    command = [program("celery"), "--app", "ends", "worker", "--concurrency", "3", *options]
     environment = {"LOG_URL": site.url, "BROKER_FOLDER": str(site.folder)}
     with serving(command, EXAMPLES / "celery", site.folder / "celery.out", **environment) as server:
         yield Running(site, server)
 
 
-def test_pool_processes_end_and_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One by -9, one by SIGTERM, others because they have had enough; in the end the worker by SIGTERM."""
-    with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "100") as run:
+def test_a_worker_and_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pool processes that have had enough are replaced; the worker ends by SIGTERM, without hurry."""
+    with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40") as run:
         run.send(0, 200)
-        wait_for(lambda: len(run.answers()) >= 100, "results")
-        killed = max(run.answers(), key=lambda a: a.at).worker
-        os.kill(killed, signal.SIGKILL)
-        moment = time.time()
-        wait_for(lambda: len(run.answers()) >= 190, "results after the kill")
-        ended = max(run.answers(), key=lambda a: a.at).worker
-        os.kill(ended, signal.SIGTERM)
-        wait_for(lambda: gone(ended), "the end of a pool process")
-        run.send(200, 500)
-        wait_for(lambda: len(run.answers()) >= 490, "results of new processes")
+        wait_for(lambda: len(run.answers()) >= 200, "all results")
         assert run.server.end(signal.SIGTERM) == 0
+        messages = site.messages()
+        assert owed(run.answers(), messages) == []
+        assert len(run.workers()) >= 5
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
+        assert all(producer.closed for producer in verdict.producers)
 
-        messages, answers = site.messages(), run.answers()
-        assert owed([a for a in answers if a.worker != killed], messages) == []
-        of_killed = [a for a in answers if a.worker == killed]
-        assert owed([a for a in of_killed if a.at < moment - RECENT_S], messages) == []
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_pool_process_ends(
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the middle of a task; then the worker by -9, and its pool with it."""
+    killed = number == signal.SIGKILL
+    with Site(tmp_path) as site, celery(site) as run:
+        run.send(0, 100, number)
+        ended, moment = run.ended(number)
+        answers = run.answers()
+        sure = [a for a in answers if a.worker != ended or not killed or a.at < moment - RECENT_S]
+        assert len(sure) > 30
+        others = [a for a in sure if a.worker != ended]
+        wait_for(lambda: not owed(others, site.messages()), "the others' records")
+        pool = run.workers()
+        run.server.end(signal.SIGKILL)
+        wait_for(lambda: all(map(gone, pool)), "the end of the pool")
+        assert owed(sure, site.messages()) == []
+        assert killed or site.messages()[f"ends by {number:d}"] == 1
         verdict = site.verdict(monkeypatch)
         with capsys.disabled():
             print(f"\n{len(answers)} tasks by {len(run.workers())} processes; {verdict.counts}")
-        closed = {lines[0]["pid"]: lines[-1]["t"] == "close" for lines in site.ledgers().values()}
-        assert {pid for pid, end in closed.items() if not end} == {killed}
+        (last,) = (lines[-1] for lines in site.ledgers().values() if lines[0]["pid"] == ended)
+        assert (last["t"] == "close") is not killed
         for producer in verdict.producers:
             if producer.closed:
                 assert producer.counts.ok == producer.counts.events

@@ -17,7 +17,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pool(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of its `with` block terminates the workers by SIGTERM; all they logged arrives."""
+    """Nothing is set but the handler; all that the workers logged arrives."""
     command = [sys.executable, "pool.py", method]
     with Site(tmp_path) as site:
         folder = EXAMPLES / "multiprocessing"
@@ -33,7 +33,7 @@ def test_a_pool(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 PRELUDE = """
-import concurrent.futures, logging, multiprocessing, os, signal, sys, threading
+import concurrent.futures, logging, multiprocessing, os, signal, sys, threading, time
 from pathlib import Path
 import logclient
 import pool as example
@@ -67,15 +67,19 @@ def run(site: Site, method: str, text: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_executor_ends_in_peace(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ProcessPoolExecutor, Pool.close and Process let their children end by themselves: nothing to set."""
+    """ProcessPoolExecutor and Process let their children end by themselves: nothing to set."""
     text = """
+def work():
+    begin()
+    for number in range(100):
+        say(number)
+
 if __name__ == "__main__":
     with concurrent.futures.ProcessPoolExecutor(2, context, begin) as executor:
         list(executor.map(say, range(100)))
-    pool = context.Pool(2, begin)
-    pool.map(say, range(100))
-    pool.close()
-    pool.join()
+    child = context.Process(target=work)
+    child.start()
+    child.join()
 """
     with Site(tmp_path) as site:
         assert run(site, method, text) == ""
@@ -120,6 +124,34 @@ if __name__ == "__main__":
         counts = child.counts
         assert counts.ok + counts.recovered == messages["old"] + messages["young"]
         assert counts.ok + counts.recovered + counts.missing + counts.unknown == counts.events <= 2
+
+
+def test_terminate_with_flush_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process.terminate() is a SIGTERM; what it finds is delivered, and the exit code stays."""
+    text = """
+def work():
+    begin()
+    logclient.flush_on_sigterm()
+    for number in range(1000):
+        say(number)
+    (FOLDER / "said").touch()
+    while True:
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    child = context.Process(target=work)
+    child.start()
+    while not (FOLDER / "said").exists():
+        pass
+    child.terminate()
+    child.join()
+    assert child.exitcode == -signal.SIGTERM
+"""
+    with Site(tmp_path) as site:
+        assert run(site, "spawn", text) == ""
+        assert site.messages() == {"begin": 1, "from a child": 1000}
+        verdict = site.verdict(monkeypatch)
+        assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
 
 
 def test_a_flushed_record_survives_os_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

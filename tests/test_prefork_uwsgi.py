@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,3 +164,28 @@ def test_workers_recycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             run.server.wait()
         assert owed(load.answers, site.messages()) == []
         assert site.verdict(monkeypatch).counts.unknown == 0
+
+
+STARVED = """
+import logging, sys, types
+uwsgi = types.ModuleType("uwsgi")  # as a worker of uwsgi 2.0.23 without enable-threads has it
+uwsgi.has_threads, uwsgi.opt = 0, {}
+uwsgi.worker_id, uwsgi.mule_id, uwsgi.i_am_the_spooler = lambda: 1, lambda: 0, lambda: False
+sys.modules["uwsgi"] = uwsgi
+import app
+"""
+
+
+def test_a_uwsgi_that_runs_no_threads_is_named(tmp_path: Path) -> None:
+    """One line says what to set; the records are delivered all the same, here at the exit."""
+    (tmp_path / "starved.py").write_text(STARVED)
+    command = [sys.executable, "starved.py"]
+    with Site(tmp_path) as site:
+        path = str(EXAMPLES / "uwsgi")
+        with serving(command, tmp_path, tmp_path / "out", path=path, LOG_URL=site.url) as process:
+            assert process.wait() == 0
+        assert process.text == (
+            "logclient: uwsgi runs no threads between requests, so records wait for the next one: "
+            "set enable-threads = true\n"
+        )
+        assert site.messages() == {LOADED: 1}

@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import sys
 
-import logclient
-
 log = logging.getLogger("shop")
 
 
@@ -30,9 +28,6 @@ def configure_logging():
 def begin_worker(method):
     if method != "fork":  # a forked process has inherited the handler; others start from nothing
         configure_logging()
-    # Pool.terminate(), which the end of a `with` block calls, kills the workers by SIGTERM. Its default
-    # action is the end of the process on the spot; with this the records are delivered first.
-    logclient.flush_on_sigterm()
 
 
 def price(number):
@@ -44,6 +39,10 @@ if __name__ == "__main__":
     method = sys.argv[1] if sys.argv[1:] else "spawn"
     configure_logging()
     log.info("begin")
-    with multiprocessing.get_context(method).Pool(3, begin_worker, [method]) as pool:
-        workers = set(pool.imap_unordered(price, range(1000)))
+    pool = multiprocessing.get_context(method).Pool(3, begin_worker, [method])
+    workers = set(pool.imap_unordered(price, range(1000)))
+    # Not `with Pool() as pool`: the end of that block kills the workers by SIGTERM, with whatever they have
+    # not delivered yet. After close() they end by themselves, and deliver.
+    pool.close()
+    pool.join()
     log.info("end, with %d workers", len(workers))
