@@ -41,9 +41,10 @@ cpdef enum Kind:
     K_RAW = 1            # caller's bytes said to be a JSON object: checked when encoded
     K_BYTES = 2          # caller's bytes, any (plog)
     K_TOMB = 3           # no event: the caller's thread could not encode it; body[0] is the Reason
-    K_MASK = 0x0F
-    K_ID1_TAKEN = 0x10   # the user filled the first carrier of the id (see the core's table)
-    K_ID2_TAKEN = 0x20   # ... the second
+    K_MASK = 0x03
+    K_ID1_TAKEN = 0x04   # the user filled the first carrier of the id (see the core's table)
+    K_ID2_TAKEN = 0x08   # ... the second
+    K_TOPIC_SHIFT = 4    # the high nibble: which topic, where the protocol has any (logjam.pyx)
 
 
 # Events detached from the hand-off; they stay here, body without id, until each has a fate.

@@ -23,7 +23,7 @@ from logclient._ext.record import Encoder, encode_mapping, encode_pairs
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs
 
-ID1, ID2 = 0x10, 0x20
+ID1, ID2 = 0x04, 0x08
 
 
 class Broken:

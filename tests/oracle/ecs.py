@@ -16,7 +16,7 @@ from typing import Any
 
 VERSION = "8.11.0"
 DEPTH = 128
-ID1, ID2 = 0x10, 0x20  # @metadata is the user's; event.id is
+ID1, ID2 = 0x04, 0x08  # @metadata is the user's; event.id is
 PLAIN = (uuid.UUID, decimal.Decimal, enum.Enum, pathlib.PurePath)
 STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
 

@@ -18,7 +18,7 @@ from tests.oracle.xxh64 import xxh64
 PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
 NOT_JSON, UNENCODABLE = 5, 4
 K_DOCUMENT, K_RAW, K_BYTES = 0, 1, 2
-ID1_TAKEN, ID2_TAKEN = 0x10, 0x20
+ID1_TAKEN, ID2_TAKEN = 0x04, 0x08
 MAX_WINDOW, MAX_DEPTH, MAX_DIGITS = 10_000, 1000, 1000
 OK, FOREIGN, NO_ID, NOT_JSON_ROW, TORN, BAD_ZLIB, BAD_FRAME = range(7)
 SPACE = " \t\n\r"
@@ -176,7 +176,7 @@ def the_id(producer: bytes, sequence: int) -> str:
 def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: int = 2,
            identity: bool = True, check: bool = True) -> tuple[bytes, tuple[int, int]] | int:  # fmt: skip
     """(the body as carried, the hash words of the user's id or 0, 0), or the reason why it fails."""
-    checked = check and kind & 0x0F in (K_RAW, K_BYTES)
+    checked = check and kind & 0x03 in (K_RAW, K_BYTES)
     own: bytes | None = None
     if version == 1:
         taken = bool(kind & (ID1_TAKEN | ID2_TAKEN))
