@@ -34,15 +34,15 @@ from tools import pythons
 HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
 
-NOT_ON_WINDOWS = {"tcpsend"}
+NOT_ON_WINDOWS = {"pump", "tcpsend"}
 
 WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
 """What must wake the sender (``logclient._ext.handoff.WAKE``)."""
 
 WINDOWS_TESTS = [
-    "cli", "cli_send", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash",
-    "imports_light", "lumberjack_check", "lumberjack_core", "lumberjack_decoder", "lumberjack_face",
-    "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib", "records", "stubs",
+    "cli", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash", "imports_light",
+    "lumberjack_check", "lumberjack_core", "lumberjack_decoder", "lumberjack_face", "lumberjack_reader",
+    "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib", "records", "stubs",
 ]  # fmt: skip
 """The files that hold for Windows too; the others fork, send signals or look into /proc."""
 
