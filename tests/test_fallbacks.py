@@ -177,5 +177,5 @@ def test_a_collectors_port_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # An option that does no harm stands for the exclusive one.
     monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_OOBINLINE, raising=False)
     monkeypatch.setattr(socket, "socket", Recorded)
-    with Collector("lumberjack://127.0.0.1:0"):
+    with Collector():
         assert asked == [socket.SO_OOBINLINE]
