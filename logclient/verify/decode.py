@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logclient.errors import ConfigError
 from logclient.verify.sources import I64, U8, U64, Batch
 
-__all__ = ["Events", "body", "decoder", "protocol_of"]
+__all__ = ["Events", "decoder", "expand", "protocol_of"]
 
 # protocol -> module and class with `decode(data, offsets, lengths)`; STATUS_NAMES beside it.
 _DECODERS = {"lumberjack": ("logclient._ext.lumberjack", "Decoder")}
@@ -104,8 +104,8 @@ def _events(found: Any, names: tuple[str, ...]) -> Events:
     )
 
 
-def body(protocol: str, unit: bytes, offset: int, length: int) -> bytes:
-    """The bytes of one event of a unit, where `Events` says they are."""
+def expand(protocol: str, unit: bytes) -> bytes:
+    """The bytes of a unit in which `Events.offset` counts."""
     module, _ = _DECODERS[protocol_of(protocol)]
-    expand: Callable[[bytes], bytes] = importlib.import_module(module).expand
-    return expand(unit)[offset : offset + length]
+    inflate: Callable[[bytes], bytes] = importlib.import_module(module).expand
+    return inflate(unit)

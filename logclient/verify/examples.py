@@ -1,4 +1,4 @@
-"""Examples of each fault with their bytes, fetched from the capture when all is counted."""
+"""Examples of each fault with their bytes, fetched from ledger and capture when all is counted."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ from typing import Any
 
 import numpy as np
 
+from logclient import registry
+from logclient._ext.hash import xxh64
+from logclient.protocols.readable import Frame
 from logclient.verify import decode, sources
 from logclient.verify.compare import EVENT_BITS, UNIT_BITS, Example, Plan
-from logclient.verify.ledger import Ledger
+from logclient.verify.ledger import FATES, Ledger
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "undecoded"]
 
 MOST = 4096  # bytes of a body that are shown
+BYTES = 192  # bytes of a frame that are shown as they are
 
 
 def resolve(
     found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: Ledger
 ) -> dict[str, list[dict[str, Any]]]:
-    """Name the examples and read their bytes.
+    """Name the examples, say what the ledger knows of them, and read their bytes.
 
     Args:
-        found: word -> examples, as `verdict.Tally` keeps them.
+        found: word -> examples, as `verdict.Tally.chosen` gives them.
         doubtful: protocols of which what was sent and not seen is unknown.
     """
+    names = {x.producer: p for p, x in enumerate(packed.producers)}
     touched = {x.producer for x in packed.producers if decode.protocol_of(x.protocol) in doubtful}
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = {}
-    for word, rows in found.items():
+    for word, rows in sorted(found.items()):
         for producer, sequence, other, listener, x, copies, sent in rows:
             example: dict[str, Any] = {
                 "id": f"{producer}{sequence:012x}" if producer else None,
@@ -37,20 +42,34 @@ def resolve(
             }
             if other:
                 example["hash"] = other
+            turned = sent and word in ("lost", "missing") and producer in touched
+            mine = shown.setdefault("unknown" if turned else word, [])
+            if len(mine) >= plan.examples:
+                continue
+            mine.append(example)
+            if producer in names and sequence is not None:
+                _sent(example, packed, names[producer], sequence)
             if listener >= 0:
                 unit = x >> EVENT_BITS
                 place = listener, unit >> UNIT_BITS
                 wanted.setdefault(place, []).append(
                     (unit & ((1 << UNIT_BITS) - 1), x & ((1 << EVENT_BITS) - 1), example)
                 )
-            turned = sent and word in ("lost", "missing") and producer in touched
-            shown.setdefault("unknown" if turned else word, []).append(example)
     for entry in plan.segments:
         fields, listener, rank, protocol = entry
         places = wanted.get((listener, rank))
         if places:
             _read(sources.Segment(*fields), protocol, sorted(places, key=lambda place: place[:2]), plan)
-    return {word: rows[: plan.examples] for word, rows in shown.items() if rows}
+    return shown
+
+
+def _sent(example: dict[str, Any], packed: Ledger, p: int, sequence: int) -> None:
+    """What the producer wrote down of an event."""
+    example["fate"] = FATES[int(packed.fates_at(p, np.array([sequence], np.int64))[0])]
+    listed = packed.event(p, sequence)
+    if listed is not None:
+        example["sent_hash"] = f"{listed[0]:016x}"
+        example["created_us"] = listed[1]
 
 
 def _read(
@@ -60,6 +79,8 @@ def _read(
     reader = sources.SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
     at = 0
+    known = -1
+    frames: list[Frame] = []
     for batch in reader:
         while at < len(places) and places[at][0] < batch.ordinal + len(batch.offset):
             unit, within, example = places[at]
@@ -70,15 +91,73 @@ def _read(
             if within >= len(events.unit):
                 continue
             raw = bytes(one.data[int(one.offset[0]) : int(one.offset[0] + one.length[0])])
-            body = decode.body(protocol, raw, int(events.offset[within]), int(events.length[within]))
+            data = decode.expand(protocol, raw)
+            offset = int(events.offset[within])
+            body = data[offset : offset + int(events.length[within])]
+            if unit != known:
+                known, frames = unit, _frames(protocol, raw)
+            path, begin = _path(frames, offset)
             example.update(
                 listener=segment.listener,
                 segment=segment.name,
+                unit_at=int(batch.base + batch.offset[i]),
                 peer=reader.peers.get(int(batch.stream[i]), ""),
                 arrival=int(batch.arrival[i]),
                 received_us=int(batch.received_us[i]),
                 size=len(body),
                 body=body[:MOST].decode("utf-8", "backslashreplace"),
+                arrived_hash=f"{xxh64(body):016x}",
+                offset=offset,
+                frames=[_plain(frame) for frame in path],
+                bytes_at=begin,
+                bytes=data[begin : min(offset + len(body), begin + BYTES)].hex(),
             )
         if at == len(places):
             return
+
+
+def _frames(protocol: str, unit: bytes) -> list[Frame]:
+    return list(registry.beside(decode.protocol_of(protocol), "frames")(unit))
+
+
+def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
+    """The frames around the event whose body is at `offset`, outermost first, and where the last begins.
+
+    `offset` counts with compressed frames inflated in place, a frame's own in what it lies in.
+    """
+    before: list[Frame] = []  # the unit's head, and the frames that are open
+    here = 0
+    for frame, then in zip(frames, [*frames[1:], None], strict=True):
+        before = [x for x in before if x is frames[0] or x.depth < frame.depth]
+        if then is not None and then.depth > frame.depth:
+            before.append(frame)
+            continue
+        if here + frame.size - frame.length == offset and frame.size:
+            return [*before, frame], here
+        if frame is frames[0]:
+            before.append(frame)
+        here += frame.size
+    return before[:1], offset
+
+
+def _plain(frame: Frame) -> dict[str, Any]:
+    return {"offset": frame.offset, "depth": frame.depth, "size": frame.size, "title": frame.title}
+
+
+def undecoded(rows: list[dict[str, Any]], plan: Plan) -> None:
+    """Say of things that did not decode what is wrong with them, and show the bytes there."""
+    segments = {}
+    for fields, _, _, protocol in plan.segments:
+        segment = sources.Segment(*fields)
+        segments[segment.name] = segment, protocol
+    found: dict[tuple[str, int], list[Frame]] = {}
+    for row in rows:
+        segment, protocol = segments[row["segment"]]
+        place = row["segment"], row["unit_at"]
+        if place not in found:
+            unit = sources.unit_at(segment, row["unit_at"])
+            found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
+        wrong = found[place]
+        if wrong:
+            frame = wrong.pop(0) if len(wrong) > 1 else wrong[0]
+            row.update(wrong=frame.wrong, bytes_at=frame.around_at, bytes=frame.around.hex())

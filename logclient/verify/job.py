@@ -410,7 +410,12 @@ def run(
         **verdict.seconds,
         "total": round(time.monotonic() - started, 3),
     }
-    verdict = verdict._replace(seconds=seconds)
+    verdict = verdict._replace(
+        seconds=seconds,
+        made_us=time.time_ns() // 1000,
+        ledger={"folder": os.fspath(ledger), **verdict.ledger},
+        capture={"folder": os.fspath(capture), **verdict.capture},
+    )
     if folder:
         from logclient.verify import report
 
@@ -537,7 +542,8 @@ class _Verification:
             _keep(plan.violations, set(tally.files), packed, doubtful)
         from logclient.verify import examples
 
-        shown = examples.resolve(tally.examples, plan, doubtful, packed)
+        shown = examples.resolve(tally.chosen(), plan, doubtful, packed)
+        examples.undecoded(found.undecoded, plan)
         seconds["compare"] = round(time.monotonic() - done, 3)
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
@@ -647,6 +653,7 @@ def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator
 
 def main(arguments: argparse.Namespace) -> int:
     """``logclient verify``, its command line already read: prints, and gives the exit code."""
+    from logclient.protocols.readable import escape
     from logclient.verify import report
 
     given = vars(arguments)
@@ -663,12 +670,12 @@ def main(arguments: argparse.Namespace) -> int:
     except VerifyError as error:
         if given.get("debug"):
             raise
-        print(f"logclient: {error}", file=sys.stderr)
+        print(f"logclient: {escape(str(error))}", file=sys.stderr)
         return ExitCode.UNREACHABLE
     if given.get("json"):
         print(json.dumps(verdict.to_json()))
     else:
         print(report.text(verdict))
         if given.get("out"):
-            print(os.path.join(given["out"], "report.html"))
+            print(escape(os.path.join(given["out"], "report.html")))
     return verdict.exit_code

@@ -27,6 +27,7 @@ __all__ = ["ACKED", "DROPPED", "FAILED", "HANDED", "Ledger", "Part", "merge", "p
 # Fates, weakest first: where a ledger names two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
 _FATES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
+FATES = ("undecided", "dropped", "failed", "handed", "acked")  # what they are called
 
 LAST_SEQUENCE = (1 << 48) - 1
 _FAR = 1 << 60  # microseconds: no time lies beyond
@@ -591,6 +592,15 @@ class Ledger:
         hashes = np.fromfile(stem + ".hashes", "<u8", n, offset=8 * position)
         created = np.fromfile(stem + ".created", "<i8", n, offset=8 * position)
         return hashes, created
+
+    def event(self, p: int, sequence: int) -> tuple[int, int] | None:
+        """Hash and time of creation of one event, None when it is not listed."""
+        rows = _overlapping(self.spans_of(p), sequence, sequence).tolist()
+        if not rows:
+            return None
+        _, first, _, position, file = rows[-1]
+        hashes, created = self.read(file, position + sequence - first, 1)
+        return int(hashes[0]), int(created[0])
 
     def bucket(self, bucket: int) -> Bucket:
         """Read one bucket from where it lies."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ExitCode
+from logclient.protocols.readable import escape, hexdump
+from logclient.verify import charts
+from logclient.verify.charts import clock, duration
+from logclient.verify.markup import Html, el, join
+from logclient.verify.markup import text as escaped
 
 if TYPE_CHECKING:
-    from logclient.verify.verdict import Latency, Verdict
+    from logclient.verify.verdict import Counts, Latency, Map, ProducerVerdict, Verdict
 
 __all__ = ["page", "text"]
 
-PRODUCERS = 200  # rows of the table; the rest is one line, verdict.json has them all
+PRODUCERS = 500  # rows of the table; verdict.json has all
+NEWLINE = Html("\n")
+STRIPS = 6  # producers whose strips are open; the other maps are behind a click
+PROBLEMS = 200
+BODY = 2048  # characters of a body
 
 WORDS = (
     ("ok", "acknowledged or handed over, and arrived as it was sent"),
@@ -29,238 +37,711 @@ WORDS = (
     ("dropped", "refused or pushed out by a bound, never sent"),
     ("unknown", "it cannot be told: the ledger or the capture is not complete there"),
 )
-BREAKS = ("lost", "corrupted", "unexpected")
+QUANTILES = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
+# What is broken, said of n events.
+PLAIN = {
+    "lost": ("was acknowledged and never arrived", "were acknowledged and never arrived"),
+    "corrupted": ("arrived with other bytes than were sent", "arrived with other bytes than were sent"),
+    "unexpected": ("arrived that nobody sent", "arrived that nobody sent"),
+    "reordered": ("arrived after a later one", "arrived after later ones"),
+}
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6470; --line: #d9dee4; --page: #fff;
-  --box: #f5f7f9; --good: #14713d; --bad: #b3261e; --maybe: #8a5a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #363d46;
-  --page: #14171a; --box: #1d2126; --good: #5ecb8d; --bad: #ff8a80; --maybe: #f0b95b; } }
+_WORD_COLOURS = {  # light, dark: apart in lightness too, so that they differ in grey
+    "ok": ("#2e7d4f", "#4caf7d"),
+    "lost": ("#c3221a", "#ff6b5e"),
+    "corrupted": ("#a3126b", "#f06ebc"),
+    "unexpected": ("#6f35b5", "#b68cff"),
+    "reordered": ("#9a4a12", "#e39a5b"),
+    "missing": ("#e08a00", "#ffc24d"),
+    "unknown": ("#7d8590", "#aeb6c0"),
+    "dropped": ("#4a5361", "#7b8696"),
+    "recovered": ("#1c8a94", "#58c7d0"),
+    "duplicated": ("#2f6fd0", "#79aefc"),
+    "events": ("#8fa3bb", "#56677d"),
+}
+
+
+def _colours(which: int) -> str:
+    return " ".join(f"--{word}: {pair[which]};" for word, pair in _WORD_COLOURS.items())
+
+
+_STYLE = (
+    """
+:root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6470; --line: #dde2e8; --page: #fff;
+  --box: #f4f6f8; --good: #176c3c; --bad: #b3261e; --maybe: #855400; --goodbox: #eaf6ef;
+  --badbox: #fdeeec; --maybebox: #fdf4e3; --hover: #0001; --shade: #0002; """
+    + _colours(0)
+    + """ }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #333a43;
+  --page: #131619; --box: #1c2025; --good: #6ad39a; --bad: #ff8a80; --maybe: #f0b95b; --goodbox: #14261c;
+  --badbox: #2e1816; --maybebox: #2b2213; --hover: #fff2; --shade: #fff2; """
+    + _colours(1)
+    + """ } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background: var(--page);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.3; margin: 0 0 .25rem; }
-h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
-h1.good { color: var(--good); } h1.bad { color: var(--bad); } h1.maybe { color: var(--maybe); }
-p { margin: .25rem 0 .75rem; } .soft { color: var(--soft); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: .25rem 0 1rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem 1.25rem .3rem 0; white-space: nowrap;
-  border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; color: var(--soft); }
-td.n, th.n { text-align: right; }
-td.bad { color: var(--bad); font-weight: 600; }
-code, pre { font: 13px/1.45 ui-monospace, monospace; }
-pre { background: var(--box); padding: .5rem .75rem; margin: .25rem 0 .75rem; white-space: pre-wrap;
-  overflow-wrap: anywhere; border-radius: 4px; }
-details { border-bottom: 1px solid var(--line); padding: .35rem 0; }
-summary { cursor: pointer; } details p { margin: 0; } ul { margin: .25rem 0; padding-left: 1.25rem; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 80rem; background: var(--page);
+  color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif;
+  font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+h1 { font-size: 1.45rem; line-height: 1.3; margin: 0; text-wrap: balance; }
+h2 { font-size: 1.15rem; line-height: 1.3; margin: 2.5rem 0 .25rem; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
+p { margin: .25rem 0 .75rem; } ul { margin: .5rem 0; padding-left: 1.25rem; }
+.soft { color: var(--soft); } .small { font-size: 13px; }
+a { color: inherit; text-underline-offset: 2px; }
+.verdict { display: flex; gap: 1rem; padding: 1.1rem 1.25rem; border-radius: 8px; border-left: 6px solid; }
+.verdict svg { flex: none; width: 44px; height: 44px; }
+.verdict > div { min-width: 0; } .verdict li { margin: .1rem 0; } .verdict h1 { margin-top: .35rem; }
+.verdict ul { color: var(--ink); margin-bottom: 0; }
+.good { color: var(--good); background: var(--goodbox); }
+.bad { color: var(--bad); background: var(--badbox); }
+.maybe { color: var(--maybe); background: var(--maybebox); }
+.verdict h1 { color: var(--ink); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem 1.5rem;
+  margin: 1.25rem 0 0; }
+.facts div { min-width: 0; } dt { color: var(--soft); font-size: 13px; } dd { margin: 0; }
+.wide { overflow-x: auto; background:
+  linear-gradient(to left, var(--page) 35%, transparent) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--shade), transparent) 100% 0 / .7rem 100% no-repeat scroll; }
+.wide:focus-visible, summary:focus-visible, button:focus-visible, a:focus-visible {
+  outline: 2px solid var(--duplicated); outline-offset: 2px; }
+table { border-collapse: collapse; margin: .25rem 0 .5rem; }
+th, td { text-align: left; padding: .3rem .9rem .3rem 0; white-space: nowrap; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 600; color: var(--soft); font-size: 13px; vertical-align: bottom; }
+td.n, th.n { text-align: right; } td.say { white-space: normal; } tr.none td { color: var(--soft); }
+td.zero { color: var(--soft); opacity: .6; }
+td.bad, tr.bad td { font-weight: 600; color: var(--bad); } td.bad { background: var(--badbox); }
+tr.bad { background: var(--badbox); } tr.bad td { background: none; }
+tr.bad td.say { font-weight: 400; color: var(--ink); } .tag { color: var(--bad); font-weight: 600; }
+.totals { width: 100%; } .totals td:first-child, .totals th:first-child { padding-left: .5rem; }
+.totals td.say { width: 100%; }
+th button { all: unset; cursor: pointer; font: inherit; color: inherit; text-decoration: underline dotted;
+  text-underline-offset: 3px; } th button:hover, th[aria-sort] button { color: var(--ink); }
+th[aria-sort=ascending] button::after { content: " \\2191"; }
+th[aria-sort=descending] button::after { content: " \\2193"; }
+.producers { font-size: 13.5px; }
+.producers th, .producers td { padding: .35rem .5rem; } .producers th { font-size: 12px; }
+.producers td.url { max-width: 22rem; overflow: hidden; text-overflow: ellipsis; }
+.tall { max-height: 34rem; overflow: auto; } .tall thead th { position: sticky; top: 0; z-index: 1;
+  background: var(--page); } .tall thead th:first-child { z-index: 2; }
+.producers th:first-child, .producers td:first-child { position: sticky; left: 0; background: var(--page);
+  padding-left: 0; }
+.producers td:first-child { border-right: 1px solid var(--line); }
+.dot { display: inline-block; width: .7em; height: .7em; border-radius: 2px; margin-right: .45em; }
+code, pre { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+pre { background: var(--box); padding: .55rem .75rem; margin: .35rem 0 .75rem; border-radius: 6px;
+  overflow-x: auto; }
+pre.body { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; }
+figure { margin: .75rem 0 1.5rem; } figcaption { display: flex; flex-wrap: wrap; gap: .1rem 1rem; }
+figcaption b { font-weight: 600; } .key { white-space: nowrap; color: var(--soft); font-size: 13px; }
+output { display: block; color: var(--soft); font-size: 13px; min-height: 1.5em; }
+svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
+.chart rect { shape-rendering: crispEdges; }
+.tick { font-size: 11px; fill: var(--soft); } .axis { stroke: var(--soft); } .level { stroke: var(--line); }
+.hit { fill: transparent; } .hit:hover { fill: var(--hover); }
+.line { fill: none; stroke-width: 1.5; } .l-max { stroke: var(--dropped); stroke-dasharray: 2 2; }
+.l-p99 { stroke: var(--missing); } .l-p50 { stroke: var(--duplicated); stroke-width: 2; }
+.keyline { display: inline-block; width: 1.2em; height: 0; border-top: 2px solid; margin-right: .4em;
+  vertical-align: middle; }
+.k-max { border-color: var(--dropped); border-top-style: dashed; } .k-p99 { border-color: var(--missing); }
+.k-p50 { border-color: var(--duplicated); }
+.share { border-radius: 4px; margin: .5rem 0 .75rem; } .ground { fill: var(--box); }
+.strip { border-radius: 3px; }
+.map { display: grid; grid-template-columns: 11rem 1fr; gap: .2rem .75rem; align-items: center;
+  margin: .25rem 0 1rem; }
+.map > p { grid-column: 1 / -1; margin: .35rem 0 0; } .ends { display: flex; justify-content: space-between;
+  grid-column: 2; color: var(--soft); font-size: 11px; }
+details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
+details > div { padding: 0 0 .75rem 1.1rem; }
+.told { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .25rem 0 .75rem; }
+.told dd { min-width: 0; }
+.path { padding: 0; margin: .25rem 0; list-style: none; } .path li + li::before { content: "\\2514  "; }
+footer { margin-top: 3rem; padding-top: .75rem; border-top: 1px solid var(--line); }
+"""
+    + "".join(
+        f".c-{word} {{ fill: var(--{word}); }} .d-{word} {{ background: var(--{word}); }}\n"
+        for word in _WORD_COLOURS
+    )
+    + """
+@media (max-width: 40rem) {
+  body { padding: .75rem .9rem 3rem; font-size: 15px; } h1 { font-size: 1.2rem; }
+  .verdict { padding: .9rem; gap: .7rem; } .verdict svg { width: 30px; height: 30px; }
+  .facts { grid-template-columns: 1fr; gap: .5rem; }
+  .map { grid-template-columns: 7.2rem 1fr; column-gap: .4rem; }
+  .producers th:first-child, .producers td:first-child { min-width: 6.2rem; max-width: 6.2rem;
+    white-space: normal; }
+  .totals thead { display: none; } .totals tbody { display: block; }
+  .totals tr { display: grid; grid-template-columns: 1fr auto 5.5rem; border-bottom: 1px solid var(--line);
+    padding: .3rem .5rem; } .totals td { padding: 0; border: 0; } .totals td:first-child { padding: 0; }
+  .totals td.say { grid-column: 1 / -1; color: var(--soft); font-size: 13px; }
+  .told { grid-template-columns: 1fr; } .told dd { margin-bottom: .3rem; } details > div { padding-left: 0; }
+}
+@media print {
+  body { max-width: none; padding: 0; font-size: 11px; } .wide, pre { overflow: visible; max-height: none; }
+  details::details-content { content-visibility: visible; display: block; block-size: auto; }
+  h2, h3, figcaption { break-after: avoid; } figure, .verdict, tr, .map { break-inside: avoid; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } output { display: none; }
+  .producers th, .producers td { padding: .2rem; font-size: 8px; } th button::after { content: ""; }
+}
+"""
+)
+
+# Sorts the table of producers and says what a step of a chart is; the page has all it says without it.
+_SCRIPT = """
+for (const table of document.querySelectorAll("table.sorts")) {
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const number = head.classList.contains("n"), before = head.getAttribute("aria-sort");
+      const down = before ? before === "ascending" : number;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = row => {
+        const cell = row.cells[column];
+        return number ? Number(cell.dataset.v ?? -1) : cell.textContent;
+      };
+      const rows = [...body.rows].map(row => [key(row), row]);
+      rows.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+      body.append(...rows.map(([, row]) => row));
+    });
+  });
+}
+for (const figure of document.querySelectorAll("figure")) {
+  const out = figure.querySelector("output");
+  const tell = event => {
+    const title = event.target.querySelector && event.target.querySelector(":scope > title");
+    if (out && title) out.textContent = title.textContent;
+  };
+  figure.addEventListener("pointerover", tell);
+  figure.addEventListener("pointerdown", tell);
+}
 """
 
 
-def _ms(us: float) -> str:
-    return f"{us / 1000:,.1f} ms" if us < 10_000_000 else f"{us / 1_000_000:,.1f} s"
+# -- for a terminal
 
 
-def _latency(latency: Latency) -> str:
-    return ", ".join(f"{word} {_ms(getattr(latency, word))}" for word in ("p50", "p90", "p99", "p999", "max"))
+def _quantiles(latency: Latency) -> str:
+    return ", ".join(f"{word} {duration(getattr(latency, field))}" for field, word in QUANTILES)
 
 
 def text(verdict: Verdict) -> str:
-    """A table and a sentence, for a terminal."""
+    """A table and a sentence, for a terminal: no byte of a log reaches it as a control character."""
+    breaking = _breaking(verdict)
     lines = [f"{'events':<12}{verdict.counts.events:>14,}"]
     for word, meaning in WORDS:
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
-            lines.append(f"{word:<12}{n:>14,}  {meaning}")
+            mark = "!" if word in breaking else " "
+            lines.append(f"{word:<12}{n:>14,} {mark}{meaning}")
     if verdict.order != "checked":
         lines.append(f"order: {verdict.order}")
     if verdict.gaps:
         lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
     if verdict.latency:
-        lines.append(f"latency: {_latency(verdict.latency)}")
+        lines.append(f"latency: {_quantiles(verdict.latency)}")
     if verdict.undecodable:
-        lines.append(
-            "undecodable: " + ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
-        )
-    lines += [_printable(problem) for problem in verdict.problems[:10]]
+        reasons = ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
+        lines.append(f"undecodable: {reasons}")
+    lines += verdict.problems[:10]
     if len(verdict.problems) > 10:
         lines.append(f"... and {len(verdict.problems) - 10:,} more problems")
     lines.append(verdict.sentence)
-    return "\n".join(lines)
-
-
-def _printable(words: str) -> str:
-    """No control character of a log reaches a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
-
-
-def page(verdict: Verdict) -> str:
-    """The whole report as one page: no script, nothing fetched, every byte of a log line escaped."""
-    style = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    tone = {ExitCode.OK: "good", ExitCode.BROKEN: "bad"}.get(verdict.exit_code, "maybe")
-    body = [
-        f'<h1 class="{tone}">{_e(verdict.sentence)}</h1>',
-        f'<p class="soft">{_e(_facts(verdict))}</p>',
-        "<h2>What became of the events</h2>",
-        _totals(verdict),
-        *_order(verdict),
-        "<h2>Producers</h2>",
-        _producers(verdict),
-    ]
-    if verdict.problems:
-        shown = "".join(f"<li>{_e(problem)}</li>" for problem in verdict.problems[:PRODUCERS])
-        more = len(verdict.problems) - PRODUCERS
-        body += ["<h2>Ledger and capture</h2>", f"<ul>{shown}</ul>"]
-        if more > 0:
-            body.append(f'<p class="soft">and {more:,} more</p>')
-    if verdict.undecodable:
-        reasons = [(name, f"{n:,}") for name, n in sorted(verdict.undecodable.items())]
-        body += ["<h2>What did not decode</h2>", _table(("reason", "#rows"), reasons)]
-        rows = [
-            (str(row["segment"]), str(row["unit_at"]), str(row["offset"]), str(row["reason"]))
-            for row in verdict.undecoded
-        ]
-        body.append(_table(("segment", "#unit at byte", "#offset in it", "reason"), rows))
-    if verdict.examples:
-        body.append("<h2>Examples</h2>")
-        for word, _ in WORDS:
-            if word in verdict.examples:
-                body.append(_examples(word, verdict.examples[word], getattr(verdict.counts, word)))
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        f"content=\"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>logclient verify: {_e(tone_words(verdict.exit_code))}</title>\n"
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
-    )
-
-
-def tone_words(code: ExitCode) -> str:
-    return {ExitCode.OK: "the promise holds", ExitCode.BROKEN: "broken"}.get(code, "cannot tell")
-
-
-def _e(value: object) -> str:
-    """Escaped, and what a browser would not show made visible."""
-    return html.escape(_printable(str(value)))
-
-
-def _facts(verdict: Verdict) -> str:
-    capture, ledger = verdict.capture, verdict.ledger
-    return (
-        f"{ledger['producers']:,} producers, {ledger['listed']:,} events listed; "
-        f"{capture['units']:,} wire units in {capture['segments']:,} segments "
-        f"({capture['bytes'] / 1e6:,.1f} MB) of {', '.join(capture['listeners'])}, "
-        f"{capture['events']:,} events in them. Exit code {int(verdict.exit_code)}."
-    )
-
-
-def _table(
-    head: tuple[str, ...], rows: Sequence[tuple[str, ...]], bad: frozenset[tuple[int, int]] = frozenset()
-) -> str:
-    """Columns whose heading begins with # are numbers."""
-    numbers = [name.startswith("#") for name in head]
-
-    def cell(tag: str, value: str, i: int, row: int) -> str:
-        classes = " ".join((["n"] if numbers[i] else []) + (["bad"] if (row, i) in bad else []))
-        return f'<{tag} class="{classes}">{_e(value)}</{tag}>' if classes else f"<{tag}>{_e(value)}</{tag}>"
-
-    top = "".join(cell("th", name.removeprefix("#"), i, -1) for i, name in enumerate(head))
-    body = "".join(
-        "<tr>" + "".join(cell("td", value, i, row) for i, value in enumerate(values)) + "</tr>\n"
-        for row, values in enumerate(rows)
-    )
-    return f'<div class="wide"><table>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody></table></div>'
+    return "\n".join(map(escape, lines))
 
 
 def _breaking(verdict: Verdict) -> set[str]:
-    """The words whose numbers are what is broken."""
-    return {word for word, _ in WORDS if any(f" {word}" in text for text in verdict.broken)}
+    """The words whose numbers are what is broken, limits too."""
+    return {word for word, _ in WORDS if any(f" {word}" in broken for broken in verdict.broken)}
 
 
-def _totals(verdict: Verdict) -> str:
-    counts = verdict.counts
-    rows = [("events", f"{counts.events:,}", "made by the producers")]
-    rows += [(word, f"{getattr(counts, word):,}", meaning) for word, meaning in WORDS]
-    breaking = _breaking(verdict)
-    bad = {(i, 1) for i, row in enumerate(rows) if row[0] in breaking}
-    return _table(("", "#", "meaning"), [*rows], frozenset(bad))
+# -- the page
 
 
-def _order(verdict: Verdict) -> list[str]:
-    out = []
-    if verdict.order != "checked":
-        out.append(
-            f"<p>Order: {_e(verdict.order)} (events without an id are compared as a multiset of hashes).</p>"
-        )
-    if verdict.gaps:
-        longest = "; ".join(
-            f"{gap.events:,} from sequence {gap.first:,} of {gap.producer}" for gap in verdict.longest_gaps
-        )
-        out.append(f"<p>{verdict.gaps:,} gaps of events that never arrived. The longest: {_e(longest)}.</p>")
-    if verdict.latency:
-        out.append(
-            f"<p>Latency from send to the collector, within 1.6 %: {_e(_latency(verdict.latency))}.</p>"
-        )
-    return out
-
-
-def _producers(verdict: Verdict) -> str:
-    words = [word for word, _ in WORDS if word == "ok" or getattr(verdict.counts, word)]
-    head = (
-        "producer",
-        "protocol",
-        "#events",
-        *(f"#{word}" for word in words),
-        "#p50",
-        "#p99",
-        "order",
-        "ledger",
+def page(verdict: Verdict) -> str:
+    """The whole report as one page: nothing is fetched, nothing runs but the one script that is ours."""
+    policy = (
+        f"default-src 'none'; style-src '{_digest(_STYLE)}'; script-src '{_digest(_SCRIPT)}'; "
+        "base-uri 'none'; form-action 'none'"
     )
-    rows, bad = [], set()
+    head = join(
+        el("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="referrer", content="no-referrer"),
+        el("title", f"{_tone(verdict.exit_code)[1]} - logclient verify"),
+        el("style", Html(_STYLE)),
+    )
+    body = join(
+        _head(verdict),
+        _facts(verdict),
+        _became(verdict),
+        _over_time(verdict),
+        _producers(verdict),
+        _by_sequence(verdict),
+        _examples(verdict),
+        _undecoded(verdict),
+        _problems(verdict),
+        el(
+            "footer",
+            "The words are explained in docs/verify.md. verdict.json beside this page has the same numbers, "
+            "violations/ every single fault. Times are UTC.",
+            class_="soft small",
+        ),
+        el("script", Html(_SCRIPT)),
+    )
+    return join(
+        Html("<!DOCTYPE html>\n"), el("html", el("head", head), NEWLINE, el("body", body), lang="en"), NEWLINE
+    )
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+_ICONS = {
+    "good": "M24 4a20 20 0 1 0 0 40a20 20 0 1 0 0-40M14 25l7 7 14-15",
+    "bad": "M16 4h16l12 12v16l-12 12h-16l-12-12v-16zM17 17l14 14M31 17l-14 14",
+    "maybe": "M24 5l21 37h-42zM24 19v11M24 35v1.5",
+}
+
+
+def _tone(code: ExitCode) -> tuple[str, str]:
+    if code == ExitCode.OK:
+        return "good", "The promise holds"
+    return ("bad", "Broken promise") if code == ExitCode.BROKEN else ("maybe", "It cannot be told")
+
+
+def _head(verdict: Verdict) -> Html:
+    tone, _ = _tone(verdict.exit_code)
+    icon = el(
+        "svg",
+        el(
+            "path",
+            d=_ICONS[tone],
+            fill="none",
+            stroke="currentColor",
+            stroke_width=4,
+            stroke_linecap="round",
+            stroke_linejoin="round",
+        ),
+        viewBox="0 0 48 48",
+        aria_hidden="true",
+    )
+    told = []
+    for broken in verdict.broken:
+        number, _, word = broken.partition(" ")
+        if word in PLAIN:
+            one = number == "1"
+            told.append(el("li", f"{number} event{'' if one else 's'} {PLAIN[word][not one]}."))
+        else:
+            word, _, limit = word.partition(", more than ")
+            told.append(el("li", f"{number} {word}; the limit was {limit}."))
+    return el(
+        "header",
+        icon,
+        el(
+            "div",
+            el("h1", verdict.sentence),
+            el("ul", *told) if told else None,
+        ),
+        class_=f"verdict {tone}",
+    )
+
+
+def _facts(verdict: Verdict) -> Html:
+    capture, ledger = verdict.capture, verdict.ledger
+    rows: list[tuple[str, object]] = [
+        (
+            "Sent, by the ledger",
+            join(
+                f"{_many(ledger['listed'], 'event')} listed by {_many(ledger['producers'], 'producer')}",
+                _folder(ledger),
+            ),
+        ),
+        (
+            "Arrived, by the capture",
+            join(
+                f"{_many(capture['events'], 'event')} in {_many(capture['units'], 'wire unit')}, "
+                f"{_size(capture['bytes'])}, at {', '.join(capture['listeners']) or 'no listener'}",
+                _folder(capture),
+            ),
+        ),
+    ]
+    times = verdict.timeline
+    if times is not None:
+        first, last = times.start_us, times.start_us + len(times.events) * times.width_us
+        # The last step may reach far beyond the last event.
+        last = max(capture.get("last_us") or 0, min(last, capture.get("last_us") or last))
+        until = clock(last, 1_000_000, clock(first)[:10] != clock(last)[:10])
+        rows.append(("When", f"{clock(first, 1_000_000)} to {until}, {duration(max(last - first, 0))}"))
+    if verdict.latency:
+        latency = verdict.latency
+        rows.append(("Latency, send to collector", _quantiles(latency)))
+    if verdict.made_us:
+        took = duration(1e6 * verdict.seconds.get("total", 0.0))
+        made = clock(verdict.made_us, 1_000_000)
+        rows.append(("Verified", f"{made}, in {took}; exit code {int(verdict.exit_code)}"))
+    limits = ", ".join(
+        f"at most {most} {word}" for word, most in verdict.limits._asdict().items() if most is not None
+    )
+    if limits:
+        rows.append(("Limits", limits))
+    return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in rows), class_="facts")
+
+
+def _folder(side: dict[str, Any]) -> Html | None:
+    return join(el("br"), el("code", side["folder"])) if side.get("folder") else None
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _size(n: int) -> str:
+    return f"{n / 1e9:,.1f} GB" if n >= 1e9 else f"{n / 1e6:,.1f} MB" if n >= 1e5 else f"{n:,} bytes"
+
+
+def _dot(word: str) -> Html:
+    return el("span", class_=f"dot d-{word}")
+
+
+def _share(n: int, total: int) -> str:
+    if not n or not total:
+        return ""
+    part = 100 * n / total
+    return (
+        "< 0.01 %"
+        if part < 0.01
+        else "> 99.99 %"
+        if 99.99 < part < 100
+        else f"{part:.2f} %".replace(".00 ", " ")
+    )
+
+
+def _wide(content: Html, what: str, tall: bool = False) -> Html:
+    """What may be wider than the page scrolls in a box of its own, by keys too."""
+    classes = "wide tall" if tall else "wide"
+    return el("div", content, class_=classes, tabindex=0, role="region", aria_label=what)
+
+
+def _became(verdict: Verdict) -> Html:
+    counts = verdict.counts
     breaking = _breaking(verdict)
+    rows = [
+        el("tr", el("td", "events"), el("td", f"{counts.events:,}", class_="n"), el("td", "", class_="n"),
+           el("td", "made by the producers", class_="say")),
+    ]  # fmt: skip
+    for word, meaning in WORDS:
+        n = getattr(counts, word)
+        name = el("a", word, href=f"#{word}") if verdict.examples.get(word) else word
+        tag = el("span", "breaks the promise", class_="tag") if word in breaking else None
+        rows.append(
+            el(
+                "tr",
+                el("td", _dot(word), name, " \u2717" if word in breaking else None),
+                el("td", f"{n:,}", class_="n"),
+                el("td", _share(n, counts.events), class_="n"),
+                el("td", meaning, ". " if tag else None, tag, class_="say"),
+                class_="bad" if word in breaking else None if n else "none",
+            )
+        )
+    head = el(
+        "tr", el("th", ""), el("th", "number", class_="n"), el("th", "share", class_="n"), el("th", "meaning")
+    )
+    stack = [(word, getattr(counts, word)) for word, _ in WORDS if word not in ("duplicated", "reordered")]
+    return join(
+        el("h2", "What became of the events"),
+        charts.share(stack),
+        _wide(
+            el("table", el("thead", head), el("tbody", *rows), class_="totals"), "What became of the events"
+        ),
+    )
+
+
+def _figure(title: str, chart: Html, keys: Sequence[Html]) -> Html:
+    return el("figure", el("figcaption", el("b", title), *keys), chart, el("output"))
+
+
+def _over_time(verdict: Verdict) -> Html | None:
+    timeline = verdict.timeline
+    if timeline is None:
+        return None
+    breaking = _breaking(verdict)
+    figures = [_figure("Events sent", charts.events_over_time(timeline), [])]
+    words = [word for word in charts.FAULTS if any(getattr(timeline, word))]
+    for title, mine in (
+        ("Breaks the promise", [word for word in words if word in breaking]),
+        ("Does not break it", [word for word in words if word not in breaking]),
+    ):
+        if mine:
+            keys = [el("span", _dot(word), word, class_="key") for word in mine]
+            figures.append(_figure(title, charts.faults_over_time(timeline, mine), keys))
+    if any(value is not None for value in timeline.latency["max"]):
+        keys = [
+            el("span", el("span", class_=f"keyline k-{word}"), word, class_="key")
+            for word in reversed(charts.LINES)
+        ]
+        figures.append(_figure("Latency", charts.latency_over_time(timeline), keys))
+    note = f"By the time the events were made, in steps of {duration(timeline.width_us)}."
+    if any(timeline.dropped):
+        note += " What was dropped: by the time it was noted."
+    return join(el("h2", "Over time"), el("p", note, class_="soft small"), *figures)
+
+
+def _by_sequence(verdict: Verdict) -> Html | None:
+    if not verdict.maps:
+        return None
+    shown = [_map(place) for place in verdict.maps]
+    more = None
+    if len(shown) > STRIPS:
+        more = el(
+            "details",
+            el("summary", f"{_many(len(shown) - STRIPS, 'more producer')}"),
+            el("div", *shown[STRIPS:]),
+        )
+    longest = None
+    if verdict.gaps:
+        rows = []
+        for gap in verdict.longest_gaps:
+            numbers = gap.first, gap.first + gap.events - 1, gap.events
+            cells = (el("td", f"{n:,}", class_="n") for n in numbers)
+            rows.append(el("tr", el("td", el("code", gap.producer)), *cells))
+        head = el("tr", el("th", "producer"), *(el("th", x, class_="n") for x in ("from", "to", "events")))
+        name = f"{_many(verdict.gaps, 'gap')} of events that never arrived"
+        longest = join(
+            el("h3", f"{name}; the longest" if verdict.gaps > 1 else name),
+            _wide(el("table", el("thead", head), el("tbody", *rows)), "Longest gaps"),
+        )
+    left = verdict.maps_left_out
+    return join(
+        el("h2", "By sequence"),
+        el(
+            "p",
+            "Where the faults are in each producer's sequences, from its first to its last; the worst first.",
+            class_="soft small",
+        ),
+        *shown[:STRIPS],
+        more,
+        el(
+            "p",
+            f"{_many(left, 'more producer')} with faults left out here; verdict.json counts them.",
+            class_="soft small",
+        )
+        if left
+        else None,
+        longest,
+    )
+
+
+def _map(place: Map) -> Html:
+    rows = []
+    for word in charts.PLACES:
+        if word in place.parts:
+            n = sum(count for _, count in place.parts[word])
+            rows += [el("span", _dot(word), f"{n:,} {word}", class_="small"), charts.strip(place, word)]
+    ends = el("div", el("span", "1"), el("span", f"{place.last:,}"), class_="ends")
+    return el("div", el("p", el("code", place.producer)), *rows, ends, class_="map")
+
+
+def _producers(verdict: Verdict) -> Html:
     # What is broken first, then the largest.
     ranked = sorted(
         verdict.producers,
-        key=lambda x: (-sum(getattr(x.counts, word) for word in BREAKS), -x.counts.events, x.producer),
+        key=lambda x: (-sum(getattr(x.counts, word) for word in x.breaks), -x.counts.events, x.producer),
     )
-    for i, x in enumerate(ranked[:PRODUCERS]):
-        bad |= {(i, 3 + j) for j, word in enumerate(words) if word in breaking and getattr(x.counts, word)}
-        rows.append(
-            (
-                x.producer or "(nobody's)",
-                x.protocol,
-                f"{x.counts.events:,}",
-                *(f"{getattr(x.counts, word):,}" for word in words),
-                _ms(x.latency.p50) if x.latency else "",
-                _ms(x.latency.p99) if x.latency else "",
-                x.order,
-                "" if not x.producer else "closed" if x.closed else "not closed",
+    limited = {word for word in _breaking(verdict) if word in verdict.limits._fields}
+    head = [
+        el("th", "producer", scope="col"),
+        *(
+            el("th", word, scope="col", class_="n")
+            for word in ("events", *(word for word, _ in WORDS), "gaps", "p50", "p99")
+        ),
+        el("th", "remarks", scope="col"),
+        el("th", "where to", scope="col"),
+    ]
+    rows = [_producer(x, limited) for x in ranked[:PRODUCERS]]
+    more = len(ranked) - PRODUCERS
+    return join(
+        el("h2", "Producers"),
+        _wide(
+            el("table", el("thead", el("tr", *head)), NEWLINE, el("tbody", *rows), class_="producers sorts"),
+            "Producers, a row each",
+            tall=True,
+        ),
+        el("p", f"and {more:,} more producers, see verdict.json", class_="soft") if more > 0 else None,
+    )
+
+
+def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
+    def number(n: float | None, shown: str, bad: bool = False) -> Html:
+        classes = "n bad" if bad else "n" if n else "n zero"
+        return el("td", shown, class_=classes, data_v=None if n is None else n)
+
+    remarks = []
+    if x.producer and not x.closed:
+        remarks.append("ledger not closed")
+    if x.producer and x.order != "checked":
+        remarks.append(f"order {x.order}")
+    counts: Counts = x.counts
+    words = [word for word, _ in WORDS]
+    latency = x.latency
+    return el(
+        "tr",
+        el("td", el("code", x.producer or "nobody's")),
+        number(counts.events, f"{counts.events:,}"),
+        *(
+            number(n, f"{n:,}", bool(n) and (word in x.breaks or word in limited))
+            for word in words
+            for n in (getattr(counts, word),)
+        ),
+        number(x.gaps, f"{x.gaps:,}"),
+        *(
+            number(v, "" if v is None else duration(v))
+            for v in ((latency.p50, latency.p99) if latency else (None, None))
+        ),
+        el("td", "; ".join(remarks)),
+        el("td", x.url or x.protocol, class_="url soft", title=x.url),
+        NEWLINE,
+    )
+
+
+# -- examples
+
+
+def _examples(verdict: Verdict) -> Html | None:
+    breaking = _breaking(verdict)
+    # What breaks the promise first.
+    words = sorted(
+        (word for word, _ in WORDS if verdict.examples.get(word)), key=lambda word: word not in breaking
+    )
+    if not words:
+        return None
+    sections = []
+    for word in words:
+        rows = verdict.examples[word]
+        arrived = [row for row in rows if "segment" in row]
+        n = getattr(verdict.counts, word)
+        sections.append(
+            join(
+                el(
+                    "h3",
+                    _dot(word),
+                    word,
+                    el("span", f" {len(rows):,} of {n:,}", class_="soft small"),
+                    id=word,
+                ),
+                _unseen([row for row in rows if "segment" not in row]),
+                *(_example(row, word in breaking and i == 0) for i, row in enumerate(arrived)),
             )
         )
-    more = len(ranked) - PRODUCERS
-    rest = f'<p class="soft">and {more:,} more producers, see verdict.json</p>' if more > 0 else ""
-    return _table(head, rows, frozenset(bad)) + rest
+    return join(el("h2", "Examples"), *sections)
 
 
-def _examples(word: str, rows: list[dict[str, Any]], n: int) -> str:
-    out = [
-        f"<details{' open' if word in BREAKS else ''}><summary>{_e(word)}: {len(rows):,} of {n:,}</summary>"
-    ]
+def _unseen(rows: list[dict[str, Any]]) -> Html | None:
+    """What never arrived, or is not known where: what the ledger has of it, neighbours in one row."""
+    if not rows:
+        return None
+    groups: list[list[dict[str, Any]]] = []
     for row in rows:
-        named = row["id"] or f"no id; hash {row.get('hash', '')}"
-        where = ""
-        if "body" in row:
-            where = (
-                f" &middot; {_e(row['listener'])} arrival {row['arrival']:,} "
-                f"from {_e(row['peer']) or 'unknown'}, "
-                f"{row['copies']:,} cop{'y' if row['copies'] == 1 else 'ies'}, {row['size']:,} bytes"
-            )
-        sequence = "" if row["seq"] is None else f" &middot; sequence {row['seq']:,}"
-        out.append(f"<p><code>{_e(named)}</code>{sequence}{where}</p>")
-        if "body" in row:
-            cut = "" if len(row["body"].encode()) >= row["size"] else " ..."
-            out.append(f"<pre>{_e(row['body'])}{cut}</pre>")
-    return "\n".join([*out, "</details>"])
+        last = groups[-1][-1] if groups else None
+        if (
+            last
+            and row["seq"] is not None
+            and (row["producer"], row["seq"]) == (last["producer"], (last["seq"] or 0) + 1)
+            and row.get("fate") == last.get("fate")
+        ):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    out = []
+    for group in groups:
+        first, last = group[0], group[-1]
+        seqs = "" if first["seq"] is None else f"{first['seq']:,}"
+        made = clock(first["created_us"]) if "created_us" in first else "not listed"
+        if len(group) > 1:
+            seqs += f" to {last['seq']:,}"
+        if len(group) > 1 and "created_us" in last:
+            made += f" to {clock(last['created_us'], 1, False)}"
+        name = first["producer"] or f"hash {first.get('hash', '')}"
+        cells = (el("code", name), seqs, first.get("fate", ""), made)
+        out.append(el("tr", *(el("td", cell) for cell in cells)))
+    head = el("tr", *(el("th", name) for name in ("producer", "sequence", "the ledger says", "made")))
+    return _wide(el("table", el("thead", head), el("tbody", *out)), "Examples of what never arrived")
+
+
+def _example(row: dict[str, Any], opened: bool) -> Html:
+    """One event that arrived: what is known of it, the frames around it, its bytes, its text."""
+    named = row["id"] or (f"hash {row['hash']}" if row.get("hash") else "no id")
+    about: list[tuple[str, object]] = []
+    if "created_us" in row:
+        about.append(("made", clock(row["created_us"])))
+    if "fate" in row:
+        about.append(
+            ("the ledger says", row["fate"] if "created_us" in row else f"{row['fate']}, never sent")
+        )
+    took = row["received_us"] - row["created_us"] if "created_us" in row else -1
+    copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
+    about += [
+        (
+            "arrived",
+            clock(row["received_us"]) + (f", {duration(took)} after it was made" if took >= 0 else ""),
+        ),
+        (
+            "where",
+            f"at {row['listener']}, arrival {row['arrival']:,} from {row['peer'] or 'unknown'}, {copies}",
+        ),
+        ("captured in", f"{row['segment']}, unit at byte {row['unit_at']:,}"),
+    ]
+    if row.get("sent_hash", row["arrived_hash"]) != row["arrived_hash"]:
+        about.append(("hash", f"{row['sent_hash']} was sent, {row['arrived_hash']} arrived"))
+    path = [el("li", f"byte {frame['offset']:,}: {frame['title']}") for frame in row["frames"]]
+    body = row["body"][:BODY]
+    cut = " ..." if len(body.encode("utf-8", "surrogatepass")) < row["size"] else ""
+    sequence = None if row["seq"] is None else el("span", f" sequence {row['seq']:,}", class_="key")
+    return el(
+        "details",
+        el("summary", el("code", named), " ", sequence),
+        el(
+            "div",
+            el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="told"),
+            el("ol", *path, class_="path small soft") if path else None,
+            _bytes(row),
+            el("pre", escaped(body), cut, class_="body"),
+        ),
+        open="" if opened else None,
+    )
+
+
+def _bytes(row: dict[str, Any]) -> Html:
+    """A hexdump: reached by keys because it scrolls."""
+    rows = hexdump(bytes.fromhex(row["bytes"]), row["bytes_at"])
+    return el("pre", Html("\n".join(map(escaped, rows))), tabindex=0)
+
+
+def _undecoded(verdict: Verdict) -> Html | None:
+    if not verdict.undecodable:
+        return None
+    reasons = ", ".join(f"{n:,} {name}" for name, n in sorted(verdict.undecodable.items()))
+    shown = []
+    for row in verdict.undecoded:
+        where = f" unit at byte {row['unit_at']:,}: {row['reason']} at byte {row['offset']:,} of it"
+        inside = el("div", el("p", row["wrong"]), _bytes(row)) if "bytes" in row else None
+        shown.append(el("details", el("summary", el("code", row["segment"]), where), inside))
+    return join(el("h2", "What did not decode"), el("p", f"{reasons}. It is not counted as arrived."), *shown)
+
+
+def _problems(verdict: Verdict) -> Html | None:
+    if not verdict.problems:
+        return None
+    more = len(verdict.problems) - PROBLEMS
+    return join(
+        el("h2", "Ledger and capture"),
+        el("p", "What is wrong with the evidence itself.", class_="soft small"),
+        el("ul", *(el("li", problem) for problem in verdict.problems[:PROBLEMS])),
+        el("p", f"and {more:,} more", class_="soft") if more > 0 else None,
+    )

@@ -133,6 +133,14 @@ def read_header(segment: Segment) -> Header | None:
     return None
 
 
+def unit_at(segment: Segment, offset: int) -> bytes:
+    """The unit whose bytes begin at `offset` of a segment; short when the file has become so."""
+    with open(segment.path, "rb") as file:
+        file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
+        length = int.from_bytes(file.read(_RECORD_HEAD)[:4], "little")
+        return file.read(length)[_UNIT_HEAD:]
+
+
 def _header(payload: bytes, path: str) -> Header | None:
     version = int.from_bytes(payload[1:5], "little")
     if version != VERSION:

@@ -8,12 +8,14 @@ beyond all that was made. ``docs/verify.md`` has a table.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from logclient.config import OPTIONS
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify import compare
 from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Example, Plan
@@ -47,9 +49,13 @@ __all__ = ["Counts", "Latency", "Limits", "Map", "ProducerVerdict", "Tally", "Ti
 
 FORMAT = 1
 
+#: What breaks the promise; `reordered` only where the protocol promises order.
+BREAKING = ("lost", "corrupted", "unexpected", "reordered")
+
 #: Protocols whose promise includes order.
 ORDERED = ("lumberjack", "logjam")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+MOST_NAMED = 200  # producers of which examples are kept, for each word
 MAPS = 50  # producers whose faults are told by place
 
 
@@ -95,6 +101,7 @@ class ProducerVerdict(NamedTuple):
     counts: Counts
     gaps: int
     latency: Latency | None
+    breaks: tuple[str, ...] = ()  # words of its counts that break the promise by themselves
 
 
 class Gap(NamedTuple):
@@ -193,6 +200,7 @@ class Verdict(NamedTuple):
     problems: tuple[str, ...]
     limits: Limits
     seconds: dict[str, float]
+    made_us: int = 0  # when, since 1970
     timeline: Timeline | None = None
     maps: tuple[Map, ...] = ()
     maps_left_out: int = 0
@@ -283,7 +291,7 @@ class Tally:
         self.facts: list[dict[str, Any]] = []
         self.files: list[str] = []
         self.seen_unlisted: dict[int, list[I64]] = {}
-        self.examples: dict[str, list[Example]] = {}
+        self.examples: dict[str, dict[str, list[Example]]] = {}  # word -> producer -> some
         self.second_passes = 0
         self.times = Times(Grid(*plan.grid), plan.families)
         self.places: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -357,15 +365,35 @@ class Tally:
                 total.cells[cell] = total.cells.get(cell, 0) + n
 
     def _examples(self, word: str, found: list[Example]) -> None:
-        """Keep the first few, by producer and sequence: which ones does not depend on the tasks."""
-        mine = self.examples.setdefault(word, [])
-        mine.extend(found)
-        if len(mine) > 50 * self.plan.examples:
-            self._trim(mine)
+        """Keep the first few of each producer: which ones does not depend on the tasks."""
+        mine = self.examples.setdefault(word, {})
+        for example in found:
+            mine.setdefault(example.producer or "~", []).append(example)
+        for name in {example.producer or "~" for example in found}:
+            if len(mine[name]) > 5 * self.plan.examples:
+                self._trim(mine[name])
+        if len(mine) > 2 * MOST_NAMED:
+            for name in sorted(mine)[MOST_NAMED:]:
+                del mine[name]
 
     def _trim(self, mine: list[Example]) -> None:
-        mine.sort(key=lambda e: (e.producer or "~", -1 if e.sequence is None else e.sequence, e.other or ""))
+        mine.sort(key=lambda e: (-1 if e.sequence is None else e.sequence, e.other or ""))
         del mine[self.plan.examples :]
+
+    def chosen(self) -> dict[str, list[Example]]:
+        """Of each word a few, from as many producers as there are, by producer and sequence."""
+        out = {}
+        for word, mine in self.examples.items():
+            for some in mine.values():
+                self._trim(some)
+            turns = itertools.zip_longest(*(mine[name] for name in sorted(mine)[:MOST_NAMED]))
+            found = [example for turn in turns for example in turn if example is not None]
+            # In doubt some of them will be `unknown`, beside those that are: examples.py cuts.
+            out[word] = sorted(
+                found[: self.plan.examples],
+                key=lambda e: (e.producer or "~", -1 if e.sequence is None else e.sequence, e.other or ""),
+            )
+        return out
 
     # -- order across buckets
 
@@ -601,42 +629,47 @@ class Tally:
         total = Counts(unexpected=self.strangers)
         verdicts = []
         cells: dict[int, int] = {}
-        broken_order = 0
         for p, (producer, mine) in enumerate(zip(self.producers, self.sums, strict=True)):
             counts = mine.counts(protocol_of(producer.protocol) in doubtful)
             total = total.plus(counts)
-            if protocol_of(producer.protocol) in ORDERED and producer.protocol != "logjam+push":
-                broken_order += counts.reordered
             for cell, n in mine.cells.items():
                 cells[cell] = cells.get(cell, 0) + n
             verdicts.append(
                 ProducerVerdict(
                     producer.producer,
                     producer.protocol,
-                    producer.url,
+                    _harmless(producer.url),
                     producer.identity,
                     "checked" if producer.identity == "id" else "not checked",
                     producer.closed,
                     counts,
                     gap_counts[p],
                     _latency(mine.cells, mine.longest_us),
+                    breaks(producer.protocol, counts),
                 )
             )
         if self.strangers:
             verdicts.append(
                 ProducerVerdict(
-                    "", "", "", "", "not checked", False, Counts(unexpected=self.strangers), 0, None
+                    "",
+                    "",
+                    "",
+                    "",
+                    "not checked",
+                    False,
+                    Counts(unexpected=self.strangers),
+                    0,
+                    None,
+                    ("unexpected",),
                 )
             )
         broken = [
-            f"{n:,} {word}" for word in ("lost", "corrupted", "unexpected") if (n := getattr(total, word))
+            f"{n:,} {word}"
+            for word in BREAKING
+            if (n := sum(getattr(x.counts, word) for x in verdicts if word in x.breaks))
         ]
-        if broken_order:
-            broken.append(f"{broken_order:,} reordered")
         broken += limits.broken(total)
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if total.unknown else ExitCode.OK
-        for mine_ in self.examples.values():
-            self._trim(mine_)
         maps, left_out = self.maps(verdicts, doubtful)
         undecodable: dict[str, int] = {}
         for fact in self.facts:
@@ -664,6 +697,8 @@ class Tally:
                 "units": sum(fact["units"] for fact in self.facts),
                 "acks": sum(fact["acks"] for fact in self.facts),
                 "events": sum(fact["events"] for fact in self.facts),
+                "first_us": min((fact["first_us"] for fact in self.facts if fact["last_us"]), default=0),
+                "last_us": max((fact["last_us"] for fact in self.facts), default=0),
                 "complete": not problems,
             },
             ledger={
@@ -681,6 +716,26 @@ class Tally:
             maps=maps,
             maps_left_out=left_out,
         )
+
+
+def breaks(protocol: str, counts: Counts) -> tuple[str, ...]:
+    """Words of some counts that break the promise."""
+    ordered = protocol_of(protocol) in ORDERED and protocol != "logjam+push"
+    return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
+
+
+def _harmless(url: str) -> str:
+    """A URL of a ledger. Ours are redacted when they are written; whoever else wrote one may not have."""
+    head, mark, query = url.partition("?")
+    scheme, colons, rest = head.partition("://")
+    if "@" in rest:
+        head = f"{scheme}{colons}***@{rest.rpartition('@')[2]}"
+    pairs = []
+    for pair in query.split("&") if mark else ():
+        name, equals, _ = pair.partition("=")
+        open_ = name in OPTIONS and not OPTIONS[name].secret
+        pairs.append(pair if open_ or not equals else f"{name}=***")
+    return head + mark + "&".join(pairs)
 
 
 def severity(counts: Counts) -> tuple[int, ...]:
@@ -703,7 +758,11 @@ def _doubted(kinds: I64, doubt: bool) -> I64:
 
 def _sentence(code: ExitCode, broken: list[str], counts: Counts, doubt: bool) -> str:
     if code == ExitCode.BROKEN:
-        return f"The promise is broken: {', '.join(broken)}, of {counts.events:,} events."
+        told = [
+            f"{words} ({limit})" if limit else words
+            for words, _, limit in (x.partition(", ") for x in broken)
+        ]
+        return f"The promise is broken: {', '.join(told)}, of {counts.events:,} events."
     if code == ExitCode.UNREACHABLE:
         why = "the capture is not complete" if doubt else "a ledger was not closed"
         return (

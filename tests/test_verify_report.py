@@ -1,0 +1,513 @@
+"""The report: what it says, that nothing in it can run or fetch, and that nothing leaks."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import html.parser
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ExitCode
+from tests import shared
+from tests import verify_files as files
+from tests.verify_scene import P, Scene
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+report = pytest.importorskip("logclient.verify.report")
+charts = pytest.importorskip("logclient.verify.charts")
+markup = pytest.importorskip("logclient.verify.markup")
+verdicts = pytest.importorskip("logclient.verify.verdict")
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
+    def go(**options: Any) -> Any:
+        options = {"bits": 3, "out": scene.out, **options}
+        return inprocess.run(monkeypatch, scene.ledger, scene.capture, **options)
+
+    return go
+
+
+# What a page of ours is made of. Anything else came out of a log line.
+TAGS = frozenset(
+    [
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "footer",
+        "div",
+        "p",
+        "h1",
+        "h2",
+        "h3",
+        "ul",
+        "ol",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "br",
+        "a",
+        "b",
+        "code",
+        "pre",
+        "span",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "details",
+        "summary",
+        "figure",
+        "figcaption",
+        "output",
+        "svg",
+        "path",
+        "rect",
+        "line",
+        "text",
+        "script",
+    ]
+)
+ATTRIBUTES = frozenset(
+    [
+        "lang",
+        "charset",
+        "http-equiv",
+        "content",
+        "name",
+        "class",
+        "id",
+        "href",
+        "title",
+        "role",
+        "tabindex",
+        "scope",
+        "open",
+        "aria-label",
+        "aria-hidden",
+        "data-v",
+        "width",
+        "height",
+        "x",
+        "y",
+        "x1",
+        "x2",
+        "y1",
+        "y2",
+        "d",
+        "viewbox",
+        "preserveaspectratio",
+        "vector-effect",
+        "fill",
+        "fill-opacity",
+        "stroke",
+        "stroke-width",
+        "stroke-linecap",
+        "stroke-linejoin",
+        "text-anchor",
+    ]
+)
+HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+class Page(html.parser.HTMLParser):
+    """Reads a page as a browser would, and looks at every tag and attribute."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.policy = ""
+        self.inside: list[str] = []
+        self.content: dict[str, list[str]] = {"style": [], "script": []}
+        self.words: list[str] = []
+        self.cells: list[tuple[str, str]] = []  # class and text
+        self.titles: list[str] = []
+        assert not HIDDEN.search(text)
+        self.feed(text)
+        self.close()
+        assert self.inside == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS, tag
+        values = dict(attrs)
+        assert len(values) == len(attrs)
+        for name, value in attrs:
+            assert name in ATTRIBUTES, (tag, name)
+            assert name != "href" or re.fullmatch("#[a-z]+", value or ""), value
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"] or ""
+        if tag in self.content:
+            self.content[tag].append("")
+            assert not attrs
+        if tag == "td":
+            self.cells.append((values.get("class") or "", ""))
+        if tag not in ("meta", "br"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        where = self.inside[-1] if self.inside else ""
+        if where in self.content:
+            self.content[where][-1] += data
+            return
+        if where == "title":
+            self.titles.append(data)
+        if "td" in self.inside:
+            classes, before = self.cells[-1]
+            self.cells[-1] = classes, before + data
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words)
+
+
+def read(scene: Scene) -> Page:
+    return Page((scene.out / "report.html").read_text())
+
+
+EVIL = [
+    "<script>alert(1)</script>",
+    "</pre></td></table></div><h1>owned</h1>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></style></svg><style>*{display:none}</style>",
+    "<!-- <![CDATA[ ]]> --> &lt;script&gt; &#x3c;",
+    "{{7*7}} ${jndi:ldap://x} javascript:alert(1)",
+    "\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "\u202egnp.exe \u2066x\u2069 \u200e\u200b\ufeff",
+    "nul \x00 del \x7f line \n\r\u2028 tab \t",
+    "lone \ud800 surrogate",
+]
+
+
+def test_nothing_of_a_log_line_is_markup(scene: Scene, run: Run) -> None:
+    """Bodies, ids of users, peers, names of segments, reasons: in every place where the page shows them."""
+    scene.bodies = {
+        seq: files.body(files.event_id(P, seq), f"{EVIL[seq % len(EVIL)]} {seq}") for seq in range(1, 61)
+    }
+    # As JSON allows it: what is no control of ASCII may stand in it as it is.
+    raw = '{"message":"\u202e \x9b2J \x7f \u2028 <script>alert(2)</script>"'
+    bad = f'{raw},"event.id":"{files.event_id(P, 5)}"}}'.encode()
+    broken = [b'{"a":"\x1b[2J\xff\xfe\xed\xa0\x80"}', b'[1, "</pre><script>alert(3)']
+    scene.write_ledger(fates={"acked": range(1, 31), "failed": range(31, 61)}, tail=[b'{"t":"<script>"}\n'])
+    strangers = [files.body(None, evil, user=evil) for evil in EVIL[:-1]] + [
+        files.body(None, evil) for evil in EVIL
+    ]
+    arrived = [*range(1, 5), bad, *range(7, 20), 6, *range(21, 55), 30, *strangers, *broken]
+    scene.write_capture(arrived, listener="<script>alert(4)<\x1b[1m")
+    [path] = scene.capture.iterdir()
+    data = path.read_bytes()[: -len(files.end_record(0))]
+    n = 2 * -(-len(arrived) // 4) + 1
+    unit = b"2W\0\0\0\2" + b"2J\0\0\0\1\0\0\0\x17<script>alert(5)</scrip" + b"junk"
+    peer = '"><img src=x onerror=alert(6)>\x1b[0m'
+    known = b"2W\0\0\0\1" + files.window([scene.bodies[6]])[6:]
+    path.write_bytes(
+        data
+        + files.stream_record(9, peer)
+        + files.unit_record(n, unit, stream=9, received_us=7)
+        + files.unit_record(n + 1, known, stream=9, received_us=8)
+        + files.unit_record(n + 2, known, stream=9, received_us=9)
+        + files.end_record(n + 3)
+    )
+    verdict = run(examples=100)
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert {"lost", "missing", "corrupted", "reordered", "unexpected", "recovered"} <= set(verdict.examples)
+    page = read(scene)
+    for shown in (
+        "<script>alert(1)</script>", "</pre></td></table></div><h1>owned</h1>", "onerror=alert(1)",
+        "alert(2)", "alert(3)", "alert(4)", "alert(5)", r"<\x1b[1m", r"\u{202e} \u{9b}2J \x7f \u{2028}",
+    ):  # fmt: skip
+        assert shown in page.text, shown
+    # The same for a terminal: nothing but line ends and what prints.
+    told = report.text(verdict)
+    assert not HIDDEN.search(told.replace("\n", ""))
+    assert json.dumps(verdict.to_json()).isascii()
+
+
+def test_only_what_is_ours_may_run(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture()
+    run()
+    page = read(scene)
+    rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
+    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
+    for kind in ("style", "script"):
+        [content] = page.content[kind]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert rules.pop(f"{kind}-src") == f"'sha256-{digest}'"
+        # Nothing is fetched, nothing becomes markup.
+        assert not re.search(
+            r"https?:|//[a-z]|@import|url\(|innerHTML|insertAdjacent|eval|fetch|document\.write", content
+        )
+    assert not rules
+    assert "prefers-color-scheme: dark" in page.content["style"][0]
+    assert page.policy in (scene.out / "report.html").read_text()[:2000]  # before anything it is about
+
+
+SECRET = "correct-horse-battery-staple"
+
+
+def test_secrets_of_options_are_nowhere(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger that somebody else wrote, with a URL that was never redacted."""
+    line = files.open_line(P)
+    line["url"] = (
+        f"lumberjack+tls://me:{SECRET}@host:5044?tls_password={SECRET}&window=7&token={SECRET}&x={SECRET}"
+    )
+    events = [(seq, 1000 * seq, files.xxh64(raw)) for seq, raw in scene.bodies.items()]
+    lines = [line, files.batch_line(events), files.outcome_line("acked", range(1, 21)), files.close_line(20)]
+    files.write_part(scene.ledger, P, 1, lines)
+    scene.write_capture(range(2, 21))
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    given = argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), out=str(scene.out))
+    assert job.main(given) == ExitCode.BROKEN
+    given.json = True
+    assert job.main(given) == ExitCode.BROKEN
+    said = capsys.readouterr()
+    assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in said.out
+    kept = [path.read_bytes() for path in scene.out.rglob("*") if path.is_file()]
+    assert len(kept) >= 3
+    assert not [data for data in (*kept, said.out.encode(), said.err.encode()) if SECRET.encode() in data]
+
+
+# -- what it says
+
+
+def bad_cells(page: Page) -> list[str]:
+    return [text for classes, text in page.cells if classes == "n bad"]
+
+
+def test_what_breaks_the_promise_stands_out(scene: Scene, run: Run) -> None:
+    """Reordered too, where the protocol promises order."""
+    scene.write_ledger().write_capture([2, 1, *range(3, 20)])
+    verdict = run()
+    assert verdict.producers[0].breaks == ("lost", "reordered")
+    page = read(scene)
+    assert bad_cells(page) == ["1", "1"]
+    assert "1 event was acknowledged and never arrived." in page.text
+    assert "1 event arrived after a later one." in page.text
+    assert "!" in next(line for line in report.text(verdict).splitlines() if line.startswith("reordered"))
+
+
+def test_what_a_protocol_does_not_promise_does_not_stand_out(scene: Scene, run: Run) -> None:
+    scene.write_ledger(protocol="plog").write_capture([2, 1, *range(3, 21)])
+    verdict = run()
+    assert verdict.counts.reordered == 1
+    assert verdict.producers[0].breaks == ()
+    assert bad_cells(read(scene)) == []
+
+
+def test_a_limit_that_is_exceeded_stands_out(scene: Scene, run: Run) -> None:
+    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 19))
+    run(max_missing=1)
+    page = read(scene)
+    assert bad_cells(page) == ["2"]
+    assert "2 missing; the limit was 1." in page.text
+
+
+@pytest.mark.parametrize(
+    ("seqs", "options", "sentence", "icon"),
+    [
+        (range(1, 21), {}, "The promise holds: 20 of 20 events arrived intact.", "good"),
+        (range(2, 21), {}, "The promise is broken: 1 lost, of 20 events.", "bad"),
+        (range(2, 21), {"closed": False}, "It cannot be told: 1 of 20 events are unknown", "maybe"),
+    ],
+)
+def test_the_verdict_comes_first(
+    scene: Scene, run: Run, seqs: range, options: dict[str, Any], sentence: str, icon: str
+) -> None:
+    scene.write_ledger().write_capture(seqs, **options)
+    run()
+    page = read(scene)
+    first = page.text.partition("logclient verify")[2].lstrip()  # behind the title
+    assert first.startswith(sentence)
+    # Not by colour alone.
+    assert f'd="{report._ICONS[icon]}"' in (scene.out / "report.html").read_text()
+    assert len(set(report._ICONS.values())) == 3
+
+
+def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
+    """An event in a compressed frame: where it is, what is around it, its bytes, what the ledger has."""
+    bad = files.body(files.event_id(P, 2), "<b>other</b>")
+    unit = files.window([scene.bodies[1], bad, scene.bodies[3]], compress=True)
+    plain = files.window([scene.bodies[s] for s in range(4, 21)] + [b"[]"])
+    scene.write_ledger()
+    files.write_segments(scene.capture, "main", [(unit, 0, 70_000), (plain, 0, 70_001)])
+    verdict = run()
+    [example] = verdict.examples["corrupted"]
+    assert example["fate"] == "acked"
+    assert example["created_us"] == 2000
+    assert example["sent_hash"] == f"{files.xxh64(scene.bodies[2]):016x}"
+    assert example["arrived_hash"] == f"{files.xxh64(bad):016x}"
+    window, compressed, frame = example["frames"]
+    assert window == {"offset": 0, "depth": 0, "size": 6, "title": "2W window of 3 events"}
+    assert (compressed["offset"], compressed["depth"], compressed["size"]) == (6, 0, len(unit) - 6)
+    assert frame["depth"] == 1 and frame["title"] == f"2J sequence 2, {len(bad)} bytes"
+    # Where `offset` counts in: the unit with its frames inflated in place.
+    whole = files.window([scene.bodies[1], bad, scene.bodies[3]])
+    assert example["offset"] == whole.index(bad)
+    assert example["bytes_at"] == whole.index(bad) - 10
+    assert bytes.fromhex(example["bytes"]) == b"2J\0\0\0\2" + len(bad).to_bytes(4, "big") + bad
+    assert frame["offset"] == example["bytes_at"] - 6
+    data = (scene.capture / example["segment"]).read_bytes()
+    assert data[example["unit_at"] :].startswith(unit)
+    [row] = verdict.undecoded
+    assert row["wrong"] == "not one JSON object in UTF-8"
+    assert b"[]" in bytes.fromhex(row["bytes"])
+    page = read(scene)
+    assert f"{example['sent_hash']} was sent, {example['arrived_hash']} arrived" in page.text
+    assert f"{example['bytes_at']:08x}  32 4a 00 00 00 02" in page.text
+
+
+def test_examples_come_from_many_producers(scene: Scene, run: Run) -> None:
+    scene.write_ledger()
+    for i in range(5):
+        name = f"{i:020x}"
+        mine = {seq: files.body(files.event_id(name, seq), "x") for seq in range(1, 21)}
+        scene.write_ledger(producer=name, bodies=mine)
+    scene.write_capture()
+    found = [(x["producer"], x["seq"]) for x in run(examples=7).examples["lost"]]
+    assert found == [(f"{i:020x}", seq) for i in range(5) for seq in ((1, 2) if i < 2 else (1,))]
+
+
+def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
+    day = 1_763_596_800_000_000
+    scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 1001)}
+    gone = [*range(401, 501), 900]
+    scene.write_ledger(created=lambda seq: day + seq * 1_000_000)
+    scene.write_capture([s for s in scene.bodies if s not in gone], received=lambda unit: day + 1_001_000_000)
+    verdict = run(bits=6)
+    times = verdict.timeline
+    assert (times.start_us, times.width_us, len(times.events)) == (day, 5_000_000, 201)
+    assert sum(times.events) == 1000
+    assert {i: n for i, n in enumerate(times.lost) if n} == {
+        80: 4, **dict.fromkeys(range(81, 100), 5), 100: 1, 180: 1
+    }  # fmt: skip
+    [place] = verdict.maps
+    assert (place.producer, place.last, place.width) == (P, 1000, 5)
+    assert place.parts == {"lost": [*([part, 5] for part in range(80, 100)), [179, 1]]}
+    page = read(scene)
+    assert "2025-11-20 00:06:45 UTC: 5 lost" in page.titles
+    assert "5 lost in 401 to 405" in page.titles
+    assert "1 lost in 896 to 900" in page.titles
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "width"),
+    [
+        (0, 0, 1_000),
+        (5, 239_999, 1_000),
+        (0, 240_000, 2_000),
+        (1_763_596_800_123_456, 1_763_596_800_123_456 + 60_000_000, 500_000),
+        (-1, 0, 1_000),
+        (0, 86_400_000_000 * 365, 2 * 86_400_000_000),
+        (-(1 << 60), 1 << 60, None),
+    ],
+)
+def test_steps_of_time(first: int, last: int, width: int | None) -> None:
+    overview = pytest.importorskip("logclient.verify.overview")
+    grid = overview.Grid.over(first, last)
+    assert width in (None, grid.width_us)
+    assert 1 <= grid.n <= overview.TIMES
+    assert grid.start_us % grid.width_us == 0
+    assert grid.start_us <= first < grid.start_us + grid.width_us
+    assert grid.start_us + (grid.n - 1) * grid.width_us <= last < grid.start_us + grid.n * grid.width_us
+
+
+def test_times_that_no_calendar_has(scene: Scene, run: Run) -> None:
+    scene.write_ledger(created=lambda seq: -(1 << 59) if seq == 1 else (1 << 59), per_batch=1)
+    scene.write_capture(range(2, 21))
+    assert run().timeline is not None
+    assert " us UTC: " in "".join(read(scene).titles)
+
+
+def test_a_report_without_any_time(scene: Scene, run: Run) -> None:
+    scene.write_ledger(bodies={}).write_capture([])
+    assert run().timeline is None
+    assert "Over time" not in read(scene).text
+
+
+def test_the_page_of_many_producers_is_bounded(scene: Scene) -> None:
+    """Each of them as bad as can be."""
+    n = 5000
+    long_ = "lumberjack://" + "a-very-long-name." * 40
+    counts = verdicts.Counts(*[10**9] * 11)
+    latency = verdicts.Latency(10**9, 1.5, 2.5, 3.5, 4.5, 10**12)
+    one = verdicts.ProducerVerdict(
+        P, "lumberjack", long_, "id", "checked", True, counts, 10**6, latency, ("lost", "corrupted")
+    )
+    parts = {word: [[i, 10**6] for i in range(200)] for word in charts.PLACES}
+    place = verdicts.Map(P, 10**9, 5 * 10**6, parts)
+    numbers = list(range(10**6, 10**6 + 240))
+    words = [f for f in verdicts.Timeline._fields if f not in ("start_us", "width_us", "latency")]
+    times = verdicts.Timeline(
+        start_us=0, width_us=10**6, latency={q: [1.5 * n for n in numbers] for q in ("p50", "p99", "max")},
+        **dict.fromkeys(words, numbers),
+    )  # fmt: skip
+    verdict = verdicts.Verdict(
+        ExitCode.BROKEN, "s", ("1 lost",), counts,
+        tuple(one._replace(producer=f"{i:020x}") for i in range(n)),
+        5, tuple(verdicts.Gap(P, 1, 5) for _ in range(5)),
+        latency, "checked", {}, {}, [],
+        {"units": 0, "segments": 0, "bytes": 0, "listeners": [], "events": 0},
+        {"producers": n, "listed": 0}, ("problem \x1b " + "x" * 300,) * n, verdicts.Limits(), {},
+        timeline=times,
+        maps=tuple(place._replace(producer=f"{i:020x}") for i in range(50)),
+        maps_left_out=n - 50,
+    )  # fmt: skip
+    text = report.page(verdict)
+    page = Page(text)
+    assert "4,500 more producers" in page.text
+    assert "4,950 more producers with faults" in page.text
+    assert "4,800 more" in page.text
+    assert len(text) < 20_000_000
+    assert "4,990 more problems" in report.text(verdict)
+    assert "\x1b" not in report.text(verdict)
+
+
+def test_an_element_takes_no_markup_but_its_own() -> None:
+    inner = markup.el("b", "<i>", title='"&<')
+    assert inner == '<b title="&quot;&amp;&lt;">&lt;i&gt;</b>'
+    assert markup.el("p", inner, None, 5, "\x00\u202e") == f"<p>{inner}5\\x00\\u{{202e}}</p>"
+    assert markup.el("br") == "<br>"
+    assert markup.el("a", class_="x", data_v=1, hidden=None) == '<a class="x" data-v="1"></a>'
+
+
+@pytest.mark.parametrize(
+    ("us", "shown"),
+    [
+        (0, "0 µs"), (1.26, "1.3 µs"), (999, "999 µs"), (1500, "1.5 ms"), (250_000, "250 ms"),
+        (60_000_000, "60 s"), (150_000_000, "2.5 min"), (7_200_000_000, "2 h"), (1e12, "11.6 days"),
+    ],
+)  # fmt: skip
+def test_durations(us: float, shown: str) -> None:
+    assert charts.duration(us) == shown
