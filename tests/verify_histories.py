@@ -348,22 +348,22 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
             ):
                 out.append(f"{word} in step {step}: {found}, the oracle says {exact}")
     # By sequence: all that is inside 1..last.
-    maps = {}
-    for producer, mine in expected.facts.items():
-        width = max(-(-mine.last // 200), 1)
-        parts: dict[str, dict[int, int]] = {}
-        for word, events in expected.ids.items():
-            for who, seq in events:
-                if word != "ok" and who == producer and 1 <= seq <= mine.last:
-                    part = parts.setdefault(word, {})
-                    count = expected.copies[who, seq] if word == "duplicated" else 1
-                    part[(seq - 1) // width] = part.get((seq - 1) // width, 0) + count
-        if parts:
-            maps[producer] = (
-                mine.last,
-                width,
-                {word: sorted(map(list, x.items())) for word, x in parts.items()},
-            )
+    parts: dict[str, dict[str, dict[int, int]]] = {}  # producer -> word -> part -> how many
+    widths = {producer: max(-(-mine.last // 200), 1) for producer, mine in expected.facts.items()}
+    for word, events in expected.ids.items():
+        for who, seq in events:
+            if word != "ok" and 1 <= seq <= expected.facts[who].last:
+                part = parts.setdefault(who, {}).setdefault(word, {})
+                at = (seq - 1) // widths[who]
+                part[at] = part.get(at, 0) + (expected.copies[who, seq] if word == "duplicated" else 1)
+    maps = {
+        who: (
+            expected.facts[who].last,
+            widths[who],
+            {word: sorted(map(list, x.items())) for word, x in mine.items()},
+        )
+        for who, mine in parts.items()
+    }
     found_maps = {x.producer: (x.last, x.width, x.parts) for x in verdict.maps}
     if len(verdict.maps) + verdict.maps_left_out != len(maps):
         out.append(f"{len(verdict.maps)} maps and {verdict.maps_left_out}, the oracle says {len(maps)}")

@@ -254,11 +254,17 @@ def strip(place: Map, word: str) -> Html:
     """Where a word is in a producer's sequences 1..last: the more of a part it is, the stronger."""
     high = 14
     n = -(-place.last // place.width)
-    marks = []
+    runs: list[list[int]] = []  # first part, last part, events, strength
     for part, count in place.parts[word]:
-        first = part * place.width + 1
-        last = min(first + place.width - 1, place.last)
-        full = min(count / (last - first + 1), 1.0)
+        strength = min(4 * count // place.width, 4)
+        if runs and runs[-1][1] + 1 == part and runs[-1][3] == strength:
+            runs[-1][1] = part
+            runs[-1][2] += count
+        else:
+            runs.append([part, part, count, strength])
+    marks = []
+    for low, high_part, count, strength in runs:
+        first, last = low * place.width + 1, min((high_part + 1) * place.width, place.last)
         where = f"{first:,}" if first == last else f"{first:,} to {last:,}"
         marks.append(
             el(
@@ -268,8 +274,7 @@ def strip(place: Map, word: str) -> Html:
                 width=_pc(max((last - first + 1) / place.last, 0.003)),
                 y=0,
                 height=high,
-                class_=f"c-{word}",
-                fill_opacity=f"{0.6 + 0.4 * full:.2f}",
+                class_=f"c-{word} s{strength}",
             )
         )
     return el(
@@ -277,7 +282,7 @@ def strip(place: Map, word: str) -> Html:
         el("rect", x=0, y=0, width="100%", height=high, class_="ground"),
         *marks,
         role="img",
-        aria_label=f"{word}: {len(marks)} of {n} parts",
+        aria_label=f"{word}: in {len(place.parts[word])} of {n} parts",
         width="100%",
         height=high,
         class_="strip",

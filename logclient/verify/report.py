@@ -21,7 +21,8 @@ __all__ = ["page", "text"]
 
 PRODUCERS = 500  # rows of the table; verdict.json has all
 NEWLINE = Html("\n")
-STRIPS = 6  # producers whose strips are open; the other maps are behind a click
+STRIPS = 6  # producers whose strips are open
+MAPS = 20  # and with those behind a click
 PROBLEMS = 200
 BODY = 2048  # characters of a body
 
@@ -147,6 +148,7 @@ svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
 .k-p50 { border-color: var(--duplicated); }
 .share { border-radius: 4px; margin: .5rem 0 .75rem; } .ground { fill: var(--box); }
 .strip { border-radius: 3px; }
+.s0 { opacity: .6; } .s1 { opacity: .7; } .s2 { opacity: .8; } .s3 { opacity: .9; }
 .map { display: grid; grid-template-columns: 11rem 1fr; gap: .2rem .75rem; align-items: center;
   margin: .25rem 0 1rem; }
 .map > p { grid-column: 1 / -1; margin: .35rem 0 0; } .ends { display: flex; justify-content: space-between;
@@ -496,7 +498,7 @@ def _over_time(verdict: Verdict) -> Html | None:
 def _by_sequence(verdict: Verdict) -> Html | None:
     if not verdict.maps:
         return None
-    shown = [_map(place) for place in verdict.maps]
+    shown = [_map(place) for place in verdict.maps[:MAPS]]
     more = None
     if len(shown) > STRIPS:
         more = el(
@@ -517,7 +519,7 @@ def _by_sequence(verdict: Verdict) -> Html | None:
             el("h3", f"{name}; the longest" if verdict.gaps > 1 else name),
             _wide(el("table", el("thead", head), el("tbody", *rows)), "Longest gaps"),
         )
-    left = verdict.maps_left_out
+    left = verdict.maps_left_out + len(verdict.maps) - len(shown)
     return join(
         el("h2", "By sequence"),
         el(
