@@ -25,8 +25,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_every_guarantee_names_a_test() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "guarantees.md").read_text())
+@pytest.mark.parametrize("page", ["guarantees.md", "fork-and-exit.md"])
+def test_every_guarantee_names_a_test(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / page).read_text())
     assert len(named) > 20
     missing = [
         f"{path}::{name}"

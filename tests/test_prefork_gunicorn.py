@@ -15,11 +15,9 @@ import pytest
 
 from tests.prefork import (
     EXAMPLES,
-    Answer,
     Load,
     Server,
     Site,
-    ask,
     children,
     gone,
     open_files,
@@ -131,8 +129,9 @@ def test_records_queued_before_the_fork_stay_the_masters(
     with Site(tmp_path) as site:
         site.collector.end(signal.SIGTERM)  # its port stays known
         with gunicorn(site, preload=True) as run:
-            answers: list[Answer] = []
-            wait_for(lambda: answers.append(ask(run.port, f"early-{len(answers)}")) or workers(answers), "3")
+            with Load(run.port) as load:
+                wait_for(lambda: len(load.workers()) == 3, "three workers at work")
+            answers = load.answers
             site.collector.start()
             site.arrived(LOADED)
             assert run.server.end(signal.SIGTERM) == 0
@@ -143,10 +142,6 @@ def test_records_queued_before_the_fork_stay_the_masters(
         verdict = site.verdict(monkeypatch)
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
         assert len(verdict.producers) == 4
-
-
-def workers(answers: list[Answer]) -> bool:
-    return len({answer.worker for answer in answers}) == 3
 
 
 def test_threads_and_max_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,9 @@ import pytest
 
 from tests.prefork import (
     EXAMPLES,
-    Answer,
     Load,
     Server,
     Site,
-    ask,
     gone,
     open_files,
     owed,
@@ -135,23 +133,19 @@ def test_without_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "waits.py").write_text(WAITS)
     lines = {"wsgi-file": f"module = waits\npythonpath = {EXAMPLES / 'uwsgi'}\npythonpath = {tmp_path}"}
     with Site(tmp_path) as site, uwsgi(site, **lines) as run:
-        answers: list[Answer] = []
-        wait_for(lambda: answers.append(ask(run.port, f"{len(answers)}")) or workers(answers), "all workers")
+        with Load(run.port) as load:
+            wait_for(lambda: len(load.workers()) == 3, "three workers at work")
         connection = http.client.HTTPConnection("127.0.0.1", run.port, timeout=60)
         connection.request("GET", "/wait")
         site.arrived("waits")
         (busy,) = {event["process.pid"] for event in site.events() if event["message"] == "waits"}
         assert run.server.end(signal.SIGINT) == 0
         connection.close()
-        assert owed(answers, site.messages()) == []
+        assert owed(load.answers, site.messages()) == []
         ends = {lines[0]["pid"]: lines[-1]["t"] for lines in site.ledgers().values()}
-        assert {ends[worker] for worker in {a.worker for a in answers} - {busy}} == {"close"}
+        assert {ends[worker] for worker in load.workers() - {busy}} == {"close"}
         assert ends[busy] != "close"
         site.verdict(monkeypatch)
-
-
-def workers(answers: list[Answer]) -> bool:
-    return len({answer.worker for answer in answers}) == 3
 
 
 @pytest.mark.long  # uwsgi takes its time
