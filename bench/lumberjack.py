@@ -227,7 +227,7 @@ def _limit(got: Measured, rounds: int) -> list[str]:
     part = stages(rounds)
     wall = median(got.samples[PRE]["wall"])
     send = median(got.samples[PRE]["process"])
-    sink = statistics.median(got.busy[PRE]) * wall
+    sink = median([share * of for share, of in zip(got.busy[PRE], got.samples[PRE]["wall"], strict=True)])
     ours = got.samples[OURS]
     caller = median(ours["cpu"])
     sender = median(ours["process"]) - caller
