@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
     verify = parser.add_argument_group("verify alone")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
-    verify.add_argument("--dir", default="", help="where its data lie meanwhile, 420 bytes an event (build/)")
+    verify.add_argument("--dir", default="", help="where its data lie meanwhile, 380 bytes an event (build/)")
     verify.add_argument("--keep", action="store_true", help="leave them there, for the next run")
     chosen = parser.parse_args(argv)
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]

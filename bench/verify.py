@@ -36,7 +36,7 @@ RATE = 2.0  # million events/s
 LINEAR = 1.15
 MEMORY = 4.0  # GiB
 NOTES = (
-    f"windows of one event, {verify_data.UNIT} bytes, uncompressed, each with its ack; CRC checked",
+    f"windows of one event, {verify_data.UNIT} bytes, uncompressed, no acks; CRC checked",
     f"{verify_data.PRODUCERS} producers; every answer is what the generator knows",
     f"{OURS}: from ledger and capture files, 2 cores; warm: the later runs of one session",
     "DuckDB (2 threads, 4 GB) and polars (2 threads, streaming): from Parquet, the counts alone",
@@ -170,7 +170,7 @@ def run(
     rounds: int | None = None, seed: int = 1, quick: bool = False, events: str = "", dir: str = "",
     keep: bool = False, record: bool = False,
 ) -> Row:  # fmt: skip
-    """The row. `events` has sizes joined by commas; `dir` holds the data (400 bytes an event) meanwhile."""
+    """The row. `events` has sizes joined by commas; `dir` holds the data (380 bytes an event) meanwhile."""
     sizes = sorted({count(text) for text in (events or ("200k" if quick else "10M")).split(",")})
     folder = Path(dir) if dir else ROOT / "build"
     draw = Random(seed)

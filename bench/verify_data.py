@@ -1,8 +1,9 @@
 """A ledger and a capture of any size, in the formats of docs/formats.md, and what became of each event.
 
-Sixteen clients log in turn; every event is a window of its own, 324 bytes as carried. Which fault an event
-has is drawn first; the draws are counted, so the verdict is known without a comparison. Only `reordered`
-follows from where the events lie: an event whose sequence is below the highest that came before.
+Sixteen clients log in turn; every event is a window of its own, 324 bytes as carried; acks are left out.
+Which fault an event has is drawn first; the draws are counted, so the verdict is known without a comparison.
+Only `reordered` follows from where the events lie: an event whose sequence is below the highest that came
+before.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ U8 = npt.NDArray[np.uint8]
 
 RECORD_HEAD, UNIT_HEAD, FRAME_HEADS = 8, 27, 16
 BODY = UNIT - FRAME_HEADS
+STRIDE = RECORD_HEAD + UNIT_HEAD + UNIT  # of records
 HEX = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], np.uint16)
 TEMPLATE = (
     b'{"@timestamp":"2026-01-01T00:00:00.000Z","log.level":"INFO","log.logger":"app.worker","message":"'
@@ -80,10 +82,10 @@ class Set(NamedTuple):
         return self.path / "capture"
 
 
-def make(path: Path, events: int, seed: int = 1, acks: bool = True) -> Set:
+def make(path: Path, events: int, seed: int = 1) -> Set:
     """Make it, or take what is there of the same size and seed."""
     told = path / "truth.json"
-    mine = {"version": 1, "events": events, "seed": seed, "acks": acks}
+    mine = {"version": 2, "events": events, "seed": seed}
     if told.exists():
         found = json.loads(told.read_text())
         if found["of"] == mine:
@@ -91,7 +93,7 @@ def make(path: Path, events: int, seed: int = 1, acks: bool = True) -> Set:
     shutil.rmtree(path, ignore_errors=True)
     for name in ("ledger", "capture"):
         (path / name).mkdir(parents=True, mode=0o700)
-    made = _Maker(path, events, seed, acks).run()
+    made = _Maker(path, events, seed).run()
     told.write_text(json.dumps({"of": mine, "made": made}))
     return Set(path, events, **made)
 
@@ -108,11 +110,10 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 class _Maker:
-    def __init__(self, path: Path, events: int, seed: int, acks: bool) -> None:
+    def __init__(self, path: Path, events: int, seed: int) -> None:
         self.path = path
         self.events = events
         self.draw = np.random.Generator(np.random.PCG64(seed))
-        self.acks = acks
         names = [self.draw.bytes(10) for _ in range(PRODUCERS + 1)]  # the last is nobody's
         self.names = [name.hex() for name in names]
         self.prefixes = np.frombuffer("".join(self.names).encode(), np.uint8).reshape(-1, 20)
@@ -130,7 +131,6 @@ class _Maker:
         self.strangers = np.zeros(PRODUCERS + 1, np.int64)  # unexpected ids so far
         self.arrivals = 0
         self.waiting = self._rows(*(np.empty(0, np.int64) for _ in range(4)), np.empty((0, BODY), np.uint8))
-        self.stride = RECORD_HEAD + UNIT_HEAD + UNIT + (RECORD_HEAD + UNIT_HEAD + 6 if acks else 0)
         self.capture_bytes = 0
         self.segment = 0
         self.room = 0
@@ -321,37 +321,25 @@ class _Maker:
 
     def _write(self, producer: I64, received: I64, body: U8) -> None:
         n = len(producer)
-        records = np.zeros((n, self.stride), np.uint8)
-        units = 2 if self.acks else 1
-        arrival = units * (self.arrivals + np.arange(n)) + 1
-        size = RECORD_HEAD + UNIT_HEAD + UNIT
-
-        def head(at: int, payload: int, direction: int, arrival: I64, received: I64) -> None:
-            records[:, at : at + 4] = np.frombuffer(payload.to_bytes(4, "little"), np.uint8)
-            records[:, at + 8] = 3
-            records[:, at + 9] = direction
-            for offset, values in ((11, producer + 1), (19, arrival), (27, received)):
-                records[:, at + offset : at + offset + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
-
-        head(0, size - RECORD_HEAD, 0, arrival, received)
+        records = np.zeros((n, STRIDE), np.uint8)
+        payload = STRIDE - RECORD_HEAD
+        records[:, 0:4] = np.frombuffer(payload.to_bytes(4, "little"), np.uint8)
+        records[:, 8] = 3
+        arrival = self.arrivals + 1 + np.arange(n)
+        for at, values in ((11, producer + 1), (19, arrival), (27, received)):
+            records[:, at : at + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
         frames = b"2W\0\0\0\1" + b"2J\0\0\0\1" + BODY.to_bytes(4, "big")
-        records[:, RECORD_HEAD + UNIT_HEAD : size - BODY] = np.frombuffer(frames, np.uint8)
-        records[:, size - BODY : size] = body
-        spans = [(0, size)]
-        if self.acks:
-            head(size, UNIT_HEAD + 6, 1, arrival + 1, received + 50)
-            records[:, self.stride - 6 :] = np.frombuffer(b"2A\0\0\0\1", np.uint8)
-            spans.append((size, self.stride))
+        records[:, STRIDE - UNIT : STRIDE - BODY] = np.frombuffer(frames, np.uint8)
+        records[:, STRIDE - BODY :] = body
         data = memoryview(records.reshape(-1))
-        for start, end in spans:
-            sums = [crc32(data[at + start + 8 : at + end]) for at in range(0, n * self.stride, self.stride)]
-            records[:, start + 4 : start + 8] = np.array(sums, "<u4").view(np.uint8).reshape(-1, 4)
+        sums = [crc32(data[at + RECORD_HEAD : at + STRIDE]) for at in range(0, n * STRIDE, STRIDE)]
+        records[:, 4:8] = np.array(sums, "<u4").view(np.uint8).reshape(-1, 4)
         done = 0
         while done < n:
-            if self.room < self.stride:
-                self._next(units * (self.arrivals + done) + 1)
-            some = min(n - done, self.room // self.stride)
-            self._append(data[done * self.stride : (done + some) * self.stride])
+            if self.room < STRIDE:
+                self._next(self.arrivals + done + 1)
+            some = min(n - done, self.room // STRIDE)
+            self._append(data[done * STRIDE : (done + some) * STRIDE])
             done += some
         self.arrivals += n
 
@@ -369,7 +357,7 @@ class _Maker:
             self._record(b"\2" + stream.to_bytes(8, "little") + b"127.0.0.1:%d" % (40000 + stream))
 
     def _end(self, reason: str, arrival: int = 0) -> None:
-        arrival = arrival or (2 if self.acks else 1) * self.arrivals + 1
+        arrival = arrival or self.arrivals + 1
         self._record(b"\4" + arrival.to_bytes(8, "little") + reason.encode())
         assert self.file is not None
         self.file.close()

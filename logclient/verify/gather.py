@@ -55,6 +55,27 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
                 yield from mapper.pool(index)
 
 
+def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events, I64, I64]:
+    """One piece of several; of the events what tells whose they are, not where in their unit."""
+    if len(pieces) == 1:
+        return pieces[0]
+    events = [piece[0] for piece in pieces]
+    first = events[0]
+    return (
+        first._replace(
+            status=np.concatenate([x.status for x in events]),
+            producer=np.concatenate([x.producer for x in events]),
+            high=np.concatenate([x.high for x in events]),
+            low=np.concatenate([x.low for x in events]),
+            sequence=np.concatenate([x.sequence for x in events]),
+            hash=np.concatenate([x.hash for x in events]),
+            id_hash=np.concatenate([x.id_hash for x in events]),
+        ),
+        np.concatenate([piece[1] for piece in pieces]),
+        np.concatenate([piece[2] for piece in pieces]),
+    )
+
+
 class _Mapper:
     def __init__(
         self, plan: Plan, packed: Ledger, only: frozenset[int] | None, name: str, file: IO[bytes]
@@ -174,6 +195,8 @@ class _Mapper:
             "last_us": 0,
         }
         find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
+        pieces: list[tuple[decode.Events, I64, I64]] = []
+        held, most = 0, min(ROWS, self.plan.units)
         for batch in reader:
             if batch.ordinal + len(batch.offset) > 1 << UNIT_BITS:
                 raise OverflowError(f"capture: {segment.name}: too many units to number them")
@@ -193,7 +216,15 @@ class _Mapper:
                 xs += events.within
                 for low in range(0, len(xs), ROWS):
                     some = slice(low, low + ROWS)
-                    yield from self.batch(events.part(some), xs[some], received[some], listener)
+                    piece = (events.part(some), xs[some], received[some])
+                    # Small reads stay in the cache of the processor, few rows cost little to shuffle.
+                    if held + len(piece[1]) > most and pieces:
+                        yield from self.batch(*_joined(pieces), listener)
+                        pieces, held = [], 0
+                    pieces.append(piece)
+                    held += len(piece[1])
+        if pieces:
+            yield from self.batch(*_joined(pieces), listener)
         if self.only is not None:
             return
         facts.update(
