@@ -183,6 +183,8 @@ ctypedef struct lc_object:
     lc_span metadata_id      # "@metadata": {"_id": ...}
     lc_span dotted_id        # "event.id": ...
     lc_span event_id         # "event": {"id": ...}
+    lc_span request_id       # "request_id": ...
+    lc_span uuid             # "uuid": ...
 
 
 cdef inline int hex_value(uint8_t c) noexcept nogil:
@@ -436,7 +438,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 p = skip_space(p)
             if depth == 1:
                 key = 0
-                if escaped or k[0] == c'@' or k[0] == c'e':
+                if escaped or k[0] == c'@' or k[0] == c'e' or k[0] == c'r' or k[0] == c'u':
                     if key_is(k, q - k, escaped, b"@metadata", 9):
                         key = 1
                         o.has_metadata = True
@@ -446,6 +448,10 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                     elif key_is(k, q - k, escaped, b"event", 5):
                         key = 2
                         o.event_id.at = NULL
+                    elif key_is(k, q - k, escaped, b"request_id", 10):
+                        span = &o.request_id
+                    elif key_is(k, q - k, escaped, b"uuid", 4):
+                        span = &o.uuid
             elif depth == 2 and inside:
                 if inside == 1:
                     if key_is(k, q - k, escaped, b"_id", 3):
@@ -555,11 +561,13 @@ cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
 
 
 # Scan p[0:n], copied and mapped, with nothing in it that ends a run of plain characters but quotes; as
-# scan_object needs it behind its end. True: one object, flat, no id of the user's; False: ask scan_object.
+# scan_object needs it behind its end. True: one object, flat, without an id that Lumberjack knows;
+# False: ask scan_object.
 cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, lc_object *o) noexcept nogil:
     cdef lc_map m
     cdef const uint8_t *end = p + n
     cdef const uint8_t *k
+    cdef lc_span *span
     cdef size_t size
     cdef uint8_t c
     if p[0] != c'{' or p[1] != c'"':
@@ -580,15 +588,25 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
         if (size == 9 and memcmp(k + 1, b"@metadata", 9) == 0
                 or size == 8 and memcmp(k + 1, b"event.id", 8) == 0):
             return False         # "event" is none with a scalar behind it
+        span = NULL
+        if size == 10 and memcmp(k + 1, b"request_id", 10) == 0:
+            span = &o.request_id
+        elif size == 4 and memcmp(k + 1, b"uuid", 4) == 0:
+            span = &o.uuid
         p += 2
         if p[0] == c' ':
             p += 1
         c = p[0]
+        k = p
         if c == c'"':
             take_quote(&m)
             p = take_quote(&m)
             if p == NULL:
                 return False
+            if span != NULL:
+                span.at = k + 1
+                span.size = p - k - 1
+                span = NULL
             p += 1
         elif c == c'-' or c'0' <= c <= c'9':
             p = number_end(p)
@@ -600,6 +618,9 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
             p += 5
         else:
             return False
+        if span != NULL:
+            span.at = k
+            span.size = p - k
         if p[0] != c',':
             o.close = p
             return p[0] == c'}' and p + 1 == end

@@ -12,15 +12,7 @@
 # misreads a 'data' frame that is split over two reads.
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_FORMAT,
-    PyBUF_ND,
-    PyBUF_SIMPLE,
-    PyBUF_STRIDES,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport (
     PyCapsule_Destructor,
@@ -31,7 +23,7 @@ from cpython.pycapsule cimport (
     PyCapsule_SetDestructor,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
@@ -51,7 +43,7 @@ from logclient._ext.deflate cimport (
     lc_deflater,
     lc_inflater,
 )
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_many, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -75,6 +67,28 @@ from logclient._ext.hot cimport (
     outcome_add,
     wire_reserve,
 )
+from logclient._ext.ids cimport (
+    C_OWN,
+    ID_SIZE,
+    PRODUCER_SIZE,
+    add_common,
+    free_rows,
+    hash_bodies,
+    is_ours,
+    keep_foreign,
+    keep_user_id,
+    lc_digits,
+    lc_get32,
+    lc_id,
+    lc_names,
+    lc_put32,
+    lc_put_digits,
+    lc_rows,
+    lc_spell,
+    open_rows,
+    read_id,
+    trim,
+)
 from logclient._ext.jsonscan cimport (
     SCAN_DEPTH,
     SCAN_DIGITS,
@@ -86,6 +100,7 @@ from logclient._ext.jsonscan cimport (
     skip_space,
     user_id,
 )
+from logclient._ext.views cimport Events, Outbox, column, Column
 
 MAX_WINDOW = WINDOW_LIMIT
 MAX_DEPTH = SCAN_DEPTH
@@ -94,8 +109,6 @@ MAX_DIGITS = SCAN_DIGITS
 cdef enum:
     WINDOW_LIMIT = 10_000        # go-lumber refuses more
     BODY_LIMIT = 0x7FFFFF00      # lengths are signed on the other side
-    ID_SIZE = 32                 # hex digits of an id
-    PRODUCER_SIZE = 20           # of them the producer's
     TAIL_SIZE = 102              # both carriers and the closing brace
     TAIL_METADATA = 55           # of them the first carrier
     TAIL_ID1 = 21                # where the ids are in it
@@ -105,56 +118,6 @@ cdef enum:
     FRAME_HEAD = 10              # version, type, sequence, length
     EVENT_HEAD = 24              # what the hand-off counts beside a body: a batch of it is one window
     ROOM_KEPT = 1 << 22
-
-cdef extern from *:
-    """
-    /* Eight hex digits of v as they are written: eight nibbles spread over eight bytes, all at once. */
-    static inline uint64_t lc_hex8(uint32_t v) {
-        uint64_t x = v;
-        x = (x | x << 16) & 0x0000FFFF0000FFFFULL;
-        x = (x | x << 8) & 0x00FF00FF00FF00FFULL;
-        x = (x | x << 4) & 0x0F0F0F0F0F0F0F0FULL;
-        return x + 0x3030303030303030ULL + ((x + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL) * 39;
-    }
-    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    #define lc_big32(v) (v)
-    #define lc_big64(v) (v)
-    #elif defined(_MSC_VER)
-    #include <stdlib.h>
-    #define lc_big32(v) _byteswap_ulong(v)
-    #define lc_big64(v) _byteswap_uint64(v)
-    #else
-    #define lc_big32(v) __builtin_bswap32(v)
-    #define lc_big64(v) __builtin_bswap64(v)
-    #endif
-    /* A sequence as the twelve digits of an id. */
-    typedef struct { uint32_t high; uint64_t low; } lc_digits;
-    static inline lc_digits lc_spell(uint64_t sequence) {
-        lc_digits d;
-        d.high = lc_big32((uint32_t)lc_hex8((uint32_t)(sequence >> 32)));
-        d.low = lc_big64(lc_hex8((uint32_t)sequence));
-        return d;
-    }
-    static inline void lc_put_digits(uint8_t *p, lc_digits d) {
-        memcpy(p, &d.high, 4);
-        memcpy(p + 4, &d.low, 8);
-    }
-    static char lc_format_bytes[] = "B";
-    static inline void lc_put32(uint8_t *p, uint32_t v) {
-        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
-    }
-    static inline uint32_t lc_get32(const uint8_t *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    """
-    ctypedef struct lc_digits:
-        pass
-    lc_digits lc_spell(uint64_t sequence) noexcept nogil
-    void lc_put_digits(uint8_t *p, lc_digits digits) noexcept nogil
-    char *lc_format_bytes
-    void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
-    uint32_t lc_get32(const uint8_t *p) noexcept nogil
-
 
 # ---------------------------------------------------------------------------------------------------
 # The checking pass
@@ -322,25 +285,6 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
-# One large window's room is not held for ever.
-cdef void trim(lc_wire *wire, size_t kept) noexcept nogil:
-    if wire.size == 0 and wire.capacity > kept:
-        free(wire.data)
-        wire.data = NULL
-        wire.capacity = 0
-
-
-# The hash of the user's own id, where it is the only one that travels.
-cdef int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
-    if batch.id_hash == NULL:
-        batch.id_hash = <uint64_t *> calloc(batch.n, 2 * sizeof(uint64_t))
-        if batch.id_hash == NULL:
-            return STOP_MEMORY
-    batch.id_hash[2 * i] = xxh64_of(own.at, own.size, SEED)
-    batch.id_hash[2 * i + 1] = xxh64_of(own.at, own.size, SEED + 1)
-    return 0
-
-
 # One JSON body, to p, with TAIL_SIZE + SCAN_PAD bytes of room behind it: checked, id in.
 # Its new size; 0 when it is no JSON object; STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
@@ -440,19 +384,6 @@ cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
             while batch.seq[i] != window.items[r].first + k:
                 i += 1
             batch.fate[i] = PENDING
-
-
-# Hashed a few at once: while one waits for its multiplications the others go on.
-cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t *at, const size_t *sizes,
-                             const uint32_t *index, uint32_t count) noexcept nogil:
-    cdef const uint8_t *p[HASH_LANES]
-    cdef uint64_t hashes[HASH_LANES]
-    cdef uint32_t i
-    for i in range(count):
-        p[i] = data + at[i]
-    xxh64_many(p, sizes, count, SEED, hashes)
-    for i in range(count):
-        batch.hash[index[i]] = hashes[i]
 
 
 cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
@@ -681,38 +612,6 @@ cdef void release_hot(object capsule) noexcept:
     Py_DECREF(<object> PyCapsule_GetContext(capsule))
 
 
-# Bytes that wait to be moved. A view of them keeps them; a new one is begun when a view is held.
-@cython.final
-cdef class _Outbox:
-    cdef lc_wire wire
-    cdef Py_ssize_t views
-
-    def __cinit__(self):
-        memset(&self.wire, 0, sizeof(lc_wire))
-
-    def __dealloc__(self):
-        free(self.wire.data)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("read-only")
-        view.buf = self.wire.data
-        view.len = self.wire.size
-        view.itemsize = 1
-        view.format = lc_format_bytes if flags & PyBUF_FORMAT else NULL
-        view.ndim = 1
-        view.shape = &view.len if flags & PyBUF_ND else NULL
-        view.strides = &view.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        view.suboffsets = NULL
-        view.readonly = 1
-        view.internal = NULL
-        view.obj = self
-        self.views += 1
-
-    def __releasebuffer__(self, Py_buffer *view):
-        self.views -= 1
-
-
 @cython.final
 cdef class Hot:
     """The writer; see the stub."""
@@ -720,7 +619,7 @@ cdef class Hot:
     cdef lc_writer w
     cdef lc_hot hot
     cdef lc_outcomes out
-    cdef _Outbox box
+    cdef Outbox box
     cdef list full
     cdef object zlib
 
@@ -777,7 +676,7 @@ cdef class Hot:
         self.hot.encode = writer_encode
         self.hot.receive = writer_receive
         self.hot.deadline = writer_deadline
-        self.box = _Outbox()
+        self.box = Outbox()
         self.full = []
 
     def __dealloc__(self):
@@ -849,7 +748,7 @@ cdef class Hot:
         cdef int n
         if self.box.views:
             self.full.append(self.box)
-            self.box = _Outbox()
+            self.box = Outbox()
         with nogil:
             n = writer_encode(&self.w, b, events, now, &self.box.wire, &self.out)
         return n
@@ -861,7 +760,7 @@ cdef class Hot:
     def sent(self):
         self.full.clear()
         if self.box.views:
-            self.box = _Outbox()
+            self.box = Outbox()
         self.box.wire.size = 0
 
     def receive(self, data, double now):
@@ -1376,56 +1275,20 @@ STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_f
 
 cdef extern from *:
     """
-    /* Lower-case hex digits; 16 for all else. */
-    #define X8 16,16,16,16,16,16,16,16
-    static const uint8_t lc_unhex[256] = {
-        X8,X8,X8,X8,X8,X8, 0,1,2,3,4,5,6,7, 8,9,16,16,16,16,16,16,
-        X8,X8,X8,X8, 16,10,11,12,13,14,15,16, X8,X8,X8,
-        X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8};
-    #undef X8
     static const char lc_metadata_key[] = ",\\"@metadata\\":{\\"_id\\":\\"";
     static const char lc_event_key[] = "\\"},\\"event.id\\":\\"";
     """
-    const uint8_t *lc_unhex
     const char *lc_metadata_key
     const char *lc_event_key
 
-
-ctypedef struct lc_id:
-    uint64_t high
-    uint64_t low                 # 16 bits
-    int64_t sequence
-    int32_t producer             # index, or -1
-    bint good                    # 32 hex digits
-
-
-ctypedef struct lc_rows:
-    size_t n
-    size_t capacity
-    uint8_t *status
-    int32_t *producer
-    uint64_t *high
-    uint16_t *low
-    int64_t *sequence
-    uint64_t *hash
-    uint32_t *wire
-    int32_t *unit
-    int64_t *offset
-    int32_t *length
-    # of FOREIGN rows only: row, hash, hash
-    uint64_t *foreign
-    size_t foreigners
-    size_t foreign_capacity
+cdef enum:
+    C_WIRE = C_OWN
 
 
 ctypedef struct lc_decoder:
-    const uint8_t *producers
-    Py_ssize_t producer_count
+    lc_names names
     bint identity
     size_t max_inflated
-    uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and what they mean
-    bint last_good
-    lc_id last_id
     lc_wire inflated[2]          # by depth
     size_t inflated_size         # of this unit
     lc_wire scratch              # room behind a body
@@ -1439,147 +1302,11 @@ ctypedef struct lc_decoder:
     int64_t at                   # in the unit, expanded
 
 
-cdef inline int64_t unhex(const uint8_t *p, int digits) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef uint8_t bad = 0
-    cdef int i
-    for i in range(digits):
-        bad |= lc_unhex[p[i]]
-        value = value << 4 | lc_unhex[p[i]]
-    return -1 if bad & 16 else <int64_t> value
-
-
-cdef int32_t find_producer(lc_decoder *d, const uint8_t *name) noexcept nogil:
-    cdef Py_ssize_t low = 0, high = d.producer_count, middle
-    cdef int order
-    while low < high:
-        middle = (low + high) // 2
-        order = memcmp(d.producers + 10 * middle, name, 10)
-        if order == 0:
-            return <int32_t> middle
-        if order < 0:
-            low = middle + 1
-        else:
-            high = middle
-    return -1
-
-
-# What 32 characters say as an id.
-cdef inline void read_id(lc_decoder *d, const uint8_t *p, lc_id *id_) noexcept nogil:
-    cdef uint8_t name[10]
-    cdef int64_t byte
-    cdef int i
-    if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
-        id_.good = False
-        id_.high = id_.low = 0
-        id_.sequence = 0
-        id_.producer = -1
-        for i in range(10):
-            byte = unhex(p + 2 * i, 2)
-            if byte < 0:
-                return
-            name[i] = <uint8_t> byte
-            if i < 8:
-                id_.high = id_.high << 8 | name[i]
-            else:
-                id_.low = id_.low << 8 | name[i]
-        id_.producer = find_producer(d, name)
-        memcpy(d.last, p, PRODUCER_SIZE)
-        d.last_id = id_[0]
-        d.last_good = True
-    else:
-        id_[0] = d.last_id
-    id_.sequence = unhex(p + PRODUCER_SIZE, 12)
-    id_.good = id_.sequence >= 0
-    if not id_.good:
-        id_.sequence = 0
-        id_.high = id_.low = 0
-        id_.producer = -1
-
-
-cdef inline bint is_ours(lc_decoder *d, lc_id *id_) noexcept nogil:
-    return id_.good and (id_.producer >= 0 or d.producer_count == 0)
-
-
-cdef int grow_rows(lc_rows *r) noexcept nogil:
-    cdef size_t capacity = r.capacity * 2 if r.capacity else 1024
-    cdef void *p
-    p = realloc(r.status, capacity)
-    if p == NULL:
-        return -1
-    r.status = <uint8_t *> p
-    p = realloc(r.producer, capacity * 4)
-    if p == NULL:
-        return -1
-    r.producer = <int32_t *> p
-    p = realloc(r.high, capacity * 8)
-    if p == NULL:
-        return -1
-    r.high = <uint64_t *> p
-    p = realloc(r.low, capacity * 2)
-    if p == NULL:
-        return -1
-    r.low = <uint16_t *> p
-    p = realloc(r.sequence, capacity * 8)
-    if p == NULL:
-        return -1
-    r.sequence = <int64_t *> p
-    p = realloc(r.hash, capacity * 8)
-    if p == NULL:
-        return -1
-    r.hash = <uint64_t *> p
-    p = realloc(r.wire, capacity * 4)
-    if p == NULL:
-        return -1
-    r.wire = <uint32_t *> p
-    p = realloc(r.unit, capacity * 4)
-    if p == NULL:
-        return -1
-    r.unit = <int32_t *> p
-    p = realloc(r.offset, capacity * 8)
-    if p == NULL:
-        return -1
-    r.offset = <int64_t *> p
-    p = realloc(r.length, capacity * 4)
-    if p == NULL:
-        return -1
-    r.length = <int32_t *> p
-    r.capacity = capacity
-    return 0
-
-
-cdef void free_rows(lc_rows *r) noexcept nogil:
-    free(r.status)
-    free(r.producer)
-    free(r.high)
-    free(r.low)
-    free(r.sequence)
-    free(r.hash)
-    free(r.wire)
-    free(r.unit)
-    free(r.offset)
-    free(r.length)
-    free(r.foreign)
-    memset(r, 0, sizeof(lc_rows))
-
-
 cdef inline int add_row(lc_decoder *d, Status status, lc_id *id_, uint64_t hash, uint32_t wire,
                         int64_t offset, size_t length) noexcept nogil:
-    cdef lc_rows *r = &d.rows
-    cdef size_t i = r.n
-    if i == r.capacity and grow_rows(r) < 0:
+    if add_common(&d.rows, status, id_, hash, d.unit, offset, length) < 0:
         return -1
-    r.status[i] = status
-    r.producer[i] = id_.producer
-    r.high[i] = id_.high
-    r.low[i] = <uint16_t> id_.low
-    r.sequence[i] = id_.sequence
-    r.hash[i] = hash
-    r.wire[i] = wire
-    r.unit[i] = d.unit
-    r.offset[i] = offset
-    r.length[i] = <int32_t> length if length <= 0x7FFFFFFF else 0x7FFFFFFF
-    r.n = i + 1
+    (<uint32_t *> d.rows.at[C_WIRE])[d.rows.n - 1] = wire
     return 0
 
 
@@ -1589,25 +1316,6 @@ cdef int add_fault(lc_decoder *d, Status status, size_t length) noexcept nogil:
     memset(&none, 0, sizeof(none))
     none.producer = -1
     return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
-
-
-cdef int keep_foreign(lc_decoder *d, lc_span *own) noexcept nogil:
-    cdef lc_rows *r = &d.rows
-    cdef size_t capacity
-    cdef uint64_t *p
-    if r.foreigners == r.foreign_capacity:
-        capacity = r.foreign_capacity * 2 if r.foreign_capacity else 64
-        p = <uint64_t *> realloc(r.foreign, capacity * 3 * sizeof(uint64_t))
-        if p == NULL:
-            return -1
-        r.foreign = p
-        r.foreign_capacity = capacity
-    p = r.foreign + 3 * r.foreigners
-    p[0] = r.n
-    p[1] = xxh64_of(own.at, own.size, SEED)
-    p[2] = xxh64_of(own.at, own.size, SEED + 1)
-    r.foreigners += 1
-    return 0
 
 
 # The id of a body, by the places it may be in, best first. Not JSON: -2.
@@ -1641,15 +1349,15 @@ cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Sta
             own = places[i]
             status[0] = S_FOREIGN
         if places[i].size == ID_SIZE:
-            read_id(d, places[i].at, &some)
+            read_id(&d.names, places[i].at, &some)
             if some.good:
                 if not id_.good:
                     id_[0] = some
-                if is_ours(d, &some):
+                if is_ours(&d.names, &some):
                     id_[0] = some
                     status[0] = S_OK
                     return 0
-    if own != NULL and keep_foreign(d, own) < 0:
+    if own != NULL and keep_foreign(&d.rows, own) < 0:
         return -1
     return 0
 
@@ -1675,8 +1383,8 @@ cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32
                 and memcmp(tail + TAIL_ID1, tail + TAIL_ID2, ID_SIZE) == 0
                 and memcmp(tail + TAIL_ID1 + ID_SIZE, lc_event_key, TAIL_ID2 - TAIL_ID1 - ID_SIZE) == 0
                 and tail[TAIL_SIZE - 2] == c'"' and tail[TAIL_SIZE - 1] == c'}'):
-            read_id(d, tail + TAIL_ID1, &id_)
-            if is_ours(d, &id_):
+            read_id(&d.names, tail + TAIL_ID1, &id_)
+            if is_ours(&d.names, &id_):
                 status = S_OK
         if status != S_OK and search_id(d, p, size, &id_, &status) < 0:
             return -1
@@ -1791,67 +1499,10 @@ cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, 
 
 
 @cython.final
-cdef class Column:
-    """One column of a `Decoded`; see the stub."""
-
-    cdef void *data
-    cdef Py_ssize_t n
-    cdef Py_ssize_t item
-    cdef char code[2]
-
-    def __dealloc__(self):
-        free(self.data)
-
-    def __len__(self):
-        return self.n
-
-    @property
-    def format(self):
-        return (<bytes> self.code).decode()
-
-    def __getitem__(self, Py_ssize_t index, /):
-        return memoryview(self)[index]
-
-    def tolist(self):
-        return memoryview(self).tolist()
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("read-only")
-        view.buf = self.data if self.data != NULL else <void *> self.code
-        view.len = self.n * self.item
-        view.itemsize = self.item
-        view.format = self.code if flags & PyBUF_FORMAT else NULL
-        view.ndim = 1
-        view.shape = &self.n if flags & PyBUF_ND else NULL
-        view.strides = &self.item if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        view.suboffsets = NULL
-        view.readonly = 1
-        view.internal = NULL
-        view.obj = self
-
-
-cdef Column column(void **data, size_t n, int item, char code):
-    cdef Column c = Column.__new__(Column)
-    c.data = data[0]
-    data[0] = NULL
-    c.n = n
-    c.item = item
-    c.code[0] = code
-    c.code[1] = 0
-    return c
-
-
-@cython.final
-cdef class Decoded:
+cdef class Decoded(Events):
     """What was in the units, a row an event; see the stub."""
 
-    cdef Py_ssize_t n
-    cdef readonly Column status, producer, prefix_high, prefix_low, sequence, hash, wire_sequence
-    cdef readonly Column unit, offset, length, id_hash
-
-    def __len__(self):
-        return self.n
+    cdef readonly Column wire_sequence
 
 
 @cython.final
@@ -1864,6 +1515,7 @@ cdef class Decoder:
 
     def __cinit__(self):
         memset(&self.d, 0, sizeof(lc_decoder))
+        open_rows(&self.d.rows, <const uint8_t *> b"\x04", 1)
 
     def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
         cdef bytes names = bytes(producers)
@@ -1877,8 +1529,8 @@ cdef class Decoder:
         import zlib
         self.zlib = zlib
         self.producers = names
-        self.d.producers = <const uint8_t *> PyBytes_AS_STRING(names)
-        self.d.producer_count = len(names) // 10
+        self.d.names.producers = <const uint8_t *> PyBytes_AS_STRING(names)
+        self.d.names.count = len(names) // 10
         self.d.identity = identity
         self.d.max_inflated = max_inflated
         inflater_open(&self.d.inflater)
@@ -1922,29 +1574,9 @@ cdef class Decoder:
             PyBuffer_Release(&view)
 
     cdef Decoded take(self):
-        cdef lc_rows *r = &self.d.rows
         cdef Decoded out = Decoded.__new__(Decoded)
-        cdef uint64_t *hashes
-        cdef size_t i
-        out.n = r.n
-        out.status = column(<void **> &r.status, r.n, 1, c'B')
-        out.producer = column(<void **> &r.producer, r.n, 4, c'i')
-        out.prefix_high = column(<void **> &r.high, r.n, 8, c'Q')
-        out.prefix_low = column(<void **> &r.low, r.n, 2, c'H')
-        out.sequence = column(<void **> &r.sequence, r.n, 8, c'q')
-        out.hash = column(<void **> &r.hash, r.n, 8, c'Q')
-        out.wire_sequence = column(<void **> &r.wire, r.n, 4, c'I')
-        out.unit = column(<void **> &r.unit, r.n, 4, c'i')
-        out.offset = column(<void **> &r.offset, r.n, 8, c'q')
-        out.length = column(<void **> &r.length, r.n, 4, c'i')
-        # zeros that nobody looks at cost nothing: the pages come when they are touched
-        hashes = <uint64_t *> calloc(r.n + 1, 2 * sizeof(uint64_t))
-        if hashes == NULL:
-            raise MemoryError()
-        for i in range(r.foreigners):
-            hashes[2 * r.foreign[3 * i]] = r.foreign[3 * i + 1]
-            hashes[2 * r.foreign[3 * i] + 1] = r.foreign[3 * i + 2]
-        out.id_hash = column(<void **> &hashes, 2 * r.n, 8, c'Q')
+        out.fill(&self.d.rows)
+        out.wire_sequence = column(&self.d.rows.at[C_WIRE], self.d.rows.n, 4, c'I')
         return out
 
 

@@ -1,0 +1,293 @@
+# What the codecs share of ids and of the rows that decoders fill.
+#
+# An id is 32 lower-case hex digits: 20 of the producer (10 random bytes), 12 of the sequence.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_many, xxh64_of
+from logclient._ext.hot cimport STOP_MEMORY, lc_batch, lc_wire
+from logclient._ext.jsonscan cimport lc_span
+
+
+cdef enum:
+    ID_SIZE = 32                 # hex digits of an id
+    PRODUCER_SIZE = 20           # of them the producer's
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+    /* Eight hex digits of v as they are written: eight nibbles spread over eight bytes, all at once. */
+    static inline uint64_t lc_hex8(uint32_t v) {
+        uint64_t x = v;
+        x = (x | x << 16) & 0x0000FFFF0000FFFFULL;
+        x = (x | x << 8) & 0x00FF00FF00FF00FFULL;
+        x = (x | x << 4) & 0x0F0F0F0F0F0F0F0FULL;
+        return x + 0x3030303030303030ULL + ((x + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL) * 39;
+    }
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define lc_big32(v) (v)
+    #define lc_big64(v) (v)
+    #elif defined(_MSC_VER)
+    #include <stdlib.h>
+    #define lc_big32(v) _byteswap_ulong(v)
+    #define lc_big64(v) _byteswap_uint64(v)
+    #else
+    #define lc_big32(v) __builtin_bswap32(v)
+    #define lc_big64(v) __builtin_bswap64(v)
+    #endif
+    /* A sequence as the twelve digits of an id. */
+    typedef struct { uint32_t high; uint64_t low; } lc_digits;
+    static inline lc_digits lc_spell(uint64_t sequence) {
+        lc_digits d;
+        d.high = lc_big32((uint32_t)lc_hex8((uint32_t)(sequence >> 32)));
+        d.low = lc_big64(lc_hex8((uint32_t)sequence));
+        return d;
+    }
+    static inline void lc_put_digits(uint8_t *p, lc_digits d) {
+        memcpy(p, &d.high, 4);
+        memcpy(p + 4, &d.low, 8);
+    }
+    static inline void lc_put32(uint8_t *p, uint32_t v) {
+        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
+    }
+    static inline uint32_t lc_get32(const uint8_t *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline void lc_put64(uint8_t *p, uint64_t v) { v = lc_big64(v); memcpy(p, &v, 8); }
+    static inline uint64_t lc_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return lc_big64(v); }
+    /* Lower-case hex digits; 16 for all else. */
+    #define X8 16,16,16,16,16,16,16,16
+    static const uint8_t lc_unhex[256] = {
+        X8,X8,X8,X8,X8,X8, 0,1,2,3,4,5,6,7, 8,9,16,16,16,16,16,16,
+        X8,X8,X8,X8, 16,10,11,12,13,14,15,16, X8,X8,X8,
+        X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8};
+    #undef X8
+    """
+    ctypedef struct lc_digits:
+        pass
+    lc_digits lc_spell(uint64_t sequence) noexcept nogil
+    void lc_put_digits(uint8_t *p, lc_digits digits) noexcept nogil
+    void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
+    uint32_t lc_get32(const uint8_t *p) noexcept nogil
+    void lc_put64(uint8_t *p, uint64_t v) noexcept nogil
+    uint64_t lc_get64(const uint8_t *p) noexcept nogil
+    const uint8_t *lc_unhex
+
+
+# -- writers ---------------------------------------------------------------------------------------
+
+# One large unit's room is not held for ever.
+cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
+    if wire.size == 0 and wire.capacity > kept:
+        free(wire.data)
+        wire.data = NULL
+        wire.capacity = 0
+
+
+# The hash of the user's own id, where it is the only one that travels.
+cdef inline int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
+    if batch.id_hash == NULL:
+        batch.id_hash = <uint64_t *> calloc(batch.n, 2 * sizeof(uint64_t))
+        if batch.id_hash == NULL:
+            return STOP_MEMORY
+    batch.id_hash[2 * i] = xxh64_of(own.at, own.size, SEED)
+    batch.id_hash[2 * i + 1] = xxh64_of(own.at, own.size, SEED + 1)
+    return 0
+
+
+# Hashed a few at once: while one waits for its multiplications the others go on.
+cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t *at, const size_t *sizes,
+                             const uint32_t *index, uint32_t count) noexcept nogil:
+    cdef const uint8_t *p[HASH_LANES]
+    cdef uint64_t hashes[HASH_LANES]
+    cdef uint32_t i
+    for i in range(count):
+        p[i] = data + at[i]
+    xxh64_many(p, sizes, count, SEED, hashes)
+    for i in range(count):
+        batch.hash[index[i]] = hashes[i]
+
+
+# -- decoders --------------------------------------------------------------------------------------
+
+ctypedef struct lc_id:
+    uint64_t high
+    uint64_t low                 # 16 bits
+    int64_t sequence
+    int32_t producer             # index, or -1
+    bint good                    # 32 hex digits
+
+
+# The producers whose ids are looked for.
+ctypedef struct lc_names:
+    const uint8_t *producers
+    Py_ssize_t count
+    uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and what they mean
+    bint last_good
+    lc_id last_id
+
+
+cdef inline int64_t unhex(const uint8_t *p, int digits) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef uint8_t bad = 0
+    cdef int i
+    for i in range(digits):
+        bad |= lc_unhex[p[i]]
+        value = value << 4 | lc_unhex[p[i]]
+    return -1 if bad & 16 else <int64_t> value
+
+
+cdef inline int32_t find_producer(lc_names *d, const uint8_t *name) noexcept nogil:
+    cdef Py_ssize_t low = 0, high = d.count, middle
+    cdef int order
+    while low < high:
+        middle = (low + high) // 2
+        order = memcmp(d.producers + 10 * middle, name, 10)
+        if order == 0:
+            return <int32_t> middle
+        if order < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return -1
+
+
+# What 32 characters say as an id.
+cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
+    cdef uint8_t name[10]
+    cdef int64_t byte
+    cdef int i
+    if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
+        id_.good = False
+        id_.high = id_.low = 0
+        id_.sequence = 0
+        id_.producer = -1
+        for i in range(10):
+            byte = unhex(p + 2 * i, 2)
+            if byte < 0:
+                return
+            name[i] = <uint8_t> byte
+            if i < 8:
+                id_.high = id_.high << 8 | name[i]
+            else:
+                id_.low = id_.low << 8 | name[i]
+        id_.producer = find_producer(d, name)
+        memcpy(d.last, p, PRODUCER_SIZE)
+        d.last_id = id_[0]
+        d.last_good = True
+    else:
+        id_[0] = d.last_id
+    id_.sequence = unhex(p + PRODUCER_SIZE, 12)
+    id_.good = id_.sequence >= 0
+    if not id_.good:
+        id_.sequence = 0
+        id_.high = id_.low = 0
+        id_.producer = -1
+
+
+cdef inline bint is_ours(lc_names *d, lc_id *id_) noexcept nogil:
+    return id_.good and (id_.producer >= 0 or d.count == 0)
+
+
+# Columns of every decoder; a codec's own follow from C_OWN on.
+cdef enum:
+    C_STATUS = 0
+    C_PRODUCER
+    C_HIGH
+    C_LOW
+    C_SEQUENCE
+    C_HASH
+    C_UNIT
+    C_OFFSET
+    C_LENGTH
+    C_OWN
+    C_MOST = 20
+
+
+ctypedef struct lc_rows:
+    size_t n
+    size_t capacity
+    int columns
+    size_t item[C_MOST]          # bytes of one value
+    void *at[C_MOST]
+    # of rows with an id that is the user's own only: row, hash, hash
+    uint64_t *foreign
+    size_t foreigners
+    size_t foreign_capacity
+
+
+# `own`: the sizes of the codec's own columns.
+cdef inline void open_rows(lc_rows *r, const uint8_t *own, int columns) noexcept nogil:
+    cdef const uint8_t *common = <const uint8_t *> b"\x01\x04\x08\x02\x08\x08\x04\x08\x04"
+    cdef int i
+    memset(r, 0, sizeof(lc_rows))
+    r.columns = C_OWN + columns
+    for i in range(r.columns):
+        r.item[i] = common[i] if i < C_OWN else own[i - C_OWN]
+
+
+cdef inline int grow_rows(lc_rows *r) noexcept nogil:
+    cdef size_t capacity = r.capacity * 2 if r.capacity else 1024
+    cdef void *p
+    cdef int i
+    for i in range(r.columns):
+        p = realloc(r.at[i], capacity * r.item[i])
+        if p == NULL:
+            return -1
+        r.at[i] = p
+    r.capacity = capacity
+    return 0
+
+
+cdef inline void free_rows(lc_rows *r) noexcept nogil:
+    cdef int i
+    for i in range(r.columns):
+        free(r.at[i])
+        r.at[i] = NULL
+    free(r.foreign)
+    r.foreign = NULL
+    r.n = r.capacity = r.foreigners = r.foreign_capacity = 0
+
+
+# The columns that every decoder has; the caller fills its own of row r.n - 1. 0, or -1: no memory.
+cdef inline int add_common(lc_rows *r, uint8_t status, const lc_id *id_, uint64_t hash, int32_t unit,
+                           int64_t offset, size_t length) noexcept nogil:
+    cdef size_t i = r.n
+    if i == r.capacity and grow_rows(r) < 0:
+        return -1
+    (<uint8_t *> r.at[C_STATUS])[i] = status
+    (<int32_t *> r.at[C_PRODUCER])[i] = id_.producer
+    (<uint64_t *> r.at[C_HIGH])[i] = id_.high
+    (<uint16_t *> r.at[C_LOW])[i] = <uint16_t> id_.low
+    (<int64_t *> r.at[C_SEQUENCE])[i] = id_.sequence
+    (<uint64_t *> r.at[C_HASH])[i] = hash
+    (<int32_t *> r.at[C_UNIT])[i] = unit
+    (<int64_t *> r.at[C_OFFSET])[i] = offset
+    (<int32_t *> r.at[C_LENGTH])[i] = <int32_t> length if length <= 0x7FFFFFFF else 0x7FFFFFFF
+    r.n = i + 1
+    return 0
+
+
+# The user's own id, of the row that is added next.
+cdef inline int keep_foreign(lc_rows *r, lc_span *own) noexcept nogil:
+    cdef size_t capacity
+    cdef uint64_t *p
+    if r.foreigners == r.foreign_capacity:
+        capacity = r.foreign_capacity * 2 if r.foreign_capacity else 64
+        p = <uint64_t *> realloc(r.foreign, capacity * 3 * sizeof(uint64_t))
+        if p == NULL:
+            return -1
+        r.foreign = p
+        r.foreign_capacity = capacity
+    p = r.foreign + 3 * r.foreigners
+    p[0] = r.n
+    p[1] = xxh64_of(own.at, own.size, SEED)
+    p[2] = xxh64_of(own.at, own.size, SEED + 1)
+    r.foreigners += 1
+    return 0
+
+
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
