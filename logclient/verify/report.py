@@ -103,6 +103,7 @@ a { color: inherit; text-underline-offset: 2px; }
 .wide { overflow-x: auto; background:
   linear-gradient(to left, var(--page) 35%, transparent) 100% 0 / 3rem 100% no-repeat local,
   linear-gradient(to left, var(--shade), transparent) 100% 0 / .7rem 100% no-repeat scroll; }
+.wide table { margin: 0; } .wide { margin: .25rem 0 .5rem; }
 .wide:focus-visible, summary:focus-visible, button:focus-visible, a:focus-visible {
   outline: 2px solid var(--duplicated); outline-offset: 2px; }
 table { border-collapse: collapse; margin: .25rem 0 .5rem; }
@@ -138,7 +139,8 @@ figcaption b { font-weight: 600; } .key { white-space: nowrap; color: var(--soft
 output { display: block; color: var(--soft); font-size: 13px; min-height: 1.5em; }
 svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
 .chart rect { shape-rendering: crispEdges; }
-.tick { font-size: 11px; fill: var(--soft); } .axis { stroke: var(--soft); } .level { stroke: var(--line); }
+.tick { font-size: 11px; fill: var(--soft); paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
+ .axis { stroke: var(--soft); } .level { stroke: var(--line); }
 .hit { fill: transparent; } .hit:hover { fill: var(--hover); }
 .line { fill: none; stroke-width: 1.5; } .l-max { stroke: var(--dropped); stroke-dasharray: 2 2; }
 .l-p99 { stroke: var(--missing); } .l-p50 { stroke: var(--duplicated); stroke-width: 2; }
@@ -343,6 +345,14 @@ def _head(verdict: Verdict) -> Html:
         else:
             word, _, limit = word.partition(", more than ")
             told.append(el("li", f"{number} {word}; the limit was {limit}."))
+    if verdict.exit_code == ExitCode.UNREACHABLE:
+        # Why, before anything else: it is the evidence that wants mending.
+        told = [el("li", problem) for problem in verdict.problems[:3]]
+        open_ = sum(not x.closed for x in verdict.producers if x.producer)
+        if open_:
+            told.append(
+                el("li", f"{_many(open_, 'ledger')} without an end: the producer was killed, or runs.")
+            )
     return el(
         "header",
         icon,
@@ -478,7 +488,7 @@ def _over_time(verdict: Verdict) -> Html | None:
     words = [word for word in charts.FAULTS if any(getattr(timeline, word))]
     for title, mine in (
         ("Breaks the promise", [word for word in words if word in breaking]),
-        ("Does not break it", [word for word in words if word not in breaking]),
+        ("Neither ok nor broken", [word for word in words if word not in breaking]),
     ):
         if mine:
             keys = [el("span", _dot(word), word, class_="key") for word in mine]
@@ -514,7 +524,7 @@ def _by_sequence(verdict: Verdict) -> Html | None:
             cells = (el("td", f"{n:,}", class_="n") for n in numbers)
             rows.append(el("tr", el("td", el("code", gap.producer)), *cells))
         head = el("tr", el("th", "producer"), *(el("th", x, class_="n") for x in ("from", "to", "events")))
-        name = f"{_many(verdict.gaps, 'gap')} of events that never arrived"
+        name = f"{_many(verdict.gaps, 'gap')} of events that were not seen"
         longest = join(
             el("h3", f"{name}; the longest" if verdict.gaps > 1 else name),
             _wide(el("table", el("thead", head), el("tbody", *rows)), "Longest gaps"),
