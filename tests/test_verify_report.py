@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import logclient
 from logclient.errors import ExitCode
 from tests import shared
 from tests import verify_files as files
@@ -296,6 +297,42 @@ def test_secrets_of_options_are_nowhere(
     assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in said.out
     kept = [path.read_bytes() for path in scene.out.rglob("*") if path.is_file()]
     assert len(kept) >= 3
+    assert not [data for data in (*kept, said.out.encode(), said.err.encode()) if SECRET.encode() in data]
+
+
+def test_a_password_that_a_client_was_given_is_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From an option to the report: ledger, capture, verdict, what is printed."""
+    rig = pytest.importorskip("tests.tls_rig")
+    form = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    ours = rig.Authority(tmp_path / "keys")
+    cert = Path(ours.issue("me", "me@example.org"))
+    sealed = form.load_pem_private_key(cert.read_bytes(), None).private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(SECRET.encode())
+    )
+    cert.with_name("me.key").write_bytes(sealed)
+    monkeypatch.setenv("TLS_PASSWORD", SECRET)
+    run = tmp_path / "run"
+    with rig.Collector(
+        capture=str(run / "capture"), tls=rig.context("1.3", ours.issue("server"), ca=ours.ca)
+    ) as collector:
+        options = f"ca={ours.ca}&cert={cert}&key={cert.with_name('me.key')}&tls_password=env:TLS_PASSWORD"
+        with logclient.connect(f"{collector.url}?{options}", ledger=run / "ledger") as client:
+            for evil in EVIL[:-1]:
+                client.send({"message": evil})
+            assert client.flush(20) == 0
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    given = argparse.Namespace(ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"))
+    assert job.main(given) == ExitCode.OK
+    given.json = True
+    assert job.main(given) == ExitCode.OK
+    said = capsys.readouterr()
+    assert "tls_password=***" in said.out
+    assert "tls_password=***" in Page((run / "out" / "report.html").read_text()).text
+    kept = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    assert len(kept) >= 4  # ledger, capture, verdict, report
     assert not [data for data in (*kept, said.out.encode(), said.err.encode()) if SECRET.encode() in data]
 
 

@@ -162,7 +162,7 @@ def faults_over_time(timeline: Timeline, words: Sequence[str]) -> Html:
         foot = float(_HIGH)
         for word in words:
             if rows[word][i]:
-                height = max(room * rows[word][i] / top, 1.5)
+                height = max(room * rows[word][i] / top, 3)
                 foot -= height
                 bars.append(_bar(i / n, 1 / n, max(foot, 0), height, word))
         told.append(", ".join(f"{rows[word][i]:,} {word}" for word in words if rows[word][i]))

@@ -171,7 +171,7 @@ footer { margin-top: 3rem; padding-top: .75rem; border-top: 1px solid var(--line
   body { padding: .75rem .9rem 3rem; font-size: 15px; } h1 { font-size: 1.2rem; }
   .verdict { padding: .9rem; gap: .7rem; } .verdict svg { width: 30px; height: 30px; }
   .facts { grid-template-columns: 1fr; gap: .5rem; }
-  .map { grid-template-columns: 7.2rem 1fr; column-gap: .4rem; }
+  .map { grid-template-columns: 8.6rem 1fr; column-gap: .4rem; }
   .producers th:first-child, .producers td:first-child { min-width: 6.2rem; max-width: 6.2rem;
     white-space: normal; }
   .totals thead { display: none; } .totals tbody { display: block; }
@@ -182,7 +182,6 @@ footer { margin-top: 3rem; padding-top: .75rem; border-top: 1px solid var(--line
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 11px; } .wide, pre { overflow: visible; max-height: none; }
-  details::details-content { content-visibility: visible; display: block; block-size: auto; }
   h2, h3, figcaption { break-after: avoid; } figure, .verdict, tr, .map { break-inside: avoid; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } output { display: none; }
   .producers th, .producers td { padding: .2rem; font-size: 8px; } th button::after { content: ""; }
@@ -389,8 +388,9 @@ def _facts(verdict: Verdict) -> Html:
         first, last = times.start_us, times.start_us + len(times.events) * times.width_us
         # The last step may reach far beyond the last event.
         last = max(capture.get("last_us") or 0, min(last, capture.get("last_us") or last))
-        until = clock(last, 1_000_000, clock(first)[:10] != clock(last)[:10])
-        rows.append(("When", f"{clock(first, 1_000_000)} to {until}, {duration(max(last - first, 0))}"))
+        fine = 1_000_000 if last - first >= 10_000_000 else 1_000
+        until = clock(last, fine, clock(first)[:10] != clock(last)[:10])
+        rows.append(("When", f"{clock(first, fine)} to {until}, {duration(max(last - first, 0))}"))
     if verdict.latency:
         latency = verdict.latency
         rows.append(("Latency, send to collector", _quantiles(latency)))
@@ -693,9 +693,8 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
     if "created_us" in row:
         about.append(("made", clock(row["created_us"])))
     if "fate" in row:
-        about.append(
-            ("the ledger says", row["fate"] if "created_us" in row else f"{row['fate']}, never sent")
-        )
+        known = "created_us" in row or row["fate"] == "dropped"
+        about.append(("the ledger says", row["fate"] if known else "never sent"))
     took = row["received_us"] - row["created_us"] if "created_us" in row else -1
     copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
     about += [
@@ -722,6 +721,9 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
             "div",
             el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="told"),
             el("ol", *path, class_="path small soft") if path else None,
+            el("p", "Its bytes, counted with the compressed frame opened:", class_="small soft")
+            if len(path) > 2
+            else None,
             _bytes(row),
             el("pre", escaped(body), cut, class_="body"),
         ),
