@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from logclient.collectors.faults import ENDS, LIES, NAMES, Faults, Witness
 from logclient.errors import ConfigError, LedgerError
 
+HERE = tuple(name for name in ENDS if name in NAMES["lumberjack"])
+
 
 def struck(spec: str, connections: list[int]) -> list[list[str]]:
     """The names of the faults that strike each unit, for units of these connections in this order."""
@@ -31,11 +33,20 @@ class TestGrammar:
         assert (delay.name, delay.p, delay.value) == ("delay-ack", 0.1, 0.2)
         assert (discard.name, discard.every) == ("discard", 7)
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_every_fault_may_be_asked_for(self, name):
+    @pytest.mark.parametrize(("protocol", "name"), [(p, name) for p in NAMES for name in NAMES[p]])
+    def test_every_fault_may_be_asked_for(self, protocol, name):
         value = ":1s" if name == "delay-ack" else ""
-        (fault,) = Faults(f"{name}=every:5{value}:max:2:from:3:per-connection").faults
+        (fault,) = Faults(f"{name}=every:5{value}:max:2:from:3:per-connection", protocol).faults
         assert (fault.every, fault.limit, fault.first, fault.per_connection) == (5, 2, 3, True)
+
+    def test_what_only_another_protocol_has(self):
+        for protocol, name in (
+            ("lumberjack", "no-reply"),
+            ("logjam", "keepalive"),
+            ("logjam", "partial-ack"),
+        ):
+            with pytest.raises(ConfigError, match=f"'{name}' is no fault"):
+                Faults(f"{name}=every:1", protocol)
 
     def test_values(self):
         spec = "delay-ack=1.5s:every:2, keepalive=every:2:3,partial-ack=every:3:7,"
@@ -149,11 +160,11 @@ class TestWhen:
 
 class TestTogether:
     def test_one_lie_and_no_end(self):
-        spec = ",".join(f"{name}=every:1" for name in LIES + ENDS) + ",keepalive=every:1"
+        spec = ",".join(f"{name}=every:1" for name in LIES + HERE) + ",keepalive=every:1"
         assert struck(spec, [1]) == [["discard", "keepalive"]]
 
     def test_one_end(self):
-        assert struck(",".join(f"{name}=every:1" for name in ENDS), [1]) == [["cut-before-write"]]
+        assert struck(",".join(f"{name}=every:1" for name in HERE), [1]) == [["cut-before-write"]]
 
     def test_what_was_put_aside_does_not_count_in_max(self):
         spec = "discard=every:2:max:1,cut-before-ack=every:2:max:1"

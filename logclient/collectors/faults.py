@@ -20,6 +20,7 @@ Every item but ``seed`` is a fault and its terms, parted by colons:
 ``cut-after-ack``      captured and acknowledged, then cut
 ``stall``              captured, and this connection never gets an ack again; ``:alive`` goes on
                        sending keep-alives
+``no-reply``           captured, and never answered; what comes after it is
 ``partial-cut[:k]``    ack k events of the window (default half of them), then cut
 ``partial-ack[:k]``    ack k events, then all
 ``delay-ack:TIME``     the ack waits (``200ms``, ``1.5s``)
@@ -32,6 +33,9 @@ Every item but ``seed`` is a fault and its terms, parted by colons:
                        the same id
 ``add``                an event that was never sent is added to what is captured
 =====================  =========================================================================
+
+A unit is a window, or with Logjam a message; there is no ``no-reply`` with Lumberjack, and no
+``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam.
 
 The same seed and input give the same faults: each fault has a random stream of its own, drawn from
 once per unit. A unit suffers at most one of the last five (the first of them in this order:
@@ -53,11 +57,17 @@ __all__ = ["Act", "Fault", "Faults", "Plan", "Witness"]
 
 #: Faults on data, whose events are named in the witness file. At most one strikes a unit.
 LIES = ("discard", "swap", "duplicate", "corrupt", "add")
-#: Faults that end what can be said on a connection. At most one strikes a unit.
-ENDS = ("cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall")
+#: Faults on whether it is answered. At most one strikes a unit.
+ENDS = ("cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall", "no-reply")
 #: Faults on how the ack is given; they go together.
 MANNERS = ("partial-ack", "delay-ack", "keepalive")
-NAMES = LIES + ENDS + MANNERS
+#: What can be done to a unit of each protocol.
+NAMES = {
+    "lumberjack": tuple(name for name in LIES + ENDS + MANNERS if name != "no-reply"),
+    "logjam": tuple(
+        name for name in LIES + ENDS + MANNERS if name not in ("partial-cut", "partial-ack", "keepalive")
+    ),
+}
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
@@ -102,19 +112,24 @@ HONEST = Plan()
 class Faults:
     """The faults of one collector; one unit after the other is asked about with ``plan``.
 
+    Args:
+        spec: see above.
+        protocol: of the units.
+
     Raises:
-        ConfigError: unknown fault or term, or a number that breaks its rule.
+        ConfigError: a fault that the protocol has not, a term, or a number that breaks its rule.
     """
 
-    def __init__(self, spec: str = "") -> None:
+    def __init__(self, spec: str = "", protocol: str = "lumberjack") -> None:
+        names = NAMES[protocol]
         self.seed = 0
         self.faults: list[Fault] = []
         for item in filter(None, (item.strip() for item in spec.split(","))):
             name, equals, terms = item.partition("=")
             if name == "seed":
                 self.seed = _whole("seed", terms, 0)
-            elif name not in NAMES:
-                raise ConfigError(f"faults: {name!r} is no fault: {', '.join(NAMES)}, or seed")
+            elif name not in names:
+                raise ConfigError(f"faults: {name!r} is no fault: {', '.join(names)}, or seed")
             elif any(fault.name == name for fault in self.faults):
                 raise ConfigError(f"faults: {name} is given twice")
             elif not equals or not terms:
