@@ -73,7 +73,9 @@ ctypedef struct lc_batch:
     void **chunks            # the hand-off's
 
 
-# A reused output buffer. encode appends; the pump resets size when all is sent.
+# A reused output buffer. encode appends; the pump resets size when all is sent. For ZeroMQ it holds
+# whole messages, each frame behind a u32 in little-endian order: its length, and the top bit when
+# another frame of the same message follows. What `receive` gets is of the same form.
 ctypedef struct lc_wire:
     uint8_t *data
     size_t size

@@ -42,6 +42,10 @@ class Wire(NamedTuple):
 
     ``ends`` are offsets into the joined buffers where one unit stops and the next starts;
     a stream has none. ``segment`` is the size of equal datagrams, 0 when they differ.
+
+    Messages of frames (ZeroMQ) are whole messages in one stream of bytes, each frame behind its head: its
+    length as u32 little-endian, with the top bit set when another frame of the same message follows. What
+    such a core receives has the same form.
     """
 
     buffers: Sequence[memoryview | bytes]

@@ -23,6 +23,7 @@ from logclient.protocols.core import (
     Retry,
     Wire,
 )
+from tests.cores.messages import frames_of, join
 
 INFLIGHT, HANDED, FAILED = 1, 3, 4
 NOT_JSON = REASONS.index("not_json")
@@ -229,6 +230,20 @@ class Fifo(Base):
         seq = self._waiting.popleft()
         self._give(kind, [(seq, seq)])
         return 1
+
+
+class Frames(Fifo):
+    """The same over ZeroMQ: messages of the frames "E" and payload, replies of one byte."""
+
+    def encode(self, batch: Batch, events: int, now: float) -> int:
+        found = self.carried(batch, events, now)
+        self._waiting.extend(event.seq for event, _ in found)
+        self._out += [Wire([join([[b"E", payload]])]) for _, payload in found]
+        return len(found)
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        for frames in frames_of(data):
+            super().receive_data(b"".join(frames), now)
 
 
 class ById(Base):

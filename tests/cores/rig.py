@@ -38,6 +38,7 @@ PLAIN: dict[str, Any] = {
     "fifo": plain.Fifo,
     "by_id": plain.ById,
     "none": plain.NoAcks,
+    "frames": plain.Frames,
 }
 
 

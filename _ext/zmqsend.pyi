@@ -1,0 +1,10 @@
+"""The sender for ZeroMQ: whole batches of messages through the libzmq that pyzmq has loaded."""
+
+from typing import Any
+
+from logclient._ext.flight import Flight
+from logclient._ext.pump import CompiledPump
+
+class ZmqPump(CompiledPump):
+    @classmethod
+    def find(cls, flight: Flight, core: Any, library: str, **limits: Any) -> ZmqPump | None: ...

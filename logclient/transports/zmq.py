@@ -1,0 +1,300 @@
+"""ZeroMQ: one socket, one TCP connection, one endpoint.
+
+ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``): a reply says nothing of the request that it
+answers, so after a connection was lost no later reply may be matched with what was sent before. A
+monitor tells when it is lost; the engine then makes a new socket.
+
+Bytes are messages in the form of ``protocols.core.Wire``: frames, each behind its head.
+
+What ZeroMQ may still drop without telling, for protocols without acknowledgements: messages that it has
+taken (up to ``hwm``) and not yet written when the connection breaks, and when the process ends those
+that ``linger`` was too short for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from logclient.errors import CredentialError, MissingExtra
+from logclient.transports.tcp import _sleep
+
+try:
+    import zmq
+    from zmq.utils.monitor import parse_monitor_message
+except ImportError as error:
+    raise MissingExtra("zmq", "logjam") from error
+
+__all__ = ["Zmq", "ZmqLink", "frames_of", "join"]
+
+Endpoint = tuple[str, int]
+
+MORE = 0x80000000
+"""In a frame's head: another frame of the same message follows."""
+
+RECEIVE = 65536
+"""Bytes handed over at once, and the longest message that is taken from a peer."""
+
+_EVENTS = (
+    zmq.Event.CONNECTED
+    | zmq.Event.CLOSED
+    | zmq.Event.DISCONNECTED
+    | zmq.Event.HANDSHAKE_SUCCEEDED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+_OVER = {zmq.Event.CLOSED, zmq.Event.DISCONNECTED}
+
+
+def join(messages: Sequence[Sequence[bytes]]) -> bytes:
+    """Messages of frames, each frame behind its head: u32 little-endian length, top bit when more follow."""
+    parts = []
+    for frames in messages:
+        last = len(frames) - 1
+        for place, frame in enumerate(frames):
+            parts += [(len(frame) | (MORE if place < last else 0)).to_bytes(4, "little"), frame]
+    return b"".join(parts)
+
+
+def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
+    """The messages in `data`, whole ones only."""
+    view = memoryview(data)
+    at = 0
+    frames: list[memoryview] = []
+    while at < len(view):
+        head = int.from_bytes(view[at : at + 4], "little")
+        size = head & ~MORE
+        frames.append(view[at + 4 : at + 4 + size])
+        at += 4 + size
+        if not head & MORE:
+            yield frames
+            frames = []
+
+
+class ZmqLink:
+    """One connected socket, with its context, monitor and I/O thread."""
+
+    bite = 0
+    tls = ""
+
+    def __init__(self, context: zmq.Context[Any], sock: zmq.Socket[bytes], monitor: Any, peer: str) -> None:
+        self.peer = peer
+        self.monitor = monitor
+        self.socket = sock
+        self.linger = 0
+        """Milliseconds that ``close`` waits for what is not written yet."""
+        self._context = context
+        self._unsent: list[list[memoryview]] = []
+        self._pid = os.getpid()
+
+    def facts(self) -> dict[str, Any]:
+        """What protects it."""
+        return {"mechanism": self.tls} if self.tls else {}
+
+    def fileno(self) -> int:
+        return int(self.socket.FD)
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """Give these messages to ZeroMQ; whether it took all of them, and all before."""
+        for buffer in buffers:
+            self._unsent.extend(frames_of(bytes(buffer)))
+        return self.flush()
+
+    def flush(self) -> bool:
+        done = 0
+        try:
+            for frames in self._unsent:
+                self.socket.send_multipart(frames, zmq.DONTWAIT)
+                done += 1
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            raise _fault(error) from None
+        finally:
+            del self._unsent[:done]
+        return True
+
+    def receive(self) -> bytes | None:
+        found: list[list[bytes]] = []
+        size = 0
+        while size < RECEIVE // 2:
+            try:
+                found.append(self.socket.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                break
+            except zmq.ZMQError as error:
+                raise _fault(error) from None
+            size += sum(4 + len(frame) for frame in found[-1])
+        if found:
+            return join(found)
+        return b"" if self._is_over() else None
+
+    def _is_over(self) -> bool:
+        while self.monitor.EVENTS & zmq.POLLIN:
+            if parse_monitor_message(self.monitor.recv_multipart())["event"] in _OVER:
+                return True
+        return False
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        """See ``Link.wait``. ZeroMQ's descriptors tell changes only, so its state is asked first."""
+        wanted = zmq.POLLIN | (zmq.POLLOUT if writable else 0)
+        if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN:
+            return
+        reading = [self.fileno(), int(self.monitor.FD)] + ([wake] if wake >= 0 else [])
+        if wake < 0:
+            seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
+        _sleep(reading, [], seconds)
+
+    def close(self) -> None:
+        """End it; waits `linger` at most for what ZeroMQ has taken and not written."""
+        if self._pid != os.getpid() or self.socket.closed:
+            return
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(self.linger)
+        self._context.term()
+
+    def abandon(self) -> None:
+        """In a forked child: the I/O thread is not there, and nothing may be touched."""
+
+
+class Zmq:
+    """Connects, one endpoint at a time.
+
+    Args:
+        connect_timeout: seconds, the handshake included.
+        kind: ``DEALER`` or ``PUSH``.
+        hwm: messages that ZeroMQ takes and holds, at most.
+        linger: seconds that the end of a link waits for what is not written; 0 where what has no reply
+            is sent again.
+        heartbeat: seconds between two of ZeroMQ's own pings; 0: none.
+        curve: (the server's public key, our public key, our secret key), as Z85 texts.
+    """
+
+    def __init__(
+        self,
+        connect_timeout: float,
+        *,
+        kind: str = "DEALER",
+        hwm: int = 1000,
+        linger: float = 0.0,
+        heartbeat: float = 0.0,
+        curve: tuple[str, str, str] | None = None,
+    ) -> None:
+        self.connect_timeout = connect_timeout
+        self.kind = kind
+        self.hwm = hwm
+        self.linger = linger
+        self.heartbeat = heartbeat
+        self.curve = curve
+
+    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> ZmqLink:
+        """A link whose handshake is done.
+
+        Raises:
+            OSError: nobody answers in time, or it is no ZeroMQ socket of the right kind.
+            CredentialError: the CURVE keys are not accepted.
+        """
+        host, port = endpoint
+        name = f"[{host}]" if ":" in host else host
+        # A context each: a forked child has none of its parent's threads, and the end of one link's
+        # linger is not that of another.
+        context: zmq.Context[Any] = zmq.Context(1)
+        sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
+        monitor: Any = None
+        link = None
+        try:
+            self._prepare(sock)
+            monitor = sock.get_monitor_socket(_EVENTS)
+            try:
+                sock.connect(f"tcp://{name}:{port}")
+            except zmq.ZMQError as error:
+                raise OSError(error.errno, f"{host} is no host name ({_fault(error).strerror})") from None
+            self._shake(monitor, stopped)
+            link = ZmqLink(context, sock, monitor, f"{host}:{port}")
+            link.linger = int(self.linger * 1000)
+            link.tls = "CURVE" if self.curve else ""
+            return link
+        finally:
+            if link is None:
+                if monitor is not None:
+                    sock.disable_monitor()
+                    monitor.close(0)
+                sock.close(0)
+                context.term()
+
+    def _prepare(self, sock: zmq.Socket[bytes]) -> None:
+        milliseconds = max(1, int(self.connect_timeout * 1000))
+        sock.RECONNECT_IVL = -1
+        sock.IMMEDIATE = 1
+        sock.CONNECT_TIMEOUT = milliseconds
+        sock.HANDSHAKE_IVL = milliseconds
+        sock.SNDHWM = self.hwm
+        sock.RCVHWM = 0  # replies are few: as many as there are requests on the wire
+        sock.MAXMSGSIZE = RECEIVE // 2 - 4
+        sock.LINGER = 0
+        sock.IPV6 = 1
+        if self.heartbeat:
+            interval = max(1, int(self.heartbeat * 1000))
+            sock.HEARTBEAT_IVL = interval
+            sock.HEARTBEAT_TIMEOUT = 2 * interval
+            sock.HEARTBEAT_TTL = 2 * interval
+        if self.curve:
+            server, public, secret = (key.encode("ascii") for key in self.curve)
+            sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
+
+    def _shake(self, monitor: Any, stopped: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self.connect_timeout
+        connected = failed = False
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                words = "handshake" if connected else "connection attempt"
+                raise TimeoutError(f"no answer to the {words} in time")
+            if not monitor.poll(min(left, 0.05) * 1000):
+                if stopped():
+                    raise InterruptedError("stopped while connecting")
+                continue
+            event = parse_monitor_message(monitor.recv_multipart())["event"]
+            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+                return
+            if event == zmq.Event.CONNECTED:
+                connected = True
+            elif event == zmq.Event.HANDSHAKE_FAILED_AUTH:
+                raise CredentialError("the server does not accept our CURVE key: see curve_public there")
+            elif event in _OVER:
+                if not connected:
+                    raise ConnectionRefusedError("connection refused")
+                if not failed:
+                    raise ConnectionError(f"what answers is no ZeroMQ socket for a {self.kind}")
+                if self.curve:
+                    raise CredentialError(
+                        "the handshake failed: is curve_server the server's key, and CURVE on there?"
+                    )
+                raise ConnectionError("the handshake failed: no ZeroMQ socket, or one that wants CURVE keys")
+            else:
+                failed = True
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+        """The compiled pump for this transport, or None where there is none."""
+        if core.hot is None:
+            return None
+        try:
+            from logclient._ext.zmqsend import ZmqPump
+        except ImportError:
+            return None
+        return ZmqPump.find(flight, core, _library(), **limits)
+
+
+def _fault(error: zmq.ZMQError) -> OSError:
+    return OSError(error.errno, str(error.strerror))
+
+
+def _library() -> str:
+    """The file through which pyzmq reaches its libzmq: ours must be the same copy."""
+    from zmq.backend import cython
+
+    return str(getattr(cython._zmq, "__file__", ""))

@@ -1,0 +1,324 @@
+"""The ZeroMQ transport by itself, and an engine over it, with both pumps."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient.errors import CredentialError
+from tests.cores import messages
+from tests.cores.rig import Rig, Setup
+from tests.cores.server import PATIENCE, Peer, silent
+
+zmq = pytest.importorskip("zmq")
+
+from logclient.transports.zmq import RECEIVE, Zmq, ZmqLink, frames_of, join  # noqa: E402
+from tests.cores.router import RouterServer, Wire  # noqa: E402
+
+SETUPS = [Setup("frames"), Setup("frames", True)]
+MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=6), max_size=8)
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def bound() -> Iterator[Callable[..., Any]]:
+    """Makes sockets of a kind, with options, bound to a free port."""
+    context = zmq.Context()
+    sockets = []
+
+    def make(kind: str, **options: Any) -> Any:
+        sock = context.socket(getattr(zmq, kind))
+        sockets.append(sock)
+        sock.RCVTIMEO = int(PATIENCE * 1000)
+        for name, value in options.items():
+            setattr(sock, name, value)
+        sock.bind("tcp://127.0.0.1:*")
+        return sock
+
+    yield make
+    for sock in sockets:
+        sock.close(0)
+    context.term()
+
+
+@pytest.fixture
+def router(bound: Callable[..., Any]) -> Any:
+    return bound("ROUTER", RCVHWM=10)
+
+
+def port_of(bound: Any) -> int:
+    return int(bound.LAST_ENDPOINT.rpartition(b":")[2])
+
+
+# -- the form of messages -----------------------------------------------------------------------------
+
+
+@given(MESSAGES)
+def test_messages_there_and_back(sent: list[list[bytes]]) -> None:
+    data = join(sent)
+    assert data == messages.join(sent)
+    assert [[bytes(frame) for frame in frames] for frames in frames_of(data)] == sent
+
+
+# -- the link -----------------------------------------------------------------------------------------
+
+
+def received(link: ZmqLink) -> bytes:
+    """What comes next: an empty answer is the end of the connection."""
+    for _ in range(1000):
+        data = link.receive()
+        if data is not None:
+            return data
+        link.wait(-1, PATIENCE, False)
+    raise AssertionError("nothing")
+
+
+def test_messages_both_ways(router: Any) -> None:
+    link = Zmq(5.0).connect(("127.0.0.1", port_of(router)), never)
+    assert (link.peer, link.tls, link.facts()) == (f"127.0.0.1:{port_of(router)}", "", {})
+    assert link.receive() is None
+    assert link.send([join([[b"", b"a", b"b"], [b"c"]]), memoryview(join([[b"d" * 100_000]]))])
+    who, *frames = router.recv_multipart()
+    assert frames == [b"", b"a", b"b"]
+    assert [router.recv_multipart()[1:] for _ in range(2)] == [[b"c"], [b"d" * 100_000]]
+    router.send_multipart([who, b"202", b""])
+    assert received(link) == join([[b"202", b""]])
+    link.close()
+    link.close()
+
+
+def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
+    link = Zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), never)
+    body = b"x" * 10_000
+    sent = 0
+    while link.send([join([[body, sent.to_bytes(4, "big")]])]):
+        sent += 1
+    for number in range(sent + 1):
+        _, _, got = router.recv_multipart()
+        assert got == number.to_bytes(4, "big")
+        while number < sent and not router.poll(0):
+            if link.flush():
+                break
+            link.wait(-1, PATIENCE, True)
+    link.close()
+
+
+def test_the_end_is_noticed(router: Any) -> None:
+    wire = Wire(("127.0.0.1", port_of(router)))
+    try:
+        link = Zmq(5.0).connect(("127.0.0.1", wire.port), never)
+        link.send([join([[b"a"]])])
+        who, _ = router.recv_multipart()
+        router.send_multipart([who, b"last"])
+        assert received(link) == join([[b"last"]])
+        wire.cut()
+        assert received(link) == b""
+        link.close()
+    finally:
+        wire.close()
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent", "web", "publisher"])
+def test_who_is_no_peer(kind: str, bound: Callable[..., Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            with listener.accept()[0] as peer:
+                peer.recv(100)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        if kind == "refused":
+            listener.close()
+        elif kind == "web":
+            threading.Thread(target=answer, daemon=True).start()
+        elif kind == "publisher":
+            port = port_of(bound("PUB"))
+        words = {
+            "refused": "connection refused",
+            "silent": r"no answer to the handshake in time|no ZeroMQ socket",
+            "web": "no ZeroMQ socket",
+            "publisher": "no ZeroMQ socket",
+        }
+        with pytest.raises(OSError, match=words[kind]):
+            Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), never)
+
+
+def test_an_attempt_can_be_stopped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(InterruptedError):
+        Zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), lambda: True)
+
+
+def test_no_name() -> None:
+    with pytest.raises(OSError, match=r"is no host name|connection"):
+        Zmq(5.0).connect(("no such host", 1), never)
+
+
+def test_curve(bound: Callable[..., Any]) -> None:
+    if not zmq.has("curve"):
+        pytest.skip("this libzmq has no CURVE")
+    server_public, server_secret = zmq.curve_keypair()
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    port = port_of(bound("ROUTER", curve_server=True, curve_secretkey=server_secret))
+    link = Zmq(5.0, curve=(server_public.decode(), public, secret)).connect(("127.0.0.1", port), never)
+    assert (link.tls, link.facts()) == ("CURVE", {"mechanism": "CURVE"})
+    link.close()
+    with pytest.raises(CredentialError, match="curve_server"):
+        Zmq(5.0, curve=(public, public, secret)).connect(("127.0.0.1", port), never)
+    with pytest.raises(ConnectionError, match="wants CURVE keys"):
+        Zmq(5.0).connect(("127.0.0.1", port), never)
+
+
+def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
+    puller = bound("PULL", RCVHWM=1)
+    push = Zmq(5.0, kind="PUSH", linger=PATIENCE, hwm=1000)
+    link = push.connect(("127.0.0.1", port_of(puller)), never)
+    count = 0
+    while count < 500 and link.send([join([[b"x" * 20_000]])]):
+        count += 1
+    closer = threading.Thread(target=link.close)
+    closer.start()
+    for _ in range(count):
+        assert puller.recv() == b"x" * 20_000
+    closer.join(PATIENCE)
+    assert not closer.is_alive()
+
+
+# -- the engine over it -------------------------------------------------------------------------------
+
+
+class Made(Zmq):
+    """With the pump that the test is about."""
+
+    def __init__(self, compiled: bool) -> None:
+        super().__init__(5.0)
+        self._compiled = compiled
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+        found = super().pump(flight, core, **limits)
+        assert (found is not None) is self._compiled
+        return found
+
+
+@pytest.fixture(params=SETUPS, ids=str)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def build(**options: Any) -> Rig:
+        setup = request.param
+        rig = Rig(setup, tmp_path / "run", server=RouterServer(), transport=Made(setup.compiled), **options)
+        made.append(rig)
+        return rig
+
+    yield build
+    for rig in made:
+        if not rig.finished:
+            rig.finish(0.5)
+
+
+def test_delivery(make: Callable[..., Rig]) -> None:
+    rig = make()
+    with rig.watched():
+        rig.many(5000)
+        stats = rig.settle()
+    assert (stats.acked, stats.resent, stats.connects) == (5000, 0, 1)
+    assert [got.seq for got in rig.server.events(5000)] == list(range(1, 5001))
+
+
+def test_cuts_lose_and_reorder_nothing(make: Callable[..., Rig]) -> None:
+    rig = make(overflow="block", max_events=500)
+    randomly = random.Random(7)
+
+    def script(peer: Peer) -> None:
+        if randomly.random() < 0.01:
+            peer.cut()  # with requests behind it that were received and not answered
+        else:
+            peer.ack()
+
+    rig.server.script = script
+    rig.many(1500)
+    stats = rig.settle()
+    assert stats.acked == 1500 and stats.disconnects > 5 and stats.resent > 0
+    first = list(dict.fromkeys(got.seq for peer in rig.server.peers for got in peer.got))
+    assert first == list(range(1, 1501))
+
+
+def test_a_reply_to_nothing_ends_the_connection(make: Callable[..., Rig]) -> None:
+    rig = make()
+
+    def script(peer: Peer) -> None:
+        peer.say(b"k" * (len(peer.waiting) + 3 * (len(rig.server.peers) == 1)))
+        peer.waiting.clear()
+
+    rig.server.script = script
+    rig.put()
+    rig.settle()
+    rig.until(lambda s: s.disconnects == 1)
+    rig.many(10)
+    assert rig.settle().acked == 11
+
+
+def test_a_reply_that_is_too_long_ends_the_connection(make: Callable[..., Rig]) -> None:
+    rig = make()
+
+    def script(peer: Peer) -> None:
+        if len(rig.server.peers) == 1:
+            server = rig.server
+            assert isinstance(server, RouterServer)
+            server.send(next(who for who, p in server.by_id.items() if p is peer), b"k" * RECEIVE)
+        else:
+            peer.ack()
+
+    rig.server.script = script
+    rig.put()
+    stats = rig.settle()
+    assert (stats.acked, stats.disconnects) == (1, 1)
+
+
+def test_silence_ends_a_connection(make: Callable[..., Rig]) -> None:
+    rig = make(silence=0.05)
+    rig.server.script = silent
+    rig.put()
+    rig.until(lambda s: s.disconnects >= 2)
+    rig.server.script = lambda peer: peer.ack()
+    assert rig.settle().acked == 1
+
+
+def test_a_child_has_sockets_of_its_own(make: Callable[..., Rig]) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    rig = make()
+    rig.many(100)
+    rig.settle()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for _ in range(50):
+                rig.engine.put(b"child", 2, 0)
+            code = 0 if rig.engine.flush(PATIENCE) == 0 and rig.engine.stats().acked == 50 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    rig.many(100)
+    assert rig.settle().acked == 200
+    assert len({got.producer for peer in rig.server.peers for got in peer.got}) == 2
+    rig.server.peers = [p for p in rig.server.peers if p.got[0].body != b"child"]
+
+
+def test_no_compiled_pump_without_the_same_library() -> None:
+    from logclient._ext.zmqsend import ZmqPump
+
+    assert ZmqPump.find(None, None, "/no/such/library.so") is None  # type: ignore[arg-type]
