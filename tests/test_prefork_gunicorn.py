@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import math
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -59,47 +61,57 @@ def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
+@pytest.mark.parametrize("rounds", [1, pytest.param(15, marks=pytest.mark.long)])
 def test_workers_end_and_are_replaced(
-    preload: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rounds: int,
+    preload: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One worker by SIGTERM, one by -9, all by HUP, in the end the master: under load all the time."""
+    randomly = random.Random(3)
+    killed: dict[int, float] = {}
     with Site(tmp_path) as site, gunicorn(site, preload=preload) as run:
         with Load(run.port) as load:
-            wait_for(lambda: len(load.workers()) == 3, "three workers at work")
-            load.more(100)
-            master, first = run.server.pid, load.workers()
 
+            def three_at_work() -> set[int]:
+                since = len(load.answers)
+                wait_for(lambda: len(load.workers(since) - set(killed)) == 3, "three workers at work")
+                load.more(100)
+                return load.workers(since) - set(killed)
+
+            master, first = run.server.pid, three_at_work()
             # Nobody holds a ledger or a connection to the collector that another holds too.
             held = [open_files(pid, site.collector.port) for pid in (master, *first)]
             assert [len(files) for files in held] == [2 if preload else 0, 2, 2, 2]
             assert len(set().union(*held)) == sum(map(len, held))
 
-            terminated, killed, _ = sorted(first)
-            os.kill(terminated, signal.SIGTERM)
-            wait_for(lambda: gone(terminated), "the worker's end")
-            since = len(load.answers)
-            wait_for(lambda: load.workers(since) - first, "a new worker")
-            load.more(100)
+            for _ in range(rounds):
+                before = three_at_work()
+                terminated = randomly.choice(sorted(before))
+                os.kill(terminated, signal.SIGTERM)
+                wait_for(lambda pid=terminated: gone(pid), "the worker's end")
 
-            os.kill(killed, signal.SIGKILL)
-            moment = time.monotonic()
-            since = len(load.answers)
-            wait_for(lambda: len(load.workers(since) - {killed}) == 3, "three workers again")
-            load.more(100)
+                before = three_at_work()
+                victim = randomly.choice(sorted(before))
+                begun = next(a.at for a in load.answers if a.worker == victim)
+                wait_for(lambda at=begun: time.monotonic() > at + 3 * RECENT_S, "something old")
+                load.more(randomly.randrange(50))
+                os.kill(victim, signal.SIGKILL)
+                killed[victim] = time.monotonic()
 
-            before = load.workers(since) - {killed}
+            before = three_at_work()
             os.kill(master, signal.SIGHUP)
             wait_for(lambda: all(map(gone, before)), "the end of all workers")
-            since = len(load.answers)
-            wait_for(lambda: len(load.workers(since)) == 3, "three new workers")
-            load.more(100)
+            three_at_work()
         assert run.server.end(signal.SIGTERM) == 0
 
         messages = site.messages()
-        assert owed([a for a in load.answers if a.worker != killed], messages) == []
-        of_killed = [a for a in load.answers if a.worker == killed]
-        old = [a for a in of_killed if a.at < moment - RECENT_S]
-        assert len(old) > 10
+        assert owed([a for a in load.answers if a.worker not in killed], messages) == []
+        old = [a for a in load.answers if a.at < killed.get(a.worker, 0.0) - RECENT_S]
+        young = [a for a in load.answers if a.at >= killed.get(a.worker, math.inf) - RECENT_S]
+        assert {a.worker for a in old} == set(killed)
         assert owed(old, messages) == []
         # Each process that loads the application says so once: the master, or every worker there was.
         workers = load.workers()
@@ -107,14 +119,14 @@ def test_workers_end_and_are_replaced(
 
         verdict = site.verdict(monkeypatch)
         with capsys.disabled():
-            late = [moment - a.at for a in of_killed if owed([a], messages)]
+            incomplete = sum(1 for a in young if owed([a], messages))
             print(
                 f"\n{len(load.answers)} orders by {len(workers)} workers, {load.refused} not answered; "
-                f"the worker that was killed: {len(old)} older than {RECENT_S} s, "
-                f"{len(of_killed) - len(old)} younger, {len(late)} of them incomplete; {verdict.counts}"
+                f"by those killed {len(old)} older than {RECENT_S} s, all here, {len(young)} younger, "
+                f"{incomplete} of them incomplete; {verdict.counts}"
             )
         closed = {lines[0]["pid"]: lines[-1]["t"] == "close" for lines in site.ledgers().values()}
-        assert {pid for pid, end in closed.items() if not end} == {killed}
+        assert {pid for pid, end in closed.items() if not end} == set(killed)
         assert set(closed) == (workers | {master} if preload else workers)
         assert verdict.exit_code in (0, 3)
         for producer in verdict.producers:
