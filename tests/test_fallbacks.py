@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,75 @@ def run(like: str, names: list[str], where: Path) -> None:
     passed = re.search(r"(\d+) passed", done.stdout)
     print(f"as on {like}: {done.stdout.strip().splitlines()[-1]}")
     assert passed is not None and int(passed[1]) > 100
+
+
+TARGETS = [
+    "aarch64-macos", "x86_64-macos", "aarch64-windows-gnu", "x86_64-windows-gnu", "aarch64-linux-musl",
+    "x86_64-linux-musl",
+]  # fmt: skip
+
+WINDOWS_CONFIG = """
+#include <io.h>
+#include <stdio.h>
+#include <sys/types.h>
+#define MS_WINDOWS
+#define MS_WIN32
+#define MS_WIN64
+#define NT_THREADS
+#define HAVE_DECLSPEC_DLL
+#define Py_ENABLE_SHARED 1
+#define HAVE_LARGEFILE_SUPPORT
+#define HAVE_UINTPTR_T 1
+#define HAVE_INTPTR_T 1
+#define HAVE_SSIZE_T 1
+#define HAVE_STDINT_H 1
+#define HAVE_STDDEF_H 1
+#define HAVE_SYS_TYPES_H 1
+#define HAVE_SYS_STAT_H 1
+#define HAVE_WCHAR_H 1
+#define HAVE_COPYSIGN 1
+#define STDC_HEADERS 1
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_OFF_T 4
+#define SIZEOF_FPOS_T 8
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_FLOAT 4
+#define SIZEOF_WCHAR_T 2
+#define ALIGNOF_MAX_ALIGN_T 8
+#define WITH_DOC_STRINGS 1
+#define WITH_PYMALLOC 1
+"""
+"""Python's pyconfig.h for Windows, as far as extensions look at it."""
+
+
+@pytest.mark.long
+@pytest.mark.tree
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_c_compiles_elsewhere(target: str, tmp_path: Path) -> None:
+    zig = shutil.which("zig") or shutil.which("python-zig")
+    if zig is None:
+        pytest.skip("no zig, which has every system's C headers")
+    include = tmp_path / "include"
+    shutil.copytree(sysconfig.get_path("include"), include)
+    if "windows" in target:
+        (include / "pyconfig.h").write_text(WINDOWS_CONFIG)
+    sources = sorted((ROOT / "build" / "cython" / "_ext").glob("*.c"))
+    assert {s.stem for s in sources} >= {p.stem for p in (ROOT / "_ext").glob("*.pyx")}
+    for source in sources:
+        if not (ROOT / "_ext" / f"{source.stem}.pyx").exists():
+            continue
+        if "windows" in target and source.stem in wheels.NOT_ON_WINDOWS:
+            continue
+        command = [zig, "cc", "-target", target, "-c", "-O1", "-Wall", "-Wno-unused-function"]
+        command += ["-Wno-unreachable-code", f"-I{include}", f"-I{ROOT / '_ext'}", str(source)]
+        done = subprocess.run([*command, "-o", str(tmp_path / "o")], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="forced where it is not the only way")
