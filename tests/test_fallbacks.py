@@ -177,6 +177,7 @@ class TestBuilds:
         run(like, SHORT[like], tmp_path / "run")
 
     @pytest.mark.long
+    @pytest.mark.timeout(3600)
     @pytest.mark.parametrize("like", LONG)
     def test_all_that_would_run_there(self, like: str, tmp_path: Path) -> None:
         run(like, [*LONG[like], *SHORT[like]], tmp_path / "run")
