@@ -28,7 +28,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Last: beside an installed logclient, never before it.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tools import pythons
 
 HERE = pythons.ROOT
