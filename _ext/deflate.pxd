@@ -186,6 +186,7 @@ ctypedef struct lc_deflater:
 
 ctypedef struct lc_inflater:
     int by
+    bint whole                       # a stream without its end is INFLATE_BAD
     lc_libz libz
     lc_zstream *zstream
     void *python
@@ -421,7 +422,7 @@ cdef inline int libz_inflate(lc_inflater *d, const uint8_t *data, size_t size, l
         if done != Z_OK and done != Z_BUF_ERROR:
             return INFLATE_BAD
         if s.avail_out:
-            return 0                 # the input is used up, the stream unfinished: real readers take it
+            return INFLATE_BAD if d.whole else 0     # the input is used up, the stream unfinished
         room = out.size * 2 + 4096
 
 
@@ -431,13 +432,16 @@ cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size,
     cdef uint8_t *to
     cdef object zlib = <object> d.python
     try:
-        large = zlib.decompressobj().decompress(<bytes> data[:size], limit + 1)
+        inflater = zlib.decompressobj()
+        large = inflater.decompress(<bytes> data[:size], limit + 1)
     except zlib.error:
         return INFLATE_BAD
     except BaseException:
         return INFLATE_MEMORY
     if <size_t> len(large) > limit:
         return INFLATE_TOO_LARGE
+    if d.whole and not inflater.eof:
+        return INFLATE_BAD
     to = wire_reserve(out, len(large) + 1)       # it may be empty
     if to == NULL:
         return INFLATE_MEMORY
@@ -446,8 +450,8 @@ cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size,
     return 0
 
 
-# Append what a stream holds to out: at most limit bytes, else INFLATE_TOO_LARGE. A stream without
-# its end is taken as far as it goes, bytes behind the end are ignored: both real servers do so.
+# Append what a stream holds to out: at most limit bytes, else INFLATE_TOO_LARGE. Unless `whole`, a stream
+# without its end is taken as far as it goes; bytes behind the end are ignored: Lumberjack's servers do so.
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:
     if d.by == BY_LIBZ:

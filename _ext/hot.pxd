@@ -126,7 +126,19 @@ cdef extern from *:
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
+    #define LC_FRAME_MORE 0x80000000u
+    #define LC_FRAME_SIZE 0x7FFFFFFFu
+    static inline void lc_put_frame(uint8_t *p, uint32_t v) {
+        p[0] = (uint8_t)v; p[1] = (uint8_t)(v >> 8); p[2] = (uint8_t)(v >> 16); p[3] = (uint8_t)(v >> 24);
+    }
+    static inline uint32_t lc_get_frame(const uint8_t *p) {
+        return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
+    }
     """
+    const uint32_t FRAME_MORE "LC_FRAME_MORE"
+    const uint32_t FRAME_SIZE "LC_FRAME_SIZE"
+    void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
+    uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
 
 
 # Room for `more` bytes at the end of wire; NULL when memory is out. wire.size does not move.

@@ -645,6 +645,21 @@ cdef inline int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_obj
     return scan_object(to, to + n, o)
 
 
+# The braces of p[0:size] (room for one byte behind it), whatever is between them. 0, or -1: there are none.
+cdef inline int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogil:
+    cdef const uint8_t *close = p + size - 1
+    p[size] = 0
+    o.start = skip_space(p)
+    while close > o.start and (close[0] == c' ' or close[0] == c'\n' or close[0] == c'\r'
+                               or close[0] == c'\t'):
+        close -= 1
+    o.close = close
+    if close <= o.start or o.start[0] != c'{' or close[0] != c'}':
+        return -1
+    o.empty = skip_space(o.start + 1) == close
+    return 0
+
+
 # The user's own id, as the decoder looks for it: "@metadata"._id, "event.id", "event".id.
 cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     if o.metadata_id.at != NULL:

@@ -7,7 +7,7 @@ from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.views import Column, Events
+from logclient._ext.views import Column, Events, Writer
 
 MAX_WINDOW: Final[int]
 """10,000 events: what go-lumber's server accepts."""
@@ -161,7 +161,7 @@ def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
 # -- the writer ----------------------------------------------------------------------------------
 
 @final
-class Hot:
+class Hot(Writer):
     """The writer: windows out, acks in, all of it without the GIL behind `capsule`.
 
     Args:
@@ -194,9 +194,6 @@ class Hot:
         silence: float = 30.0,
     ) -> None: ...
     @property
-    def capsule(self) -> object:
-        """``lc_hot*``, named "logclient.hot"; keeps this object alive."""
-    @property
     def compressor(self) -> str:
         """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``python zlib 3`` (with the GIL)."""
     @property
@@ -211,16 +208,6 @@ class Hot:
     def connected(self, now: float) -> None: ...
     def connection_lost(self) -> int:
         """Forget what was in flight; the number of windows there were."""
-    def credit(self, now: float) -> tuple[int, int]: ...
-    def encode(self, batch: object, events: int, now: float) -> int:
-        """`batch` is an ``lc_batch`` capsule; see ``lc_hot.encode``. Negative: a ``Stop``."""
-    def buffers(self) -> list[memoryview]:
-        """What `encode` wrote since the last `sent`."""
-    def sent(self) -> None: ...
-    def receive(self, data: ReadableBuffer, now: float) -> int: ...
-    def deadline(self) -> float: ...
-    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """(first, last, fate, reason) of each range since the last call, signs of life, progress."""
 
 # -- the checking pass ---------------------------------------------------------------------------
 

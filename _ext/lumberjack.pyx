@@ -14,15 +14,6 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.pycapsule cimport (
-    PyCapsule_Destructor,
-    PyCapsule_GetContext,
-    PyCapsule_GetPointer,
-    PyCapsule_New,
-    PyCapsule_SetContext,
-    PyCapsule_SetDestructor,
-)
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
@@ -61,7 +52,6 @@ from logclient._ext.hot cimport (
     STOP_MEMORY,
     STOP_PROTOCOL,
     lc_batch,
-    lc_hot,
     lc_outcomes,
     lc_wire,
     outcome_add,
@@ -94,13 +84,13 @@ from logclient._ext.jsonscan cimport (
     SCAN_DIGITS,
     SCAN_PAD,
     copy_object,
+    find_braces,
     lc_object,
     lc_span,
     scan_object,
-    skip_space,
     user_id,
 )
-from logclient._ext.views cimport Events, Outbox, column, Column
+from logclient._ext.views cimport Column, Events, Writer, column
 
 MAX_WINDOW = WINDOW_LIMIT
 MAX_DEPTH = SCAN_DEPTH
@@ -291,7 +281,7 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
                                 size_t size) noexcept nogil:
     cdef uint8_t kind = batch.kind[i]
     cdef uint8_t *end = p + size
-    cdef uint8_t *start = p
+    cdef uint8_t *start
     cdef uint8_t *close
     cdef lc_object o
     cdef bint scanned = False, empty, first, second
@@ -301,24 +291,17 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
         scanned = True
-        start = <uint8_t *> o.start
-        close = <uint8_t *> o.close
-        empty = o.empty
         if o.has_metadata:
             kind |= K_ID1_TAKEN
         if o.dotted_id.at != NULL or o.event_id.at != NULL:
             kind |= K_ID2_TAKEN
     else:
         memcpy(p, batch.body[i], size)
-        end[0] = 0
-        start = <uint8_t *> skip_space(p)
-        close = end - 1
-        while close > start and (close[0] == c' ' or close[0] == c'\n' or close[0] == c'\r'
-                                 or close[0] == c'\t'):
-            close -= 1
-        if close <= start or start[0] != c'{' or close[0] != c'}':
+        if find_braces(p, size, &o) < 0:
             return 0
-        empty = skip_space(start + 1) == close
+    start = <uint8_t *> o.start
+    close = <uint8_t *> o.close
+    empty = o.empty
     if w.identity:
         first = kind & K_ID1_TAKEN == 0
         second = kind & K_ID2_TAKEN == 0
@@ -608,24 +591,15 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
     w.partial_size = 0
 
 
-cdef void release_hot(object capsule) noexcept:
-    Py_DECREF(<object> PyCapsule_GetContext(capsule))
-
-
 @cython.final
-cdef class Hot:
+cdef class Hot(Writer):
     """The writer; see the stub."""
 
     cdef lc_writer w
-    cdef lc_hot hot
-    cdef lc_outcomes out
-    cdef Outbox box
-    cdef list full
     cdef object zlib
 
     def __cinit__(self):
         memset(&self.w, 0, sizeof(lc_writer))
-        memset(&self.out, 0, sizeof(lc_outcomes))
 
     def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
                  int inflight=2, int compression=3, bint identity=True, bint check=True,
@@ -676,8 +650,6 @@ cdef class Hot:
         self.hot.encode = writer_encode
         self.hot.receive = writer_receive
         self.hot.deadline = writer_deadline
-        self.box = Outbox()
-        self.full = []
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -686,16 +658,7 @@ cdef class Hot:
                 free(self.w.windows[i].items)
             free(self.w.windows)
         free(self.w.raw.data)
-        free(self.out.items)
         deflater_close(&self.w.deflater)
-
-    @property
-    def capsule(self):
-        capsule = PyCapsule_New(&self.hot, b"logclient.hot", NULL)
-        Py_INCREF(self)
-        PyCapsule_SetContext(capsule, <void *> self)
-        PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_hot)
-        return capsule
 
     @property
     def compressor(self):
@@ -736,53 +699,6 @@ cdef class Hot:
         forget_windows(&self.w)
         self.sent()
         return windows
-
-    def credit(self, double now):
-        cdef uint32_t events
-        cdef uint64_t size
-        writer_credit(&self.w, now, &events, &size)
-        return events, size
-
-    def encode(self, batch, uint32_t events, double now):
-        cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
-        cdef int n
-        if self.box.views:
-            self.full.append(self.box)
-            self.box = Outbox()
-        with nogil:
-            n = writer_encode(&self.w, b, events, now, &self.box.wire, &self.out)
-        return n
-
-    def buffers(self):
-        boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
-        return [memoryview(box) for box in boxes]
-
-    def sent(self):
-        self.full.clear()
-        if self.box.views:
-            self.box = Outbox()
-        self.box.wire.size = 0
-
-    def receive(self, data, double now):
-        cdef Py_buffer view
-        cdef int stop
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        with nogil:
-            stop = writer_receive(&self.w, <const uint8_t *> view.buf, view.len, now, &self.out)
-        PyBuffer_Release(&view)
-        return stop
-
-    def deadline(self):
-        return writer_deadline(&self.w)
-
-    def outcomes(self):
-        cdef lc_outcomes *out = &self.out
-        cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
-                  for i in range(out.n)]
-        result = ranges, out.alive, out.progress
-        out.n = out.alive = out.progress = 0
-        return result
 
 
 # ---------------------------------------------------------------------------------------------------

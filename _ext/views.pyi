@@ -1,12 +1,31 @@
-"""Memory of the codecs that Python may look at."""
+"""The codecs as Python sees them: a core's compiled half, bytes to be moved, columns of what was decoded."""
 
 from typing import final
+
+from _typeshed import ReadableBuffer
 
 @final
 class Outbox:
     """Bytes to be moved; exports the buffer protocol (read-only)."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Writer:
+    """A core's compiled half, driven from Python through the functions that a pump calls (``hot.pxd``)."""
+
+    @property
+    def capsule(self) -> object:
+        """``lc_hot*``, named "logclient.hot"; keeps this object alive."""
+    def credit(self, now: float) -> tuple[int, int]: ...
+    def encode(self, batch: object, events: int, now: float) -> int:
+        """`batch` is an ``lc_batch`` capsule; see ``lc_hot.encode``. Negative: a ``Stop``."""
+    def buffers(self) -> list[memoryview]:
+        """What `encode` wrote since the last `sent`."""
+    def sent(self) -> None: ...
+    def receive(self, data: ReadableBuffer, now: float) -> int: ...
+    def deadline(self) -> float: ...
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """(first, last, fate, reason) of each range since the last call, signs of life, progress."""
 
 @final
 class Column:

@@ -1,11 +1,29 @@
-# Memory of the codecs that Python may look at: bytes to be moved, columns of what was decoded.
+# The codecs as Python sees them: a core's compiled half, bytes to be moved, columns of what was decoded.
 
 cimport cython
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
-from libc.stdint cimport uint64_t
+from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.pycapsule cimport (
+    PyCapsule_Destructor,
+    PyCapsule_GetContext,
+    PyCapsule_GetPointer,
+    PyCapsule_New,
+    PyCapsule_SetContext,
+    PyCapsule_SetDestructor,
+)
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from logclient._ext.hot cimport lc_batch
 from logclient._ext.ids cimport (
     C_HASH,
     C_HIGH,
@@ -54,6 +72,87 @@ cdef class Outbox:
 
     def __releasebuffer__(self, Py_buffer *view):
         self.views -= 1
+
+
+cdef void release_hot(object capsule) noexcept:
+    Py_DECREF(<object> PyCapsule_GetContext(capsule))
+
+
+cdef class Writer:
+    """A core's compiled half, driven from Python through the same functions; see the stub."""
+
+    def __cinit__(self):
+        memset(&self.hot, 0, sizeof(lc_hot))
+        memset(&self.out, 0, sizeof(lc_outcomes))
+        self.box = Outbox()
+        self.full = []
+
+    def __dealloc__(self):
+        free(self.out.items)
+
+    @property
+    def capsule(self):
+        capsule = PyCapsule_New(&self.hot, b"logclient.hot", NULL)
+        Py_INCREF(self)
+        PyCapsule_SetContext(capsule, <void *> self)
+        PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_hot)
+        return capsule
+
+    cdef int made(self) except -1:
+        if self.hot.self == NULL:
+            raise TypeError("not made")
+        return 0
+
+    def credit(self, double now):
+        cdef uint32_t events
+        cdef uint64_t size
+        self.made()
+        self.hot.credit(self.hot.self, now, &events, &size)
+        return events, size
+
+    def encode(self, batch, uint32_t events, double now):
+        cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
+        cdef int n
+        if self.box.views:
+            self.full.append(self.box)
+            self.box = Outbox()
+        self.made()
+        with nogil:
+            n = self.hot.encode(self.hot.self, b, events, now, &self.box.wire, &self.out)
+        return n
+
+    def buffers(self):
+        boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
+        return [memoryview(box) for box in boxes]
+
+    def sent(self):
+        self.full.clear()
+        if self.box.views:
+            self.box = Outbox()
+        self.box.wire.size = 0
+
+    def receive(self, data, double now):
+        cdef Py_buffer view
+        cdef int stop
+        self.made()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        with nogil:
+            stop = self.hot.receive(self.hot.self, <const uint8_t *> view.buf, view.len, now, &self.out)
+        PyBuffer_Release(&view)
+        return stop
+
+    def deadline(self):
+        self.made()
+        return self.hot.deadline(self.hot.self)
+
+    def outcomes(self):
+        cdef lc_outcomes *out = &self.out
+        cdef uint32_t i
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+                  for i in range(out.n)]
+        result = ranges, out.alive, out.progress
+        out.n = out.alive = out.progress = 0
+        return result
 
 
 @cython.final

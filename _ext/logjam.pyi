@@ -1,0 +1,225 @@
+"""Logjam's compiled half: the client (`Hot`), compressions, the decoder of captures.
+
+Messages are frames, each behind its head: a u32, little-endian, of its length, with the top bit set when
+another frame of the same message follows.
+"""
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from _typeshed import ReadableBuffer
+
+from logclient._ext.views import Column, Events, Writer
+
+MAX_BODY: Final[int]
+"""64 MiB: what the importer unpacks; beyond it one server loops for ever and another aborts."""
+
+# -- the client ----------------------------------------------------------------------------------
+
+@final
+class Hot(Writer):
+    """The client: messages out, replies in, all of it without the GIL behind `capsule`.
+
+    Where the compressor is one that must be called in Python, `encode` holds the GIL: it waits for it once
+    a call, not once a message.
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        app_env: the first frame of each message; 1 to 255 bytes.
+        topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` where
+            the topic begins with ``logs``, else into ``uuid``.
+        request: ask for a reply to each message; else events are ``handed`` once they are encoded.
+        inflight: requests without a reply at one time.
+        batch_bytes: bodies encoded at once, at most; a larger one goes alone.
+        compression: 0 none, 1 zlib, 2 snappy, 3 LZ4.
+        level: zlib's, 1..9; 1..3 take the fastest compressor there is.
+        compress_over: bytes from which on a body is compressed, where that makes it smaller.
+        identity: splice the id in.
+        check: check that raw bodies are one JSON object in UTF-8.
+        silence: seconds without a reply before the connection counts as dead.
+        number: of the first message; after 2**64 - 1 comes 1.
+
+    Raises:
+        ValueError: an argument outside its range, or a compression that is not installed.
+    """
+
+    def __init__(
+        self,
+        producer: bytes,
+        app_env: bytes,
+        topics: Sequence[bytes],
+        *,
+        request: bool = True,
+        inflight: int = 256,
+        batch_bytes: int = 1048576,
+        compression: int = 0,
+        level: int = 3,
+        compress_over: int = 1024,
+        identity: bool = True,
+        check: bool = True,
+        silence: float = 30.0,
+        number: int = 1,
+    ) -> None: ...
+    @property
+    def compressor(self) -> str:
+        """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; with ``python`` before it: with the GIL."""
+    @property
+    def requests(self) -> int:
+        """Requests and pings without a reply."""
+    @property
+    def error(self) -> str | None:
+        """What the server did that the protocol does not allow; until the next `connected`."""
+    def connected(self, now: float) -> None: ...
+    def connection_lost(self) -> int:
+        """Forget what was in flight; the number of requests there were."""
+    def ping(self) -> None:
+        """Put a ping behind what is to be sent.
+
+        Raises:
+            ValueError: too many wait for a reply.
+        """
+    def pongs(self) -> list[bytes | None]:
+        """The replies to pings since the last call: the server's name, or None: it said bad request."""
+
+# -- compressions --------------------------------------------------------------------------------
+
+def pack(compression: int, body: ReadableBuffer, /, *, level: int = 3) -> bytes:
+    """A body as it is carried.
+
+    Raises:
+        ValueError: no such compression, or it is not installed.
+    """
+
+@final
+class Unpacker:
+    """Opens compressed bodies, each of at most `max_unpacked` bytes; one per thread.
+
+    Room is made as far as so many bytes can hold so much, whatever length they announce.
+    """
+
+    def __init__(self, max_unpacked: int = ...) -> None: ...
+    def unpack(self, compression: int, body: ReadableBuffer, /) -> bytes:
+        """The content.
+
+        Raises:
+            ValueError: in words, what is wrong with it.
+        """
+
+# -- decoding captures ---------------------------------------------------------------------------
+
+OK: Final = 0
+"""The event carries an id of a producer (of `producers`, when they were given)."""
+FOREIGN: Final = 1
+"""It carries an id, but none of `producers`: `id_hash` has the hash of the user's own id."""
+NO_ID: Final = 2
+"""A whole body without any id."""
+NOT_JSON: Final = 3
+"""A whole body that is not one JSON object in UTF-8."""
+TORN: Final = 4
+"""No event: the unit stops inside a frame, or goes on behind the last one."""
+BAD_FRAMES: Final = 5
+"""No event: neither four frames nor an empty one and four."""
+NO_META: Final = 6
+"""No event: three frames; a PULL socket's server takes them, no client sends them."""
+OLD_META: Final = 7
+"""No event: the meta of 22 bytes that the producer text describes, with 16 bits for the device."""
+BAD_META: Final = 8
+"""No event: another size of the meta, tag or version."""
+BAD_APP_ENV: Final = 9
+"""No event: an app-env that the device refuses."""
+BAD_TOPIC: Final = 10
+"""No event: a topic that the device drops, a request's with a ``202`` all the same."""
+BAD_COMPRESSION: Final = 11
+"""No event: a compression that nobody knows."""
+BAD_ZLIB: Final = 12
+"""No event: no whole zlib stream (RFC 1950); gzip and raw deflate are none."""
+BAD_SNAPPY: Final = 13
+"""No event: no raw snappy block; snappy's frames are none."""
+BAD_LZ4: Final = 14
+"""No event: no LZ4 block behind its length, u32 big-endian; LZ4's frames are none."""
+TOO_LARGE: Final = 15
+"""No event: it unpacks to more than the bound."""
+NO_LIBRARY: Final = 16
+"""Cannot tell: python-snappy or lz4 is not installed here."""
+PING: Final = 17
+"""No event: a ping."""
+HEARTBEAT: Final = 18
+"""No event: a device's heartbeat."""
+
+STATUS_NAMES: Final[tuple[str, ...]]
+"""Lower-case words for them, for reports."""
+
+@final
+class Decoded(Events):
+    """What was in the units, a row each; rows from `TORN` on are no events.
+
+    `offset` and `length` are of the body, unpacked, in the unit as `expand` gives it.
+    """
+
+    @property
+    def request(self) -> Column:
+        """uint8: 1 when the first frame is empty."""
+    @property
+    def app_env_offset(self) -> Column:
+        """int32: where the app-env begins in the unit."""
+    @property
+    def app_env_length(self) -> Column:
+        """int32; 0 where there is none."""
+    @property
+    def topic_offset(self) -> Column:
+        """int32: where the topic begins in the unit."""
+    @property
+    def topic_length(self) -> Column:
+        """int32; 0 where there is none."""
+    @property
+    def compression(self) -> Column:
+        """uint8: the number in the meta."""
+    @property
+    def device(self) -> Column:
+        """uint32: the device's number; 0 from a client."""
+    @property
+    def created_ms(self) -> Column:
+        """uint64: milliseconds since 1970."""
+    @property
+    def number(self) -> Column:
+        """uint64: the message's own sequence number, from 1; of a device's it shows gaps."""
+
+@final
+class Decoder:
+    """Decodes captured units, a message each, with or without the empty frame of a request.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when its prefix is
+            one of these, else it is hashed. Without them anything of 32 hex digits is an id.
+        identity: False when the producers wrote no ids (``identity=none``): no body is searched.
+        max_unpacked: bound on the bytes of one body.
+
+    Keeps scratch memory between calls; one decoder per thread.
+    """
+
+    def __init__(
+        self, producers: ReadableBuffer = b"", *, identity: bool = True, max_unpacked: int = ...
+    ) -> None: ...
+    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Decoded:
+        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
+
+        Args:
+            offsets, lengths: int64 each, equally many.
+
+        Raises:
+            ValueError: sizes differ, or a unit leaves `data`.
+        """
+
+def decode_messages(
+    data: ReadableBuffer,
+    offsets: ReadableBuffer,
+    lengths: ReadableBuffer,
+    producers: ReadableBuffer = b"",
+    *,
+    identity: bool = True,
+    max_unpacked: int = ...,
+) -> Decoded:
+    """``Decoder(producers, ...).decode(...)`` in one call."""
+
+def expand(unit: ReadableBuffer, max_unpacked: int = ...) -> bytes:
+    """The unit with its body unpacked in place: what `offset` counts in. As it is when that fails."""
