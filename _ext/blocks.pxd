@@ -88,9 +88,9 @@ cdef inline object block_module(int method):
         if method == SNAPPY:
             import snappy
             return snappy
-        import lz4.block
-        return lz4.block
-    except ImportError:
+        from lz4 import block
+        return block
+    except (ImportError, AttributeError):
         return None
 
 

@@ -236,6 +236,12 @@ def _path(value: Any) -> str:
     return path
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, got {_echo(value)}")
+    return value
+
+
 def _host(value: Any) -> str:
     """A name or an address, as in a certificate."""
     name = value.rstrip(".") if isinstance(value, str) else ""
@@ -279,6 +285,7 @@ def _seconds(value: float) -> str:
 
 
 _LJ = ("lumberjack",)
+_LOGJAM = ("logjam",)
 _TLS = ("+tls",)
 _DAY = 86400.0
 
@@ -289,6 +296,8 @@ _TABLE = (
            "Bytes held at most, counted the same way."),
     Option("max_event_bytes", "size", _size(64, 1 << 30), 1 << 20, "1MiB",
            "An encoded event longer than this fails as too_large."),
+    Option("max_event_bytes", "size", _size(64, (64 << 20) - 64), 8 << 20, "8MiB",
+           "The same; servers cannot take more than 64 MiB.", _LOGJAM),
     Option("truncate", "boolean", _boolean, False, "false",
            "Cut the message of an event that is too large, and mark it, instead of failing it."),
     Option("overflow", "choice", _choice("drop_oldest", "drop_new", "block", "raise"), "drop_new",
@@ -308,6 +317,16 @@ _TABLE = (
            "Windows sent and not yet acknowledged.", _LJ),
     Option("compression", "number", _integer(0, 9), 3, "3",
            "zlib level; 0 sends uncompressed frames.", _LJ),
+    Option("mode", "choice", _choice("request", "async"), "request", "request (logjam+push: async)",
+           "request: the server answers each message, and it is acked; async: it is handed.", _LOGJAM),
+    Option("topic", "text", _text, "", "logs.<app>.<env>",
+           "Topic of events that are of no other; <app>-<env> is the path of the URL.", _LOGJAM),
+    Option("inflight", "number", _integer(1, 65536), 256, "256",
+           "Requests without a reply at one time.", _LOGJAM),
+    Option("compression", "choice", _choice("auto", "none", "zlib", "snappy", "lz4"), "auto", "auto",
+           "Of bodies from compress_over on; auto: snappy where it is installed, else zlib.", _LOGJAM),
+    Option("compress_over", "size", _size(0, 64 << 20), 1024, "1KiB",
+           "Shorter bodies are not compressed.", _LOGJAM),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("identity", "choice", _choice("id", "none"), "id", "id",
@@ -359,7 +378,8 @@ _TABLE = (
            "CURVE secret key.", ("logjam",), True),
 )  # fmt: skip
 
-OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
+# Of options that are different things to different protocols, the first.
+OPTIONS: dict[str, Option] = {option.name: option for option in reversed(_TABLE)}
 
 
 class Config(NamedTuple):
@@ -386,7 +406,10 @@ class Config(NamedTuple):
     window: int
     window_bytes: int
     inflight: int
-    compression: int
+    compression: int | str  # a level, or a name
+    mode: str
+    topic: str
+    compress_over: int
     version: int
     identity: str
     check: bool
@@ -442,7 +465,10 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         raise ConfigError(f"path: {name} takes none")
     hosts = tuple((host, row.port if port is None else port) for host, port in endpoints)
 
-    values: dict[str, Any] = {option.name: option.default for option in _TABLE}
+    values: dict[str, Any] = {}
+    for option in _TABLE:
+        if option.name not in values or _takes(row, option):
+            values[option.name] = option.default
     if handler:
         values["overflow"] = "drop_oldest"
     given: set[str] = set()
@@ -501,8 +527,9 @@ def _takes(row: registry.Scheme, option: Option) -> bool:
 def _find(name: str, row: registry.Scheme) -> Option:
     option = OPTIONS.get(name)
     if option is not None:
-        if _takes(row, option):
-            return option
+        own = [other for other in _TABLE if other.name == name and _takes(row, other)]
+        if own:
+            return own[-1]
         if option.protocols == _TLS:
             raise ConfigError(f"{name}: only for a scheme with TLS")
         raise ConfigError(f"{name}: not an option of {row.protocol}")

@@ -41,6 +41,24 @@ SCHEMES: dict[str, Scheme] = {
         port=5044,
         tls=True,
     ),
+    "logjam": Scheme(
+        protocol="logjam",
+        core="logclient.protocols.logjam:Logjam",
+        transport="",
+        document="logjam",
+        port=9604,
+        tls=False,
+        path=True,
+    ),
+    "logjam+push": Scheme(
+        protocol="logjam",
+        core="logclient.protocols.logjam:Logjam",
+        transport="",
+        document="logjam",
+        port=9605,
+        tls=False,
+        path=True,
+    ),
 }
 
 

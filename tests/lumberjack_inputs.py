@@ -1,4 +1,4 @@
-"""Inputs for the Lumberjack tests: JSON written in every way the grammar has, and damaged."""
+"""Inputs for the codecs' tests: JSON written in every way the grammar has, and damaged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-CARRIERS = ("@metadata", "event.id", "event", "_id", "id")
+CARRIERS = ("@metadata", "event.id", "event", "_id", "id", "request_id", "uuid")
 HEX_ID = "00112233445566778899aabbccddeeff"
 
 scalars = (

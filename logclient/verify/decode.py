@@ -19,7 +19,10 @@ from logclient.verify.sources import I64, U8, U64, Batch
 __all__ = ["Events", "decoder", "expand", "protocol_of"]
 
 # protocol -> module and class with `decode(data, offsets, lengths)`; STATUS_NAMES beside it.
-_DECODERS = {"lumberjack": ("logclient._ext.lumberjack", "Decoder")}
+_DECODERS = {
+    "lumberjack": ("logclient._ext.lumberjack", "Decoder"),
+    "logjam": ("logclient._ext.logjam", "Decoder"),
+}
 
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
