@@ -880,7 +880,7 @@ cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept 
     m.number = lc_get64(meta.at + 16)
     if m.request and says(m.app_env, b"ping", 4):
         return S_PING
-    if says(m.app_env, b"heartbeat", 9):
+    if not m.request and says(m.app_env, b"heartbeat", 9) and starts(m.topic, b"tcp://", 6):
         return S_HEARTBEAT
     if not good_app_env(m.app_env):
         return S_BAD_APP_ENV

@@ -636,7 +636,7 @@ class TestDecoder:
     parts = st.one_of(
         st.tuples(
             st.sampled_from([APP_ENV, b"shop", b"\xc3\xb6-x", b"ping", b"heartbeat", b""]),
-            st.sampled_from([*TOPICS, b"bogus", b"", b"logsX"]), bodies, metas,
+            st.sampled_from([*TOPICS, b"bogus", b"", b"logsX", b"tcp://h:1"]), bodies, metas,
         ).map(list),
         st.lists(st.binary(max_size=8), min_size=1, max_size=7),
     )  # fmt: skip

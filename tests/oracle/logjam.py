@@ -261,7 +261,7 @@ def decode(unit: bytes, producers: list[bytes], identity: bool = True, limit: in
     row = row._replace(compression=compression, device=device, created_ms=created_ms, number=number)
     if request and app_env == b"ping":
         return row._replace(status=PING)
-    if app_env == b"heartbeat":
+    if not request and app_env == b"heartbeat" and topic.startswith(b"tcp://"):
         return row._replace(status=HEARTBEAT)
     if not re.fullmatch(rb"[\x20-\x7f]*-[\x20-\x7f]*", app_env):
         return row._replace(status=BAD_APP_ENV)

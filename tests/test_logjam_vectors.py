@@ -1,0 +1,177 @@
+"""Recorded bytes: what a live logjam-device was sent and did, against our client and our decoder.
+
+The decoder's word on each recorded message must foretell what the device did: answered, dropped, republished
+or died. Of each that a client may send the encoder makes the same frames (what is compressed is compared
+opened); each other one it refuses, or has no way to make.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from array import array
+from typing import Any
+
+import pytest
+
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient._ext.logjam import STATUS_NAMES, Hot, decode_messages
+from logclient.errors import ConfigError
+from logclient.protocols.logjam import Logjam, Options
+from tests import shared
+from tests.oracle import logjam as oracle
+
+PRODUCER = bytes(10)
+DELIBERATE: dict[int, str] = {}
+
+# What the device looks at. Bodies it never opens.
+NOT_TAKEN = {"torn", "bad_frames", "no_meta", "old_meta", "bad_meta", "bad_app_env"}
+BAD_METAS = {"old_meta", "bad_meta"}
+BAD_BODIES = {"bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large", "not_json"}
+
+
+@functools.cache
+def load() -> list[dict[str, Any]]:
+    return json.loads(shared.shared_path("vectors").joinpath("logjam.json").read_text())
+
+
+def cases() -> list[Any]:
+    """The cases as parameters, or one that skips (or fails) when the file is not there."""
+    try:
+        found = load()
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        return [pytest.param(0, id="missing")]
+    return [
+        pytest.param(i, id=f"{i}-{case['name']}-{' '.join(case['device_args']) or 'default'}")
+        for i, case in enumerate(found)
+        if case["frames_in_hex"]
+    ]
+
+
+def message_of(case: dict[str, Any]) -> list[bytes]:
+    """As it travelled: a REQ socket writes an empty frame before the rest."""
+    parts = [bytes.fromhex(part) for part in case["frames_in_hex"]]
+    return [b"", *parts] if case["socket"] == "REQ" else parts
+
+
+def judge(parts: list[bytes]) -> tuple[str, int]:
+    """(the decoder's word, whether it is a request)."""
+    shared.need("snappy")
+    shared.need("lz4.block")
+    unit = oracle.join(parts)
+    rows = decode_messages(unit, array("q", [0]), array("q", [len(unit)]))
+    assert len(rows) == 1
+    return STATUS_NAMES[rows.status[0]], rows.request[0]
+
+
+@pytest.mark.parametrize("index", cases())
+def test_decoder_foretells_the_device(index: int) -> None:
+    case = load()[index]
+    parts = message_of(case)
+    word, request = judge(parts)
+    push = case["socket"] == "PUSH"
+    if not case["device_alive"]:
+        assert word == "bad_frames"
+        return
+    taken = word not in NOT_TAKEN
+    if "-A" in case["device_args"]:
+        taken = taken or word in BAD_METAS
+    if push:
+        taken = (taken or word == "no_meta") and not request
+    published = taken and word not in ("bad_topic", "ping")
+    assert published == bool(case["published_frames_hex"]), word
+    replies = [[bytes.fromhex(part) for part in reply] for reply in case["reply_frames_hex"]]
+    if push or parts[0] != b"" or case["socket"] == "REQ":
+        assert replies == []
+    elif len(parts) > 1 and parts[1] == b"ping":
+        assert replies[0][1] == (b"200 OK" if word == "ping" else b"400 Bad Request")
+    else:
+        want = b"202 Accepted" if taken else b"400 Bad Request"
+        assert [reply[1] for reply in replies] == [want]
+
+
+def encoded(
+    body: bytes, app_env: bytes, topic: bytes, meta: bytes, request: bool
+) -> tuple[list[list[bytes]], str]:
+    """(the messages that our client makes of such an event, its fate)."""
+    _, compression, _, _, created_ms, number = oracle.META.unpack(meta)
+    topics = [topic, b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
+    hot = Hot(
+        PRODUCER, app_env, topics,
+        request=request, compression=compression, compress_over=0, identity=False, number=number,
+    )  # fmt: skip
+    hot.connected(1.0)
+    handoff = Handoff()
+    assert handoff.push(body, 2, 1, created_ms * 1000) == 1
+    batch = Flight(handoff).take(1, 1 << 20)
+    assert batch is not None
+    hot.encode(batch.capsule, 1, 1.0)
+    return oracle.split(b"".join(bytes(part) for part in hot.buffers())), batch.fates()[1]
+
+
+def what_it_does(parts: list[bytes], push: bool) -> str:
+    """``equal``: our client writes just that; else why it does not, shown here."""
+    word, _ = judge(parts)
+    request = parts[0] == b""
+    if word in NOT_TAKEN - {"bad_app_env"} or word == "ping" or (push and request):
+        return "has no such form"  # it counts frames itself, and makes its own meta
+    app_env, topic, body, meta = parts[request:]
+    try:
+        Logjam(
+            Options(app_env.decode("latin-1"), topic.decode("latin-1") or "?", compression="none"), PRODUCER
+        )
+    except ConfigError as error:
+        return str(error).partition(":")[0] + " refused"
+    compression, device, created_ms, number = oracle.META.unpack(meta)[1:2] + oracle.META.unpack(meta)[3:]
+    if compression > 3 or device or number == 0 or created_ms == 0:
+        return "has no such meta"  # its events have a time, its numbers begin at 1
+    try:
+        content = oracle.unpack(compression, body)
+    except ValueError:
+        return "has no such framing"  # its compressors make no other
+    messages, fate = encoded(content, app_env, topic, meta, request)
+    if not messages:
+        assert fate == "failed"
+        return "body refused"
+    (got,) = messages
+    assert fate == ("inflight" if request else "handed")
+    at = request + 2
+    assert oracle.unpack(got[at + 1][2], got[at]) == content
+    assert got[:at] + got[at + 1 :] == parts[:at] + parts[at + 1 :]
+    return "equal"
+
+
+@pytest.mark.parametrize("index", cases())
+def test_client_writes_the_same_or_cannot(index: int) -> None:
+    case = load()[index]
+    parts = message_of(case)
+    done = what_it_does(parts, case["socket"] == "PUSH")
+    word, _ = judge(parts)
+    if done == "equal":
+        assert word in ("ok", "foreign", "no_id")
+        assert case["published_frames_hex"] or case["socket"] == "REQ"
+    elif not case["published_frames_hex"] or word in BAD_BODIES:
+        return  # good that it cannot
+    else:
+        # the device takes more than both texts allow, or than a client has a use for
+        assert done in ("app-env refused", "topic refused", "has no such meta", "has no such form")
+
+
+def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, int] = {}
+    for case in load():
+        if case["frames_in_hex"]:
+            done = what_it_does(message_of(case), case["socket"] == "PUSH")
+        else:
+            done = "a device's own"  # its heartbeat: tests/test_logjam_device_vectors.py
+        found[done] = found.get(done, 0) + 1
+    skipped = found.pop("a device's own", 0)
+    total = sum(found.values())
+    with capsys.disabled():
+        words = ", ".join(f"{n} {done}" for done, n in sorted(found.items()))
+        print(f"\nlogjam.json, client: {total} passed ({words})", end=", ")
+        print(f"{len(DELIBERATE)} deliberate, {skipped} skipped")
+    assert found["equal"] >= 40
+    assert len(DELIBERATE) <= 0.05 * total
+    assert skipped <= 0.05 * total
