@@ -246,7 +246,9 @@ def test_after_a_suspicion_the_wire_is_full_again(make: Make, setup: Setup) -> N
     rig.server.script = silent
     rig.many(50)
     rig.until(lambda s: s.inflight == 50)
-    rig.server.peers[-1].ack()
+    peer = rig.server.peers[-1]
+    rig.server.wait(lambda: len(peer.waiting) == 50)
+    peer.ack()
     assert rig.settle().acked == 100
 
 
