@@ -1,4 +1,4 @@
-"""The Lumberjack codec alone; run by `make bench ROW=functions`. A round: 2048 events of 300 bytes.
+"""The codecs alone; run by `make bench ROW=functions`. A round: 2048 events of 300 bytes.
 
 ``test_copy`` is the floor of everything that writes or reads these bytes once.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ import pytest
 from bench.lumberjack import carriers, event, window
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
+from logclient._ext.logjam import Decoder as LogjamDecoder
+from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
+from tests.oracle import logjam as twin
 
 EVENTS = 2048
 BODY = event(300)
@@ -117,5 +121,99 @@ def test_acks(benchmark: Any) -> None:
 
     def receive() -> None:
         assert hot.receive(acks, 0.0) == 0
+
+    benchmark.pedantic(receive, setup=setup, rounds=50)
+
+
+# -- Logjam: 2048 requests, the bodies of the rows above; the twin is what plain Python takes for the same
+
+TOPICS = [b"logs.shop.production", b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
+APP_ENV = b"shop-production"
+METHODS = ("none", "zlib", "snappy", "lz4")
+TWINS = {"rounds": 5, "warmup_rounds": 1}
+
+
+def logjam(compression: int) -> LogjamHot:
+    hot = LogjamHot(
+        PRODUCER, APP_ENV, TOPICS,
+        inflight=EVENTS, batch_bytes=1 << 24, compression=compression, compress_over=0,
+    )  # fmt: skip
+    hot.connected(0.0)
+    return hot
+
+
+def messages(compression: int) -> tuple[bytes, array[int], array[int]]:
+    """(all of them, where each begins, how long it is)."""
+    units = []
+    for number in range(1, EVENTS + 1):
+        body = twin.carried(BODY, number, PRODUCER, TOPICS[0])
+        assert body is not None
+        meta = twin.META.pack(0xCABD, compression, 1, 0, 1, number)
+        units.append(twin.join([b"", APP_ENV, TOPICS[0], twin.pack(compression, body), meta]))
+    lengths = array("q", map(len, units))
+    return b"".join(units), array("q", accumulate(lengths, initial=0))[:-1], lengths
+
+
+@pytest.mark.benchmark(group="Logjam, encode 2048 requests")
+@pytest.mark.parametrize("compression", range(4), ids=METHODS)
+def test_logjam_encode(benchmark: Any, compression: int) -> None:
+    def setup() -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+        handoff = Handoff()
+        for _ in range(EVENTS):
+            handoff.push(BODY, 2, RAW)
+        flight = Flight(handoff)
+        return (logjam(compression), flight, flight.take(EVENTS, 1 << 30).capsule), {}
+
+    def encode(hot: LogjamHot, flight: Flight, capsule: object) -> None:
+        assert hot.encode(capsule, EVENTS, 0.0) == EVENTS
+
+    benchmark.pedantic(encode, setup=setup, **ROUNDS)
+
+
+@pytest.mark.benchmark(group="Logjam, encode 2048 requests")
+def test_logjam_encode_twin(benchmark: Any) -> None:
+    def encode() -> None:
+        for number in range(1, EVENTS + 1):
+            body = twin.carried(BODY, number, PRODUCER, TOPICS[0])
+            assert body is not None
+            meta = twin.META.pack(0xCABD, 0, 1, 0, 1, number)
+            twin.xxh64(body)
+            twin.join([b"", APP_ENV, TOPICS[0], body, meta])
+
+    benchmark.pedantic(encode, **TWINS)
+
+
+@pytest.mark.benchmark(group="Logjam, decode 2048 messages")
+@pytest.mark.parametrize("compression", range(4), ids=METHODS)
+def test_logjam_decode(benchmark: Any, compression: int) -> None:
+    data, offsets, lengths = messages(compression)
+    decoder = LogjamDecoder(PRODUCER)
+    got = benchmark(decoder.decode, data, offsets, lengths)
+    assert set(got.status.tolist()) == {0}
+
+
+@pytest.mark.benchmark(group="Logjam, decode 2048 messages")
+def test_logjam_decode_twin(benchmark: Any) -> None:
+    data, offsets, lengths = messages(0)
+    units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    benchmark.pedantic(lambda: [twin.decode(unit, [PRODUCER]) for unit in units], **TWINS)
+
+
+@pytest.mark.benchmark(group="Logjam, 2048 replies")
+def test_logjam_replies(benchmark: Any) -> None:
+    replies = twin.join([APP_ENV, b"202 Accepted"]) * EVENTS
+
+    def setup() -> tuple[tuple[LogjamHot], dict[str, Any]]:
+        handoff = Handoff()
+        for _ in range(EVENTS):
+            handoff.push(b"{}", 2, RAW)
+        hot = logjam(0)
+        flight = Flight(handoff)
+        assert hot.encode(flight.take(EVENTS, 1 << 30).capsule, EVENTS, 0.0) == EVENTS
+        return (hot,), {}
+
+    def receive(hot: LogjamHot) -> None:
+        assert hot.receive(replies, 0.0) == 0
+        assert hot.requests == 0
 
     benchmark.pedantic(receive, setup=setup, rounds=50)

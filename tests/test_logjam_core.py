@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 from array import array
+from pathlib import Path
 from random import random
 from typing import Any
 
@@ -721,6 +723,36 @@ class TestDecoder:
         varint = bytes([length & 127 | 128, length >> 7 & 127 | 128, length >> 14 & 127 | 128, length >> 21])
         assert self.body_is(2, varint + b"\0" * 100) == "bad_snappy"
         assert self.body_is(3, struct.pack(">I", length) + b"\0" * 100) == "bad_lz4"
+
+    @pytest.mark.parametrize("method", [1, 2, 3])
+    def test_memory_seen_from_outside(self, method: int, tmp_path: Path) -> None:
+        """One that unpacks to 512 MiB, and one that says 64 MiB and is 300 KB of nothing."""
+        status = Path("/proc/self/status")
+        if not status.exists():
+            pytest.skip("how much memory a process had is in Linux's /proc")
+        if method > 1:
+            shared.need(("", "", "snappy", "lz4")[method])
+        bomb = oracle.pack(method, b" " * (512 << 20))
+        said = {1: b"x\x9c", 2: b"\x80\x80\x80\x20", 3: struct.pack(">I", 64 << 20)}[method] + bytes(300_000)
+        units = [oracle.join([APP_ENV, TOPICS[0], body, meta(method)]) for body in (bomb, said)]
+        file = tmp_path / "units"
+        file.write_bytes(b"".join(units))
+        script = (
+            "import re\n"
+            "from array import array\n"
+            "from logclient._ext.logjam import STATUS_NAMES, Decoder\n"
+            "def most(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+            f"data, sizes, decoder = open({str(file)!r}, 'rb').read(), {[len(u) for u in units]}, Decoder()\n"
+            "before = most()\n"
+            "rows = decoder.decode(data, array('q', [0, sizes[0]]), array('q', sizes))\n"
+            "print(*(STATUS_NAMES[s] for s in rows.status.tolist()), most() - before)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        )
+        large, nothing, grown = done.stdout.split()
+        assert (large, nothing) == ("too_large", ("", "bad_zlib", "bad_snappy", "bad_lz4")[method])
+        assert int(grown) < 130 << 10  # KiB: twice the bound, where a buffer had to move
 
     def test_without_the_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bodies = [oracle.pack(method, b"{}" * 9) for method in (2, 3)]
