@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "cli": {"client", "handler", "collectors", "verify", "root"},  # and demo.py
     "handler": {"client", "aio", "formatters"},
     "formatters": {"_ext records"},
-    "integrations": {"client", "aio", "handler"},
+    "integrations": {"client", "aio", "handler", "faces"},
     "faces": {"client", "aio"},
     "aio": {"client", "delivery"},
     "client": {"delivery"},
@@ -182,6 +182,7 @@ def test_rule_itself() -> None:
         ("config", "client"),
         ("handler", ""),
         ("lumberjack", "protocols.plog"),
+        ("logjam", "integrations.wsgi"),
     ]
     right = [
         ("cli", "client"),
@@ -198,6 +199,7 @@ def test_rule_itself() -> None:
         ("lumberjack", "protocols.lumberjack"),
         ("delivery.batch", "delivery.retry"),
         ("transports.tcp", "errors"),
+        ("integrations.wsgi", "logjam"),
     ]
 
     def judge(pair: tuple[str, str]) -> str:

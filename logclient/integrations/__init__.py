@@ -1,0 +1,1 @@
+"""Where logclient meets frameworks. None of them is imported here."""

@@ -1,0 +1,143 @@
+"""ASGI: one Logjam document per HTTP request; websockets and lifespan pass through untouched.
+
+::
+
+    app = logclient.integrations.asgi.LogjamMiddleware(app, agent)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from logclient.integrations import http
+from logclient.logjam import Agent, Request
+
+__all__ = ["LogjamMiddleware"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class LogjamMiddleware:
+    """Wraps an ASGI application.
+
+    The request is the current one while the application runs, background tasks after the response
+    included; its time ends with the last piece of the response. Its action: what the application has
+    set on ``logjam.current()``, else `action`, else the endpoint that Starlette or FastAPI has found,
+    else ``Unknown#<method>``.
+
+    Args:
+        app: the application.
+        agent: what makes the documents.
+        action: called with the scope when the application has returned; None or empty: not known.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        agent: Agent,
+        *,
+        action: Callable[[Scope], object] | None = None,
+    ) -> None:
+        self.app = app
+        self.agent = agent
+        self.action = action
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("type") != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            request = self._begin(scope)
+            wire = _Wire(request, receive, send)
+        except Exception as error:
+            self.agent.complain(error, "an ASGI request")
+            await self.app(scope, receive, send)
+            return
+        try:
+            with request.active():
+                await self.app(scope, wire.receive, wire.send)
+        except BaseException as error:
+            cancelled = not isinstance(error, Exception)
+            if cancelled or wire.gone:
+                wire.gone = True
+                request.exception(error, soft=True)
+            else:
+                request.failed_with(error)
+            raise
+        finally:
+            if wire.gone and not wire.whole:
+                http.disconnected(request)
+            try:
+                http.named(request, scope, scope.get("method", ""), self.action, _endpoint)
+            except Exception as error:
+                self.agent.complain(error, "an ASGI request")
+            request.end()
+
+    def _begin(self, scope: Scope) -> Request:
+        client = scope.get("client")
+        return http.begin(
+            self.agent,
+            scope.get("method", ""),
+            scope.get("path", ""),
+            bytes(scope.get("query_string", b"")).decode("latin-1"),
+            [
+                (bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
+                for name, value in scope.get("headers", ())
+            ],
+            str(client[0]) if client else None,
+        )
+
+
+class _Wire:
+    """What passes between the server and the application."""
+
+    def __init__(self, request: Request, receive: Receive, send: Send) -> None:
+        self._request = request
+        self._receive = receive
+        self._send = send
+        self._name = (http.REQUEST_ID.lower().encode(), request.full_id.encode())
+        self.gone = False  # the client
+        self.whole = False  # the response
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        if message.get("type") == "http.disconnect" and not self.whole:
+            self.gone = True
+        return message
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), self._name]}
+        last = kind == "http.response.body" and not message.get("more_body", False)
+        # Before it is sent: afterwards a server says http.disconnect to whoever receives.
+        self.whole = self.whole or last
+        try:
+            await self._send(message)
+        except OSError:  # what a server raises for a client that is gone
+            self.gone = True
+            self.whole = False
+            raise
+        if kind == "http.response.start":
+            code = message.get("status")
+            self._request.code = code if isinstance(code, int) else None
+        elif last:
+            self._request.stop_clock()
+
+
+def _endpoint(scope: Scope) -> str | None:
+    """``<module>#<function>``, or ``<module>::<Class>#<method>`` for an endpoint that is a class."""
+    endpoint = scope.get("endpoint")
+    if endpoint is None:
+        return None
+    while hasattr(endpoint, "func"):  # functools.partial
+        endpoint = endpoint.func
+    module = getattr(endpoint, "__module__", "") or "app"
+    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+    if isinstance(endpoint, type):
+        return f"{module}::{name}#{scope.get('method', '').lower()}"
+    owner, _, function = name.rpartition(".")
+    return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"

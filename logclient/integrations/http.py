@@ -1,0 +1,123 @@
+"""What the WSGI and the ASGI middleware share: an HTTP request as a Logjam request."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from logclient.logjam import Agent, Request
+
+__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "named", "wait_seconds"]
+
+REQUEST_ID = "X-Logjam-Request-Id"
+"""The response header that names the request: ``<app>-<environment>-<request_id>``."""
+
+CLIENT_CLOSED = 499
+"""The code, as nginx has it, of a request whose client went away before there was an answer."""
+
+WARNING = 30
+LONGEST_WAIT = 3600.0
+
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+
+
+def begin(
+    agent: Agent,
+    method: str,
+    path: str,
+    query: str,
+    headers: Iterable[tuple[str, str]],
+    ip: str | None,
+) -> Request:
+    """The request that begins now; its action is still unknown."""
+    from urllib.parse import parse_qsl
+
+    found: dict[str, str] = {}
+    for name, value in headers:
+        name = "-".join(part.capitalize() for part in name.split("-"))  # the importer knows "User-Agent"
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    request = agent.request(
+        caller_id=found.get("X-Logjam-Caller-Id"),
+        caller_action=found.get("X-Logjam-Action", found.get("X-Logjam-Caller-Action")),
+        trace_id=_trace_id(found),
+    )
+    request.ip = ip
+    info: dict[str, Any] = {
+        "method": method.upper(),
+        "url": f"{path}?{query}" if query else path or "/",
+        "headers": found,
+    }
+    if query:
+        parameters: dict[str, Any] = {}
+        for name, value in parse_qsl(query[:65536], keep_blank_values=True):
+            if name not in parameters:
+                parameters[name] = value
+            elif isinstance(parameters[name], list):
+                parameters[name].append(value)
+            else:
+                parameters[name] = [parameters[name], value]
+        info["query_parameters"] = parameters
+    request.request_info = info
+    waited = wait_seconds(
+        found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime"), time.time()
+    )
+    if waited:
+        request.waited(waited)
+    return request
+
+
+def wait_seconds(header: str | None, now: float) -> float:
+    """How long ago the front server took the request; 0 when its header makes no sense.
+
+    Servers write seconds, milliseconds or microseconds since 1970, some with ``t=`` before it.
+    """
+    text = (header or "").strip().removeprefix("t=")
+    if not re.fullmatch(r"\d{9,17}(\.\d{1,9})?", text):
+        return 0.0
+    since = float(text)
+    since /= 1e6 if since >= 1e14 else 1e3 if since >= 1e11 else 1.0
+    waited = now - since
+    return waited if 0.0 < waited <= LONGEST_WAIT else 0.0
+
+
+def named(
+    request: Request,
+    context: Any,
+    method: str,
+    action: Callable[[Any], object] | None,
+    default: Callable[[Any], str | None],
+) -> None:
+    """Give the request its action, unless the application did.
+
+    A path is none: each new one would stay in the importer's memory and tables.
+    """
+    if request.action is not None:
+        return
+    for find in (action, default):
+        if find is None:
+            continue
+        try:
+            found = find(context)
+        except Exception as error:  # the application's callable: a wrong name is no reason to fail
+            request.agent.complain(error, "the action of a request")
+            continue
+        if found:
+            request.action = found
+            return
+    request.action = f"Unknown#{method.lower() or 'unknown_method'}"
+
+
+def disconnected(request: Request) -> None:
+    """The client went away before it had the whole answer."""
+    request.fields["client_disconnected"] = True
+    if request.code is None:
+        request.code = CLIENT_CLOSED
+    request.line(WARNING, "client disconnected before the end of the response")
+
+
+def _trace_id(headers: dict[str, str]) -> str | None:
+    """Of the W3C ``traceparent`` header, else of Logjam's own."""
+    match = _TRACE.fullmatch(headers.get("Traceparent", ""))
+    return match[1] if match else headers.get("X-Logjam-Trace-Id")

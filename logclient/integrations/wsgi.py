@@ -1,0 +1,202 @@
+"""WSGI: one Logjam document per request.
+
+::
+
+    app.wsgi_app = logclient.integrations.wsgi.LogjamMiddleware(app.wsgi_app, agent)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from logclient.integrations import http
+from logclient.logjam import Agent, Request
+
+__all__ = ["LogjamMiddleware"]
+
+Environ = dict[str, Any]
+
+KEY = "logclient.logjam.request"
+"""Where the environ has the request."""
+
+
+class LogjamMiddleware:
+    """Wraps a WSGI application.
+
+    The request is the current one while the application is called and while it makes the chunks of its
+    response; it ends when the response is closed, or at once when it is a list. Its action: what the
+    application has set on ``logjam.current()``, else `action`, else Flask's endpoint, else
+    ``Unknown#<method>``. An exception that Flask answers itself is seen if it is logged, as Flask does.
+
+    Args:
+        app: the application.
+        agent: what makes the documents.
+        action: called with the environ when the response begins; None or empty: not known.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[Environ, Any], Iterable[bytes]],
+        agent: Agent,
+        *,
+        action: Callable[[Environ], object] | None = None,
+    ) -> None:
+        self.app = app
+        self.agent = agent
+        self.action = action
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            request = self._begin(environ)
+            name = (http.REQUEST_ID, request.full_id)
+        except Exception as error:
+            self.agent.complain(error, "a WSGI request")
+            return self.app(environ, start_response)
+
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            if exc_info is None:
+                write = start_response(status, [*headers, name])
+            else:
+                try:
+                    request.failed_with(exc_info[1])
+                    write = start_response(status, [*headers, name], exc_info)
+                finally:
+                    exc_info = None  # PEP 3333: no circle through the traceback
+            # Afterwards: what the server refuses is no answer.
+            code = str(status)[:3]
+            request.code = int(code) if code.isascii() and code.isdigit() else None
+            self._look(request, environ)
+            return write
+
+        environ[KEY] = request
+        try:
+            with request.active():
+                chunks = self.app(environ, start)
+        except BaseException as error:
+            request.code = None
+            request.failed_with(error)
+            self._end(request, environ)
+            raise
+        if isinstance(chunks, (list, tuple)):
+            # As it is: servers take the length of a list of one chunk for the Content-Length.
+            self._end(request, environ)
+            return chunks
+        return _Chunks(self, request, environ, chunks)
+
+    def _begin(self, environ: Environ) -> Request:
+        headers = [
+            (name[5:].replace("_", "-"), value)
+            for name, value in environ.items()
+            if name.startswith("HTTP_") and isinstance(value, str)
+        ]
+        headers += [
+            (name.replace("_", "-"), environ[name])
+            for name in ("CONTENT_TYPE", "CONTENT_LENGTH")
+            if isinstance(environ.get(name), str) and environ[name]
+        ]
+        return http.begin(
+            self.agent,
+            environ.get("REQUEST_METHOD", ""),
+            _path(environ),
+            environ.get("QUERY_STRING", ""),
+            headers,
+            environ.get("REMOTE_ADDR"),
+        )
+
+    def _look(self, request: Request, environ: Environ) -> None:
+        """What the application has left in the environ; Flask takes it away again at its end."""
+        try:
+            http.named(request, environ, environ.get("REQUEST_METHOD", ""), self.action, _flask)
+            form = _parsed_form(environ)
+            if form:
+                request.request_info.setdefault("body_parameters", form)
+        except Exception as error:
+            self.agent.complain(error, "a WSGI request")
+
+    def _end(self, request: Request, environ: Environ) -> None:
+        if not request.ended:
+            self._look(request, environ)
+            request.end()
+
+
+class _Chunks:
+    """The response, with the request around each step of it."""
+
+    def __init__(
+        self, middleware: LogjamMiddleware, request: Request, environ: Environ, chunks: Iterable[bytes]
+    ) -> None:
+        self._middleware = middleware
+        self._request = request
+        self._environ = environ
+        self._chunks = chunks
+        self._iterator: Iterator[bytes] | None = None
+        self._begun = False  # something was given to the server, which then has sent the status
+        self._whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        request = self._request
+        try:
+            with request.active():
+                if self._iterator is None:
+                    self._iterator = iter(self._chunks)
+                chunk = next(self._iterator)
+            self._begun = True
+            return chunk
+        except StopIteration:
+            self._whole = True
+            request.stop_clock()
+            raise
+        except BaseException as error:
+            self._whole = True
+            if not self._begun:
+                request.code = None
+            request.failed_with(error)
+            raise
+
+    def close(self) -> None:
+        request = self._request
+        try:
+            if not self._whole and not request.ended:
+                http.disconnected(request)
+            close = getattr(self._chunks, "close", None)
+            if close is not None:
+                with request.active():
+                    close()
+        except BaseException as error:
+            request.failed_with(error)
+            raise
+        finally:
+            self._middleware._end(request, self._environ)
+
+    def __del__(self) -> None:
+        # A server that does not close: late, but not lost.
+        request = getattr(self, "_request", None)
+        if request is not None and not request.ended:
+            self._middleware._end(request, self._environ)
+
+
+def _path(environ: Environ) -> str:
+    # WSGI carries bytes as Latin-1.
+    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return path.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _flask(environ: Environ) -> str | None:
+    """``<blueprint>#<function>`` from the endpoint that Flask has found."""
+    endpoint = getattr(environ.get("werkzeug.request"), "endpoint", None)
+    if not isinstance(endpoint, str) or not endpoint:
+        return None
+    blueprint, _, function = endpoint.rpartition(".")
+    return f"{blueprint or 'app'}#{function}"
+
+
+def _parsed_form(environ: Environ) -> dict[str, Any] | None:
+    """The form, if werkzeug has parsed it for the application; never read here."""
+    form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
+    if not form:
+        return None
+    return {name: values[0] if len(values) == 1 else values for name, values in form.lists()}

@@ -1,0 +1,294 @@
+"""What the importer takes as a document: limits, names and values. No clock, no I/O.
+
+A Logjam device never opens a body. What a body may hold is decided by the importer behind it, which is
+written in C and trusts its input: a ``null`` where it looks for a string ends the process, as does an
+action of two thousand characters (a buffer of that size is filled without a look at the length). So
+nothing leaves here that breaks one of these:
+
+* ``started_at`` is there, and its first 19 characters are the importer's own local time; a document
+  more than 48 hours away from its clock is dropped;
+* a string has no NUL and at most 10,000 bytes of UTF-8; an action, an id, an exception and a key 1,000;
+* keys have no ``.`` and no ``$``, and none is empty;
+* objects and arrays are nested 32 deep at most (the importer's JSON parser gives up beyond);
+* integers fit 64 bits, numbers are finite;
+* ``lines`` is an array of at most 10,000 ``[severity, time, text]``; ``exceptions`` and
+  ``soft_exceptions`` are arrays of strings, ``request_info`` and its ``headers`` are objects.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+__all__ = [
+    "LINES_DROPPED",
+    "LINE_TRUNCATED",
+    "MASKED",
+    "MAX_LINE",
+    "MAX_LINES",
+    "MAX_LINES_BYTES",
+    "MAX_NAME",
+    "MAX_STRING",
+    "OWN",
+    "Masks",
+    "Values",
+    "action_name",
+    "cut",
+    "line_text",
+    "local_time",
+    "name_text",
+    "severity_of",
+    "text_of",
+    "timestamp",
+]
+
+MAX_LINE = 2048  # characters of a line below ERROR
+MAX_LINES = 10_000
+MAX_LINES_BYTES = 1 << 20  # of all lines of a request, UTF-8
+MAX_STRING = 10_000  # bytes
+MAX_NAME = 1_000  # bytes
+MAX_DEPTH = 16  # below a field; the document adds three levels of its own
+MAX_VALUES = 10_000  # of a document, lines not counted
+MAX_VALUES_BYTES = 128 << 10
+
+LINE_TRUNCATED = " ... [LINE TRUNCATED]"
+LINES_DROPPED = "... [LINES DROPPED]"
+DROPPED = "[DROPPED]"
+CYCLE = "[CYCLE]"
+FILTERED = "[FILTERED]"
+
+MASKED = (
+    "authorization", "cookie", "passw", "passphrase", "pwd", "secret", "token", "apikey", "credential",
+    "session", "signature", "privatekey", "creditcard", "cardnumber", "cvv", "cvc",
+)  # fmt: skip
+"""Parts of names whose values are masked; case, ``-`` and ``_`` of the name do not count."""
+
+# What a document says by itself, and what the importer adds to it or takes for an id of its database.
+OWN = frozenset({
+    "action", "started_at", "started_ms", "total_time", "code", "severity", "request_id", "caller_id",
+    "caller_action", "trace_id", "lines", "exceptions", "soft_exceptions", "request_info", "host",
+    "process_id", "ip", "cluster", "datacenter", "namespace", "revision", "uuid", "wait_time", "page",
+    "response_code", "minute", "other_time", "metrics", "module", "logjam_action", "logjam_request_id",
+    "_id", "rts", "description", "label",
+})  # fmt: skip
+
+ERROR = 3
+
+
+def severity_of(level: float) -> int:
+    """0 DEBUG, 1 INFO, 2 WARN, 3 ERROR, 4 FATAL, from a level number of ``logging``."""
+    return 0 if level < 20 else 4 if level >= 50 else int(level) // 10 - 1
+
+
+# -- strings
+
+
+def text_of(value: object) -> str:
+    """Any object as text that is UTF-8 and has no NUL; never raises."""
+    if isinstance(value, str):
+        text = str.__str__(value)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        text = bytes(value).decode("utf-8", "replace")
+    else:
+        try:
+            text = str.__str__(str(value))
+        except Exception:
+            text = f"<{type(value).__name__}>"
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def cut(text: str, limit: int, mark: str = "") -> str:
+    """At most `limit` bytes of UTF-8, whole characters; what was cut ends with `mark`."""
+    if len(text) * 4 <= limit or (text.isascii() and len(text) <= limit):
+        return text
+    data = text[: limit + 1].encode()
+    if len(data) <= limit:
+        return text
+    return data[: limit - len(mark.encode())].decode("utf-8", "ignore") + mark
+
+
+def line_text(value: object, severity: int) -> str:
+    """The text of a line: cut at 2048 characters, from ERROR on only where the importer would cut it."""
+    text = text_of(value)
+    if severity < ERROR and len(text) > MAX_LINE:
+        return text[:MAX_LINE] + LINE_TRUNCATED
+    return cut(text, MAX_STRING, LINE_TRUNCATED)
+
+
+def name_text(value: object) -> str:
+    """An id, a caller's action, the name of an exception."""
+    return cut(text_of(value), MAX_NAME)
+
+
+_BLANK = re.compile(r"[\x00-\x20\x7f]+")
+_UNKNOWN = "unknown_method"
+
+
+def action_name(value: object) -> str:
+    """``<module>#<method>``: what is missing is named as the importer names it."""
+    text = _BLANK.sub("_", text_of(value))
+    if not text:
+        return f"Unknown#{_UNKNOWN}"
+    text = cut(text, MAX_NAME)
+    if "#" not in text:
+        return f"{cut(text, MAX_NAME - 1 - len(_UNKNOWN))}#{_UNKNOWN}"
+    return cut(text, MAX_NAME - len(_UNKNOWN)) + _UNKNOWN if text.endswith("#") else text
+
+
+# -- times
+
+
+def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
+    """``started_at``: whole seconds of the importer's local time, then the offset (which it ignores).
+
+    Args:
+        seconds: since 1970.
+        zone: the importer's; None: this machine's.
+    """
+    moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone)
+    return moment.replace(microsecond=0).isoformat()
+
+
+def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
+    """Of a line: the same clock, with microseconds and without the offset."""
+    return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")
+
+
+# -- names that must not be shown
+
+
+class Masks:
+    """Knows whose values must not leave.
+
+    Args:
+        names: parts of names, as ``MASKED``.
+    """
+
+    def __init__(self, names: Iterable[str] = MASKED) -> None:
+        parts = [re.escape(_plain_name(name)) for name in names]
+        self._hidden = re.compile("|".join(part for part in parts if part) or r"(?!)")
+
+    def hides(self, name: str) -> bool:
+        return self._hidden.search(_plain_name(name)) is not None
+
+    def url(self, url: str, unquote: Callable[[str], str]) -> str:
+        """The URL with the values of hidden parameters masked, and without a user's password."""
+        url = re.sub(r"^([A-Za-z][\w+.-]*://)[^/?#@]*@", r"\1", url)
+        before, mark, rest = url.partition("?")
+        if not mark:
+            return url
+        query, hash_mark, fragment = rest.partition("#")
+        pieces = re.split("([&;])", query)
+        for n, piece in enumerate(pieces):
+            name, equals, _ = piece.partition("=")
+            if equals and self.hides(unquote(name)):
+                pieces[n] = f"{name}={FILTERED}"
+        return f"{before}?{''.join(pieces)}{hash_mark}{fragment}"
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+# -- values
+
+
+class Values:
+    """Any Python value as a JSON value within the limits; one instance per document, which they bound.
+
+    What is beyond them becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``. Never raises
+    an Exception, whatever the objects do. While ``masks`` is set, what it hides is ``"[FILTERED]"``.
+    """
+
+    def __init__(self) -> None:
+        self.masks: Masks | None = None
+        self._left = MAX_VALUES
+        self._room = MAX_VALUES_BYTES
+        self._inside: list[int] = []
+
+    def plain(self, value: object) -> Any:
+        """None, bool, int, float, str, list or dict."""
+        self._left -= 1
+        if self._left < 0:
+            return DROPPED
+        try:
+            return self._plain(value)
+        except Exception:
+            return f"<{type(value).__name__}>"
+
+    def mapping(self, value: object) -> dict[str, Any]:
+        """An object, whatever the value is: the empty one if it is no mapping."""
+        found = self.plain(value) if isinstance(value, Mapping) else {}
+        return found if isinstance(found, dict) else {}
+
+    def string(self, value: object) -> str:
+        """A string within what is left."""
+        text = cut(text_of(value), MAX_STRING)
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > self._room:
+            return DROPPED
+        self._room -= size
+        return text
+
+    def key(self, value: object) -> str:
+        text = self.string(value).replace(".", "_").replace("$", "_")
+        return cut(text, MAX_NAME) or "_"
+
+    def _plain(self, value: object) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            number = int.__index__(value)
+            return number if -(1 << 63) <= number < 1 << 63 else self.string(hex(number))
+        if isinstance(value, float):
+            real = float.__add__(value, 0.0)
+            return real if real - real == 0.0 else None  # neither NaN nor infinite
+        if isinstance(value, Mapping):
+            return self._container(value, self._object)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._container(value, self._array)
+        return self.string(value)
+
+    def _container(self, value: Any, how: Callable[[Any], Any]) -> Any:
+        if id(value) in self._inside:
+            return CYCLE
+        if len(self._inside) == MAX_DEPTH:
+            return DROPPED
+        self._inside.append(id(value))
+        try:
+            return how(value)
+        finally:
+            self._inside.pop()
+
+    def _array(self, values: Iterable[object]) -> list[Any]:
+        found = []
+        for value in list(values):
+            if self._left <= 0:
+                break
+            found.append(self.plain(value))
+        return found
+
+    def _object(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, inner in list(value.items()):
+            if self._left <= 0:
+                break
+            key = self.key(name)
+            while key in found:
+                key = cut(key, MAX_NAME - 1) + "_"
+                if len(key) == MAX_NAME:
+                    break
+            if self.masks is not None and self.masks.hides(text_of(name)):
+                found[key] = FILTERED
+            else:
+                found[key] = self.plain(inner)
+        return found
