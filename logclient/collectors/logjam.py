@@ -54,7 +54,7 @@ _OWED_MAX = 10_000  # replies that wait for a producer, beyond those libzmq hold
 _PEERS_MAX = 10_000
 _REASONS_MAX = 1000
 _NEVER = float("inf")
-_BODIES_MAX = 64 << 20  # bytes of a body unpacked: what the importer takes
+_BODIES_MAX = 64 << 20  # bytes of a body that ``decode`` unpacks: what the importer takes
 
 
 def _zmq() -> Any:
@@ -212,10 +212,10 @@ def _carrier(topic: bytes) -> str:
     return "request_id" if topic.startswith(b"logs") else "uuid"
 
 
-def _event_id(message: Message) -> str:
+def _event_id(message: Message, limit: int) -> str:
     """The id an event carries, "" when it has none of our form."""
     try:
-        body = opened(message.meta.compression, message.body, _BODIES_MAX)
+        body = opened(message.meta.compression, message.body, limit)
         carrier = _carrier(message.topic)
         last = _LAST_ID.search(body, max(0, len(body) - 80))
         if last is not None and last[1].decode() == carrier:
@@ -246,11 +246,11 @@ def _altered(before: Any, after: Any, carrier: str) -> bool:
     return before != after and before.get(carrier) == after.get(carrier)
 
 
-def _corrupt(message: Message, random: Random) -> Message | None:
+def _corrupt(message: Message, random: Random, limit: int) -> Message | None:
     """A bit of its body flipped, with its id and its form kept; None when that cannot be."""
     method, carrier = message.meta.compression, _carrier(message.topic)
     try:
-        body = opened(method, message.body, _BODIES_MAX)
+        body = opened(method, message.body, limit)
         document = json.loads(body)
     except (ProtocolError, ValueError, RecursionError):
         return None
@@ -267,16 +267,16 @@ def _corrupt(message: Message, random: Random) -> Message | None:
     return None
 
 
-def _added(message: Message, random: Random) -> tuple[Message, str]:
+def _added(message: Message, random: Random, limit: int) -> tuple[Message, str]:
     """A copy of it under an id that was never sent, and that id."""
-    old = _event_id(message)
+    old = _event_id(message, limit)
     if not old:
         return message, ""
     if random.random() < 0.5:  # of this producer, from the far end of its sequences
         new = old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
     else:
         new = f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"
-    body = opened(message.meta.compression, message.body, _BODIES_MAX).replace(old.encode(), new.encode())
+    body = opened(message.meta.compression, message.body, limit).replace(old.encode(), new.encode())
     return message.with_body(compressed(message.meta.compression, body)), new
 
 
@@ -419,7 +419,8 @@ class Collector:
         allow_invalid: publish what has an invalid meta frame too, as the device does with ``-A``.
         recompress: ``zlib``, ``snappy`` or ``lz4``, as the device does with ``-x``.
         heartbeat: seconds between heartbeats to consumers; 0 = never.
-        max_bytes: bytes of one frame; who sends more is disconnected.
+        max_bytes: bytes of one frame, whose sender is disconnected when it has more; and of a body that is
+            unpacked to look for its id.
         hwm: messages that libzmq holds for us, for each connection.
         publish_hwm: messages that libzmq holds for a consumer; what is beyond is dropped, which it sees
             by the gap.
@@ -863,10 +864,17 @@ class Collector:
             peer.stream = self._capture.stream(who)
         return peer
 
+    def _source(self, frame: Any) -> int:
+        """The descriptor of the connection it came by; -1 for a peer that speaks ZMTP 1 or 2."""
+        try:
+            return int(frame.get(self._zmq.SRCFD))
+        except self._zmq.ZMQError:
+            return -1
+
     def _peer(self, routing_id: bytes, frame: Any) -> _Peer:
         peer = self._peers.get(routing_id)
         if peer is None or peer.doomed:
-            fd = frame.get(self._zmq.SRCFD)
+            fd = self._source(frame)
             if peer is not None:
                 if _address(fd) in ("", peer.address):
                     return peer
@@ -925,7 +933,7 @@ class Collector:
             end = ""
         if end.startswith("cut"):
             # Who pushes has no routing id, but has a connection. The one of a routing id may have changed.
-            peer.fd = first.get(self._zmq.SRCFD)
+            peer.fd = self._source(first)
             peer.address = _address(peer.fd)
         if end == "cut-before-write":
             self._doom(peer, "cuts_before_write")
@@ -974,17 +982,17 @@ class Collector:
             if step is not None:
                 step.due = _NEVER
             return True
-        lied = _event_id(message)
+        lied = _event_id(message, self._max_bytes)
         kept = [message]
         if name == "discard":
             kept = []
         elif name == "duplicate":
             kept *= 2
         elif name == "add":
-            added, lied = _added(message, act.random)
+            added, lied = _added(message, act.random, self._max_bytes)
             kept.append(added)
         else:
-            changed = _corrupt(message, act.random)
+            changed = _corrupt(message, act.random, self._max_bytes)
             if changed is None:
                 self._faults.give_back(act)
                 return False
@@ -1001,7 +1009,7 @@ class Collector:
     def _swap(self, peer: _Peer, held: _Held) -> None:
         """The next message is captured: now the one before it."""
         self._let_go(peer, held)
-        self._testify("swap", _event_id(held.message))
+        self._testify("swap", _event_id(held.message, self._max_bytes))
 
     def _unhold(self, peer: _Peer) -> None:
         """No next message came: the swap is given up."""
@@ -1041,7 +1049,7 @@ class Collector:
             if self._keep:
                 self._kept.append(raw)
             if self._tally is not None:
-                event_id = _event_id(message)
+                event_id = _event_id(message, self._max_bytes)
                 if event_id:
                     self._tally.add(event_id)
             if self._publisher is not None:
@@ -1074,9 +1082,26 @@ class Collector:
             if step.count:
                 self._count[step.count] += 1
             if step.reply is None:
+                self._settle()
                 _shut(peer.fd, peer.address)
         if not steps:
             self._owed.pop(peer.routing_id, None)
+
+    def _settle(self) -> None:
+        """Wait until libzmq has written what it was given, as far as producers read it.
+
+        Its one I/O thread takes commands in their order, so when it has closed a listener it has seen to
+        the answers before; a second time, because a socket it had under way comes up with the next look.
+        """
+        zmq = self._zmq
+        for _ in range(2):
+            with self._context.socket(zmq.PAIR) as sock:
+                monitor = sock.get_monitor_socket(zmq.EVENT_CLOSED)
+                sock.bind("tcp://127.0.0.1:*")
+                sock.unbind(sock.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0"))
+                monitor.poll(1000)
+                sock.disable_monitor()
+                monitor.close()
 
     def _say(self, peer: _Peer, reply: list[bytes]) -> bool:
         """Give an answer; False: libzmq holds as many as it may for this producer."""

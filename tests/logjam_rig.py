@@ -1,0 +1,91 @@
+"""A Logjam producer by hand, for the tests of the device and of the consumer."""
+
+from __future__ import annotations
+
+import json
+import struct
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+
+DEADLINE = 20_000  # ms
+NOW = 1_795_155_232_892
+PRODUCER = "0a" * 10
+APP_ENV, TOPIC = b"shop-production", b"logs.shop.production"
+ACCEPTED, REFUSED = [APP_ENV, b"202 Accepted"], [APP_ENV, b"400 Bad Request"]
+
+Frames = list[bytes]
+
+
+def name(sequence: int, producer: str = PRODUCER) -> str:
+    return f"{producer}{sequence:012x}"
+
+
+def event(sequence: int, producer: str = PRODUCER, **more: object) -> bytes:
+    """A document as our producer carries it."""
+    text = json.dumps({"message": f"line {sequence}", **more}, separators=(",", ":"))
+    return f'{text[:-1]},"request_id":"{name(sequence, producer)}"}}'.encode()
+
+
+def meta(sequence: int = 1, method: int = 0, created_ms: int = NOW, tag: int = 0xCABD) -> bytes:
+    return struct.pack(">HBBIQQ", tag, method, 1, 0, created_ms, sequence)
+
+
+def message(body: bytes | int, method: int = 0, topic: bytes = TOPIC) -> Frames:
+    """The four frames of a data message: an event's number, or its body."""
+    if isinstance(body, int):
+        return [APP_ENV, topic, event(body), meta(body, method)]
+    return [APP_ENV, topic, body, meta(1, method)]
+
+
+class Producer:
+    """A socket on one connection: when that is lost there is no other."""
+
+    def __init__(self, port: int | None, kind: int = zmq.DEALER, **options: Any) -> None:
+        self.context = zmq.Context()
+        self.sock = self.context.socket(kind)
+        self.sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.sock.setsockopt(zmq.LINGER, 0)
+        for option, value in options.items():
+            self.sock.setsockopt(getattr(zmq, option), value)
+        self._monitor = self.sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.sock.connect(f"tcp://127.0.0.1:{port}")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.context.destroy(linger=0)
+
+    def tell(self, frames: Frames) -> None:
+        self.sock.send_multipart(frames)
+
+    def ask(self, frames: Frames) -> None:
+        self.sock.send_multipart([b"", *frames])
+
+    def reply(self) -> Frames:
+        if not self.sock.poll(DEADLINE):
+            raise TimeoutError("no reply")
+        return self.sock.recv_multipart()
+
+    def ship(self, *bodies: bytes | int) -> list[Frames]:
+        """Requests in one go, and the answers to them."""
+        for body in bodies:
+            self.ask(message(body))
+        return [self.reply() for _ in bodies]
+
+    def silent(self) -> bool:
+        """Nothing has come so far: for when something else has shown that nothing can."""
+        return not self.sock.poll(50)
+
+    def cut(self) -> bool:
+        """The connection is lost (waits for it)."""
+        return bool(self._monitor.poll(DEADLINE))
+
+    def connected(self) -> bool:
+        return not self._monitor.poll(0)

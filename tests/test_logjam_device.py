@@ -1,0 +1,820 @@
+"""The Logjam device over real sockets: what it answers, keeps, publishes, refuses and does on request."""
+
+# ruff: noqa: SIM117 - a device around its producers reads as what it is
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.collectors.capture import CaptureReader
+from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
+from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
+from tests.shared import clean_environment, need
+
+zmq = pytest.importorskip("zmq")
+
+from logclient.collectors.logjam import Collector, Device, decode  # noqa: E402
+from tests.logjam_rig import (  # noqa: E402
+    ACCEPTED,
+    APP_ENV,
+    DEADLINE,
+    NOW,
+    REFUSED,
+    TOPIC,
+    Frames,
+    Producer,
+    event,
+    message,
+    meta,
+    name,
+)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector(keep=True) as collector:
+        yield collector
+
+
+def captured(directory: Path, direction: int = 0) -> list[Frames]:
+    return [frames(row.raw) for row in CaptureReader(directory) if row.direction == direction]
+
+
+def ids(directory: Path) -> list[str]:
+    """Of what is in a capture, in its order."""
+    return [decode(unit(parts))[0].get("request_id", "") for parts in captured(directory)]
+
+
+def witnessed(path: Path) -> list[tuple[str, list[str]]]:
+    return [(entry["fault"], entry["ids"]) for entry in map(json.loads, path.read_text().splitlines())]
+
+
+def subscriber(producer: Producer, collector: Collector) -> Any:
+    """A SUB that gets everything from here on."""
+    sub = producer.context.socket(zmq.SUB)
+    sub.subscribe(b"")
+    sub.connect(collector.publish_url)
+    assert collector.wait_for(lambda counts: counts.subscriptions > 0)
+    return sub
+
+
+def published(sub: Any) -> Frames:
+    assert sub.poll(DEADLINE), "nothing was published"
+    return sub.recv_multipart()
+
+
+# --- what any producer may expect --------------------------------------------------------------
+
+
+class TestAnswers:
+    def test_requests_are_answered_in_order(self, collector):
+        with Producer(collector.port) as one, Producer(collector.port) as two:
+            one.ask(message(1))
+            two.ask([b"other-test", TOPIC, event(2), meta()])
+            one.ask([b"no dash", TOPIC, event(3), meta()])
+            one.ask(message(4))
+            assert [one.reply() for _ in range(3)] == [ACCEPTED, [b"no dash", b"400 Bad Request"], ACCEPTED]
+            assert two.reply() == [b"other-test", b"202 Accepted"]
+        assert collector.counts.acks == 3
+        assert collector.counts.refusals == 1
+        assert {e["message"] for e in collector.events(3)} == {"line 1", "line 2", "line 4"}
+
+    def test_what_asks_for_no_answer_gets_none(self, collector):
+        with Producer(collector.port) as producer:
+            producer.tell(message(1))
+            producer.tell([APP_ENV])
+            assert producer.ship(2) == [ACCEPTED]
+            assert producer.silent()
+        assert [e["message"] for e in collector.events(2)] == ["line 1", "line 2"]
+        assert collector.reasons == {"frames: a message has 4, not 1": 1}
+
+    def test_who_pushes(self, collector):
+        with Producer(collector.push_port, zmq.PUSH) as producer:
+            producer.tell(message(1))
+            producer.tell(message(2)[:3])
+            producer.tell([b"", *message(3)])
+            producer.tell(message(4))
+            assert [e["message"] for e in collector.events(3)] == ["line 1", "line 2", "line 4"]
+
+    def test_accepted_is_not_kept(self, collector):
+        """As with the real device: nobody looks at the topic before the answer."""
+        with Producer(collector.port) as producer:
+            producer.ask(message(1, topic=b"bogus"))
+            assert producer.reply() == ACCEPTED
+        counts = collector.counts
+        assert (counts.acks, counts.captured_events, counts.dropped) == (1, 0, 1)
+
+    def test_ping(self, collector):
+        with Producer(collector.port) as producer:
+            producer.ask([b"ping", APP_ENV, b"{}", meta()])
+            assert producer.reply() == [b"ping", b"200 OK", socket.gethostname().encode()]
+            producer.ask([b"ping", b"", b"{}", b"meta"])
+            assert producer.reply() == [b"ping", b"400 Bad Request"]
+        counts = collector.counts
+        assert (counts.pings, counts.refusals, counts.captured_events, counts.dropped) == (1, 1, 0, 0)
+
+    def test_ports_and_urls(self, collector):
+        assert collector.url == f"logjam://127.0.0.1:{collector.port}"
+        assert collector.push_url == f"logjam+push://127.0.0.1:{collector.push_port}"
+        assert collector.publish_url == f"tcp://127.0.0.1:{collector.publish_port}"
+        with Collector(port=None, publish_port=None) as pull, Producer(pull.push_port, zmq.PUSH) as producer:
+            assert pull.url == pull.push_url
+            producer.tell(message(1))
+            assert pull.wait_for(events=1)
+        with Collector(push_port=None, publish_port=None) as router, Producer(router.port) as producer:
+            assert (router.push_port, router.publish_port) == (None, None)
+            assert producer.ship(1) == [ACCEPTED]
+
+    def test_ipv6(self):
+        try:
+            with socket.socket(socket.AF_INET6) as sock:
+                sock.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6")
+        with Collector("::1", keep=True) as collector, zmq.Context() as context:
+            assert collector.url.startswith("logjam://[::1]:")
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.setsockopt(zmq.IPV6, 1)
+                dealer.connect(f"tcp://[::1]:{collector.port}")
+                dealer.send_multipart([b"", *message(1)])
+                assert dealer.poll(DEADLINE)
+
+    def test_hold_and_release(self, collector):
+        with Producer(collector.port) as producer:
+            collector.hold()
+            producer.ask(message(1))
+            producer.ask(message(2))
+            assert collector.wait_for(events=2)
+            assert producer.silent()
+            collector.release()
+            assert [producer.reply(), producer.reply()] == [ACCEPTED, ACCEPTED]
+
+    def test_cut_ends_every_connection(self, collector):
+        with Producer(collector.port) as one, Producer(collector.push_port, zmq.PUSH) as two:
+            assert one.ship(1) == [ACCEPTED]
+            two.tell(message(2))
+            assert collector.wait_for(lambda counts: counts.open == 2 and counts.captured_events == 2)
+            collector.cut()
+            assert one.cut()
+            assert two.cut()
+        assert collector.wait_for(lambda counts: counts.open == 0)
+        assert collector.counts.connections == 2
+
+    def test_who_has_gone_is_no_trouble(self, collector):
+        with Producer(collector.port) as stays:
+            collector.hold()
+            with Producer(collector.port) as goes:
+                goes.ask(message(1))
+                stays.ask(message(2))
+                assert collector.wait_for(events=2)
+            assert collector.wait_for(lambda counts: counts.open == 1)
+            collector.release()
+            assert stays.reply() == ACCEPTED
+            assert stays.ship(3) == [ACCEPTED]
+        assert collector.counts.acks == 3
+        assert collector.counts.replies_lost == 1
+
+
+class TestPublishing:
+    def test_renumbered_from_1_with_the_devices_number(self):
+        clock = iter(range(5_000_000, 6_000_000, 1000))
+        with Collector(device=9, heartbeat=0, clock=lambda: next(clock)) as collector:
+            with Producer(collector.port) as producer:
+                sub = subscriber(producer, collector)
+                producer.ask([APP_ENV, TOPIC, event(1), meta(77, created_ms=12)])
+                producer.ask([APP_ENV, TOPIC, event(2), meta(78, created_ms=0)])
+                producer.ask([APP_ENV, b"bogus", event(3), meta(79)])
+                producer.ask([APP_ENV, TOPIC, event(4), meta(80, tag=0xBDCA)])
+                got = [published(sub) for _ in range(3)]
+        assert [parts[:3] for parts in got] == [[APP_ENV, TOPIC, event(n)] for n in (1, 2, 4)]
+        metas = [read_meta(parts[3]) for parts in got]
+        assert all(valid for _, valid in metas)
+        assert [(m.device, m.sequence) for m, _ in metas] == [(9, 1), (9, 2), (9, 3)]
+        assert metas[0][0].created_ms == 12
+        assert 5000 <= metas[1][0].created_ms < 6000
+        assert metas[2][0].created_ms == NOW
+
+    def test_a_restart_begins_at_1_again(self):
+        collector = Collector(heartbeat=0)
+        for _ in range(2):
+            with collector, Producer(collector.port) as producer:
+                sub = subscriber(producer, collector)
+                producer.ask(message(1))
+                assert read_meta(published(sub)[3])[0].sequence == 1
+                sub.close()
+                collector._count["subscriptions"] = 0
+
+    def test_heartbeats_are_numbered_too(self):
+        with Collector(heartbeat=0.05) as collector, Producer(collector.port) as producer:
+            sub = subscriber(producer, collector)
+            one, two = published(sub), published(sub)
+        assert one[:3] == [b"heartbeat", collector.publish_url.encode(), b"{}"]
+        assert read_meta(two[3])[0].sequence == read_meta(one[3])[0].sequence + 1
+
+    def test_the_last_sequence_is_followed_by_1(self):
+        device = Device(sequence=SEQUENCE_MAX - 1)
+        seen = [read_meta(device.heartbeat("tcp://h:1", 5)[3])[0].sequence for _ in range(3)]
+        assert seen == [SEQUENCE_MAX, 1, 2]
+
+    @pytest.mark.parametrize("method", ["zlib", "snappy", "lz4"])
+    def test_recompress(self, method):
+        need({"zlib": "zlib", "snappy": "snappy", "lz4": "lz4.block"}[method])
+        body = event(1, text="x" * 5000)
+        with Collector(recompress=method, heartbeat=0, keep=True) as collector:
+            with Producer(collector.port) as producer:
+                sub = subscriber(producer, collector)
+                producer.ask(message(body))
+                producer.ask(message(zlib.compress(body), METHODS["zlib"]))
+                one, two = published(sub), published(sub)
+            assert opened(METHODS[method], one[2], len(body)) == body
+            assert read_meta(one[3])[0].compression == METHODS[method]
+            assert two[2] == zlib.compress(body)  # not touched
+            assert [e["text"] for e in collector.events(2)] == ["x" * 5000] * 2
+
+    def test_invalid_meta_is_published_when_allowed_and_still_refused(self):
+        with Collector(allow_invalid=True, heartbeat=0) as collector:
+            with Producer(collector.port) as producer:
+                sub = subscriber(producer, collector)
+                producer.ask([APP_ENV, TOPIC, event(1), b"no meta"])
+                assert producer.reply() == REFUSED
+                assert published(sub)[2] == event(1)
+
+
+# --- the capture -------------------------------------------------------------------------------
+
+
+class TestCapture:
+    def test_rows(self, tmp_path):
+        with Collector(capture=str(tmp_path), run="r1") as collector:
+            with Producer(collector.port) as one, Producer(collector.push_port, zmq.PUSH) as two:
+                assert one.ship(1) == [ACCEPTED]
+                one.tell(message(2))
+                assert collector.wait_for(events=2)
+                two.tell(message(3)[:3])
+                assert collector.wait_for(events=3)
+                one.ask([b"x", b"y"])
+                assert one.reply() == [b"x", b"400 Bad Request"]
+        rows = list(reader := CaptureReader(tmp_path))
+        assert not reader.problems
+        assert [(row.direction, frames(row.raw)) for row in rows] == [
+            (0, [b"", *message(1)]),
+            (1, ACCEPTED),
+            (0, message(2)),
+            (0, message(3)[:3]),
+            (1, [b"x", b"400 Bad Request"]),
+        ]
+        assert {row.protocol for row in rows} == {"logjam"}
+        assert {row.listener for row in rows} == {f"logjam-127.0.0.1-{collector.port}"}
+        assert {row.run for row in rows} == {"r1"}
+        assert [row.arrival for row in rows] == [1, 2, 3, 4, 5]
+        streams = [row.stream for row in rows]
+        assert streams[0] == streams[1] == streams[2] == streams[4] != streams[3]
+        assert rows[3].peer == "push"
+        assert re.fullmatch(r"127\.0\.0\.1:\d+ 00[0-9a-f]{8}", rows[0].peer)
+
+    def test_every_producer_is_a_stream(self, tmp_path):
+        with Collector(capture=str(tmp_path)) as collector:
+            for n in (1, 2):
+                with Producer(collector.port) as producer:
+                    assert producer.ship(n) == [ACCEPTED]
+        assert len({row.stream for row in CaptureReader(tmp_path)}) == 2
+
+    def test_in_the_file_before_the_answer(self, tmp_path):
+        with Collector(capture=str(tmp_path)) as collector, Producer(collector.port) as producer:
+            for n in range(1, 51):
+                producer.ship(n)
+                assert len(captured(tmp_path)) == n
+
+    def test_rows_of_answers_do_not_wait_for_more_traffic(self, tmp_path):
+        with Collector(capture=str(tmp_path), heartbeat=0) as collector, Producer(collector.port) as producer:
+            producer.ship(1)
+            end = time.monotonic() + 20
+            while not captured(tmp_path, 1):
+                assert time.monotonic() < end
+
+    def test_what_cannot_be_captured_is_neither_acknowledged_nor_published(self, tmp_path):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with Collector(capture=str(tmp_path), heartbeat=0) as collector:
+            try:
+                with Producer(collector.port) as producer, Producer(collector.port) as idle:
+                    sub = subscriber(producer, collector)
+                    assert producer.ship(1) == [ACCEPTED]
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+                    producer.ask(message(event(2, text="x" * 3000)))
+                    assert producer.cut()
+                    assert producer.silent()
+                    assert idle.ship(3) == [ACCEPTED]
+                    assert [published(sub)[2] for _ in range(2)] == [event(1), event(3)]
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            with Producer(collector.port) as producer:
+                assert producer.ship(2) == [ACCEPTED]
+            assert collector.counts.capture_errors >= 1
+        assert ids(tmp_path) == [name(1), name(3), name(2)]
+
+    def test_stopped_and_started_on_the_same_capture(self, tmp_path):
+        collector = Collector(capture=str(tmp_path), keep=True)
+        for n in (1, 2):
+            with collector, Producer(collector.port) as producer:
+                producer.ship(n)
+        rows = list(reader := CaptureReader(tmp_path))
+        assert [row.arrival for row in rows if row.direction == 0] == [1, 3]
+        assert not reader.problems
+
+    def test_duplicates_are_counted(self):
+        with Collector(count_duplicates=True) as collector, Producer(collector.port) as producer:
+            other = event(4, producer="ff" * 10)
+            packed = [message(zlib.compress(event(2)), 1), message(event(2) + b" \n")]
+            producer.ship(1, 2, 3, 2, other, other, b"{}", b"{}", b"no JSON")
+            for parts in [*packed, message(b'{"uuid":"%s"}' % name(3).encode(), topic=b"events.a.b")]:
+                producer.ask(parts)
+                producer.reply()
+            counts = collector.counts
+        assert (counts.duplicates, counts.copies) == (3, 5)
+
+
+class Process:
+    """A device in a process of its own, to be killed."""
+
+    PROGRAM = """if 1:
+        import json, sys, threading
+        from logclient.collectors.logjam import Collector
+        options = json.loads(sys.argv[1])
+        with Collector(**options) as collector:
+            print(json.dumps([collector.port, collector.push_port, collector.publish_port]), flush=True)
+            sys.stdin.read()
+    """
+
+    def __init__(self, **options: Any) -> None:
+        environment = clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        self.port, self.push_port, self.publish_port = json.loads(self.process.stdout.readline())
+
+    def resident(self) -> int:
+        """The peak of its memory, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) * 1024  # type: ignore[index]
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=30)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.communicate(timeout=30)
+
+
+def test_killed_and_restarted(tmp_path):
+    """Whatever it answered before kill -9 is in the capture; the next one goes on with that capture."""
+    acked = sent = 0
+    port = 0
+    for life in range(4):
+        with Process(port=port, capture=str(tmp_path), listener="here") as process:
+            port = process.port
+            with Producer(port) as producer:
+                for _ in range(300):
+                    producer.sock.send_multipart([b"", *message(sent + 1)])
+                    sent += 1
+                ours = [producer.reply() for _ in range(100)]
+                process.end()
+                while producer.sock.poll(50):
+                    ours.append(producer.reply())
+        assert set(map(tuple, ours)) == {tuple(ACCEPTED)}
+        kept = ids(tmp_path)
+        # In the order of sending, each once: so the first so many of this life are the ones answered.
+        first = life * 300 + 1
+        assert {name(n) for n in range(first, first + len(ours))} <= set(kept)
+        assert len(kept) == len(set(kept))
+        acked += len(ours)
+    with Collector(port=port, capture=str(tmp_path), listener="here") as last, Producer(port) as producer:
+        assert producer.ship(sent + 1) == [ACCEPTED]
+        assert last.port == port
+    rows = list(reader := CaptureReader(tmp_path))
+    assert not reader.problems  # each was closed by the one after it, none had a hole
+    assert [row.arrival for row in rows] == list(range(1, len(rows) + 1))
+    assert acked >= 400
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+class TestFaults:
+    def test_cut_before_ack_is_captured_and_ends_that_connection_only(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="cut-before-ack=from:2:every:1:max:1") as collector:
+            with Producer(collector.port) as other, Producer(collector.port) as producer:
+                assert producer.ship(1) == [ACCEPTED]
+                producer.ask(message(2))
+                assert producer.cut()
+                assert producer.silent()
+                assert other.ship(3) == [ACCEPTED]
+                assert other.connected()
+            assert collector.counts.cuts_before_ack == 1
+        assert ids(tmp_path) == [name(1), name(2), name(3)]
+
+    def test_what_comes_behind_a_cut_has_not_arrived(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="cut-before-ack=from:3:max:1") as collector:
+            with Producer(collector.port) as producer:
+                for n in range(1, 200):
+                    producer.ask(message(n))
+                assert [producer.reply() for _ in range(2)] == [ACCEPTED] * 2
+                assert producer.cut()
+                assert producer.silent()
+        assert ids(tmp_path) == [name(1), name(2), name(3)]
+
+    def test_cut_before_write(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="cut-before-write=max:1") as collector:
+            with Producer(collector.port) as producer:
+                producer.ask(message(1))
+                assert producer.cut()
+            with Producer(collector.port) as producer:
+                assert producer.ship(2) == [ACCEPTED]
+            assert collector.counts.cuts == 1
+        assert ids(tmp_path) == [name(2)]
+
+    def test_cut_after_ack(self):
+        with Collector(faults="cut-after-ack=max:1") as collector, Producer(collector.port) as producer:
+            assert producer.ship(1) == [ACCEPTED]
+            assert producer.cut()
+
+    def test_who_pushes_is_cut_alone(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="cut-before-write=max:1") as collector:
+            with (
+                Producer(collector.push_port, zmq.PUSH) as one,
+                Producer(collector.push_port, zmq.PUSH) as two,
+            ):
+                one.tell(message(1))
+                assert one.cut()
+                two.tell(message(2))
+                assert collector.wait_for(events=1)
+                assert two.connected()
+        assert ids(tmp_path) == [name(2)]
+
+    def test_reconnecting_with_a_routing_id_is_served(self):
+        with Collector(faults="cut-before-ack=max:1") as collector:
+            with Producer(collector.port, ROUTING_ID=b"me", RECONNECT_IVL=20) as producer:
+                producer.ask(message(1))
+                assert producer.cut()
+                end = time.monotonic() + 20
+                while not producer.sock.poll(100):
+                    assert time.monotonic() < end
+                    producer.ask(message(2))
+                assert producer.reply() == ACCEPTED
+
+    def test_delay(self):
+        with Collector(faults="delay-ack=max:1:300ms") as collector, Producer(collector.port) as producer:
+            with Producer(collector.port) as other:
+                begin = time.monotonic()
+                producer.ask(message(1))
+                producer.ask(message(2))
+                assert collector.wait_for(events=2)
+                assert other.ship(3) == [ACCEPTED]
+                assert [producer.reply() for _ in range(2)] == [ACCEPTED] * 2
+                assert time.monotonic() - begin >= 0.3
+
+    def test_no_reply_and_stall(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="no-reply=from:2:max:1,stall=from:4:max:1") as collector:
+            with Producer(collector.port) as producer, Producer(collector.port) as other:
+                assert producer.ship(1) == [ACCEPTED]
+                producer.ask(message(2))
+                assert producer.ship(3) == [ACCEPTED]
+                producer.ask(message(4))
+                producer.ask(message(5))
+                assert collector.wait_for(events=5)
+                assert other.ship(6) == [ACCEPTED]
+                assert producer.silent()
+            counts = collector.counts
+            assert (counts.unanswered, counts.stalls, counts.acks) == (1, 1, 3)
+        assert ids(tmp_path) == [name(n) for n in range(1, 7)]
+
+    def test_what_is_not_asked_cannot_go_unanswered(self):
+        with (
+            Collector(faults="stall=max:1,delay-ack=max:1:1s") as collector,
+            Producer(collector.port) as producer,
+        ):
+            producer.tell(message(1))
+            assert collector.wait_for(events=1)
+            assert collector.faults_done == {"stall": 0, "delay-ack": 0}
+
+    @pytest.mark.parametrize("method", ["none", "zlib", "snappy", "lz4"])
+    def test_lies(self, tmp_path, method):
+        """What the witness says is what is in the capture, and what consumers get."""
+        need({"none": "zlib", "zlib": "zlib", "snappy": "snappy", "lz4": "lz4.block"}[method])
+        capture, witness = tmp_path / "capture", tmp_path / "witness"
+        faults = "discard=every:10,swap=every:7,duplicate=every:11,corrupt=every:13,add=every:17,seed=4"
+        sent = {name(n): event(n, padding="abc" * 20) for n in range(1, 121)}
+        number = METHODS[method]
+        options: dict[str, Any] = {"capture": str(capture), "witness": str(witness)}
+        with Collector(faults=faults, heartbeat=0, **options) as collector:
+            with Producer(collector.port) as producer:
+                sub = subscriber(producer, collector)
+                for body in sent.values():
+                    producer.ask(message(compressed(number, body), number))
+                assert [producer.reply() for _ in sent] == [ACCEPTED] * len(sent)
+                count = collector.counts.captured_events
+                out = [published(sub) for _ in range(count)]
+        kept = captured(capture)
+        assert [parts[1:4] for parts in kept] == [parts[:3] for parts in out]
+        lies: dict[str, list[str]] = {}
+        for fault, names in witnessed(witness):
+            lies.setdefault(fault, []).extend(names)
+        assert {fault: len(names) for fault, names in lies.items()} == collector.faults_done
+        assert min(map(len, lies.values())) >= 4
+        bodies = [opened(number, parts[3], 1 << 20) for parts in kept]
+        got = ids(capture)
+        times = Counter(got)
+        assert set(lies["discard"]) == sent.keys() - times.keys()
+        assert set(lies["add"]) == times.keys() - sent.keys()
+        assert set(lies["duplicate"]) == {one for one in sent if times[one] == 2}
+        assert set(lies["corrupt"]) == {
+            one for one, body in zip(got, bodies, strict=True) if one in sent and sent[one] != body
+        }
+        order = [one for one in got if one in sent]
+        late = {one for i, one in enumerate(order) if any(other > one for other in order[:i])}
+        assert late - set(lies["duplicate"]) == set(lies["swap"])
+
+    def test_a_swap_without_a_next_one_is_given_up(self, tmp_path):
+        with Collector(capture=str(tmp_path), faults="swap=max:1:100ms") as collector:
+            with Producer(collector.port) as producer:
+                assert producer.ship(1) == [ACCEPTED]
+                assert collector.faults_done == {"swap": 0}
+        assert ids(tmp_path) == [name(1)]
+
+    def test_corrupting_what_is_no_json_is_given_up(self, tmp_path):
+        with Collector(faults="corrupt=every:1") as collector, Producer(collector.port) as producer:
+            producer.ship(b"no JSON")
+            assert collector.faults_done == {"corrupt": 0}
+
+
+# --- what is wrong at the start ----------------------------------------------------------------
+
+
+class TestWrong:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"port": 65536}, "port: 65536 must be 0 to 65535"),
+            ({"publish_port": -1}, "publish_port: -1 must be"),
+            ({"port": None, "push_port": None}, "nothing to listen on"),
+            ({"device": 0}, "device: 0 must be 1 to 4294967295"),
+            ({"device": 1 << 32}, "device"),
+            ({"faults": "keepalive=every:1"}, "'keepalive' is no fault"),
+        ],
+    )
+    def test_arguments(self, options, words):
+        with pytest.raises(ConfigError, match=words):
+            Collector(**options)
+
+    def test_recompress(self):
+        with pytest.raises(ConfigError, match="recompress: 'gzip' is none of none, zlib, snappy, lz4"):
+            Collector(recompress="gzip").start()
+
+    def test_port_in_use(self, collector):
+        for where in ("port", "push_port", "publish_port"):
+            with pytest.raises(
+                ConnectFailed, match=f"127.0.0.1 port {collector.port}: Address already in use"
+            ):
+                Collector(**{where: collector.port}).start()
+
+    def test_capture_in_use(self, tmp_path):
+        with Collector(capture=str(tmp_path), listener="x"):
+            second = Collector(capture=str(tmp_path), listener="x")
+            with pytest.raises(LedgerError, match="in use"):
+                second.start()
+            second.stop()
+
+    def test_started_twice(self, collector):
+        with pytest.raises(ConfigError, match="running"):
+            collector.start()
+        collector.stop()
+        collector.stop()
+
+    @pytest.mark.parametrize(
+        ("module", "options"),
+        [("zmq", {}), ("snappy", {"recompress": "snappy"}), ("lz4", {"recompress": "lz4"})],
+    )
+    def test_without_the_extra(self, monkeypatch, module, options):
+        for loaded in [one for one in sys.modules if one.split(".")[0] == module]:
+            monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(MissingExtra, match=rf"{module} is not installed: .*logclient\[logjam\]"):
+            Collector(**options).start()
+
+
+# --- bodies and units --------------------------------------------------------------------------
+
+
+class TestMessages:
+    @pytest.mark.parametrize("parts", [[b""], [b"a"], [b"", b"", b""], [b"x" * 70000, b"y"]])
+    def test_a_unit_is_its_frames(self, parts):
+        assert frames(unit(parts)) == parts
+
+    @pytest.mark.parametrize(
+        ("raw", "words"),
+        [
+            (b"", "no head of a frame at offset 0"),
+            (b"\1\0\0\0", "not whole"),
+            (b"\0\0\0\x80", "no head of a frame at offset 4"),
+            (b"\0\0\0\0x", "1 bytes behind the last frame"),
+        ],
+    )
+    def test_what_is_no_unit(self, raw, words):
+        with pytest.raises(ValueError, match=words):
+            frames(raw)
+
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("body", [b"", b"x", os.urandom(1000) * 70])
+    def test_opened(self, method, body):
+        need({"snappy": "snappy", "lz4": "lz4.block"}.get(method, "zlib"))
+        packed = compressed(METHODS[method], body)
+        assert opened(METHODS[method], packed, len(body)) == body
+        with pytest.raises(ProtocolError, match="more than"):
+            opened(METHODS[method], packed, len(body) - 1)
+
+    @pytest.mark.parametrize(
+        ("method", "body"),
+        [
+            (1, b""),
+            (1, zlib.compress(b"x")[:-1]),
+            (1, zlib.compress(b"x", wbits=31)),
+            (1, zlib.compress(b"x", wbits=-15)),
+            (2, b""),
+            (2, b"\xff\xff\xff\xff\xff\xff"),
+            (2, b"\xff\x06\0\0sNaPpY"),
+            (2, b"\5garbage"),
+            (3, b""),
+            (3, b"\0\0\0\5garbage"),
+            (3, b'\4"M\x18' + bytes(20)),
+            (3, struct.pack(">I", 0xFFFFFFFF) + b"\x10x"),
+            (9, b"x"),
+            (255, b""),
+        ],
+    )
+    def test_other_framings(self, method, body):
+        need("snappy")
+        need("lz4.block")
+        with pytest.raises(ProtocolError):
+            opened(method, body, 64 << 20)
+
+    @pytest.mark.parametrize(
+        ("parts", "words"),
+        [
+            ([b"", b"ping", b"", b"{}", meta()], "a ping"),
+            ([b"x"], "a message has 4, not 1"),
+            (message(b"{"), "delimiter|property name"),
+            (message(b"{}", 7), "compression: 7 is none of"),
+        ],
+    )
+    def test_decode_of_what_is_no_event(self, parts, words):
+        with pytest.raises(ValueError, match=words):
+            decode(unit(parts))
+
+
+# --- hostile peers -----------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+def zmtp(port: int, receive_buffer: int = 0) -> socket.socket:
+    """A raw connection with its handshake behind it, as a DEALER."""
+    sock = socket.socket()
+    sock.settimeout(20)
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.connect(("127.0.0.1", port))
+    sock.sendall(b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32))
+    ready = b"\5READY\x0bSocket-Type\0\0\0\6DEALER\x08Identity\0\0\0\0"
+    sock.sendall(b"\4" + bytes((len(ready),)) + ready)
+    said = b""
+    while b"Identity\0\0\0\0" not in said:  # libzmq takes no message before its own READY has gone
+        said += sock.recv(1000)
+    return sock
+
+
+def closed(sock: socket.socket) -> bool:
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.fixture(scope="class")
+def process() -> Iterator[Process]:
+    with Process(count_duplicates=True, heartbeat=0.1, max_bytes=4 * MIB) as process:
+        with Producer(process.port) as producer:
+            producer.ship(1)
+        yield process
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+class TestHostile:
+    """Each leaves the device alive, serving others, and within its memory, looked at from outside."""
+
+    BOUND = 48 * MIB
+
+    @pytest.fixture(autouse=True)
+    def bound(self, process: Process) -> Iterator[None]:
+        before = process.resident()
+        yield
+        assert process.process.poll() is None
+        with Producer(process.port) as producer:
+            assert producer.ship(1) == [ACCEPTED]
+        assert process.resident() - before <= self.BOUND
+
+    def test_1000_frames(self, process):
+        for count in (10, 11, 12, 13, 30, 1000, 50_000):
+            parts = [*message(1), *[b"x"] * (count - 4)]
+            with Producer(process.port) as producer, Producer(process.push_port, zmq.PUSH) as push:
+                push.tell(parts)
+                producer.tell(parts)
+                producer.ask(parts)
+                assert producer.reply() == REFUSED
+                assert producer.ship(2) == [ACCEPTED]
+
+    @pytest.mark.parametrize("size", [4 * MIB + 1, 1 << 30, 1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+    def test_a_huge_frame_is_announced(self, process, size):
+        with zmtp(process.port) as sock:
+            sock.sendall(b"\2" + struct.pack(">Q", size) + b"x" * 1000)
+            assert closed(sock)
+
+    def test_a_large_frame_is_no_hostile_one(self, process):
+        with Producer(process.port) as producer:
+            assert producer.ship(b"x" * (4 * MIB)) == [ACCEPTED]
+
+    def test_a_frame_one_byte_over(self, process):
+        with Producer(process.port) as producer:
+            producer.ask(message(b"x" * (4 * MIB + 1)))
+            assert producer.cut()
+
+    def test_unknown_compression_and_other_framings(self, process):
+        bomb = zlib.compress(bytes(256 * MIB), 9)
+        bodies = [(9, b"x"), (255, b""), (1, b"\x1f\x8b"), (2, b"\xff\xff\xff\xff\x0f"), (1, bomb)]
+        bodies += [(3, b"\xff\xff\xff\xff\0"), (3, b"\3\0\0\0"), (1, zlib.compress(b"{}")[:-1])]
+        with Producer(process.port) as producer:
+            for method, body in bodies:
+                producer.ask(message(body, method))
+                assert producer.reply() == ACCEPTED  # as with the real device, which opens no body
+
+    def test_long_names_come_not_back(self, process):
+        with Producer(process.port) as producer:
+            for n in range(100):
+                producer.ask([b"a-" + b"b" * MIB, TOPIC, b"{}", meta(n)])
+            assert {producer.reply()[0] for _ in range(100)} == {b"unknown-unknown"}
+            producer.ask([APP_ENV, b"logs" * MIB, b"{}", meta()])
+            assert producer.reply() == ACCEPTED  # for the topic is not looked at
+
+    def test_replies_are_never_read(self, process):
+        """It is cut when too many wait for it; others are served all the time."""
+        request = b"".join(
+            bytes((part is not last, len(part))) + part
+            for parts in [[b"", *message(b"{}")]] for last in parts[-1:] for part in parts
+        )  # fmt: skip
+        with zmtp(process.port, receive_buffer=4096) as sock, pytest.raises(ConnectionError):
+            for _ in range(300):
+                sock.sendall(request * 2000)
+                with Producer(process.port) as other:
+                    assert other.ship(1) == [ACCEPTED]
+
+    def test_no_zmtp(self, process):
+        for said in (
+            b"",
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\xff" * 100,
+            os.urandom(10_000),
+            b"\x01\x00",
+        ):
+            for port in (process.port, process.push_port, process.publish_port):
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+                    sock.sendall(said)
+
+    def test_garbage_behind_the_handshake(self, process):
+        for seed in range(20):
+            with zmtp(process.port) as sock:
+                try:
+                    sock.sendall(b"\4\5\4PING" + os.urandom(2000 + seed))
+                except ConnectionError:
+                    pass
