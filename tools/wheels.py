@@ -42,8 +42,9 @@ WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
 
 WINDOWS_TESTS = [
     "cli", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash", "imports_light",
-    "lumberjack_check", "lumberjack_core", "lumberjack_decoder", "lumberjack_face", "lumberjack_reader",
-    "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib", "records", "stubs",
+    "logjam_core", "logjam_vectors", "lumberjack_check", "lumberjack_core", "lumberjack_decoder",
+    "lumberjack_face", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
+    "records", "stubs",
 ]  # fmt: skip
 """The files that hold for Windows too; the others fork, send signals or look into /proc."""
 
