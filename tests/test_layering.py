@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "handler": {"client", "aio", "formatters"},
     "formatters": {"_ext records"},
     "integrations": {"client", "aio", "handler", "faces"},
-    "faces": {"client", "aio"},
+    "faces": {"client", "aio", "collectors"},  # the consumer of Logjam
     "aio": {"client", "delivery"},
     "client": {"delivery"},
     "delivery": {"protocols", "transports", "_ext records"},

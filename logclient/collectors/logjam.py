@@ -25,6 +25,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from logclient.collectors import zeromq
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
 from logclient.collectors.messages import (
@@ -40,13 +41,13 @@ from logclient.collectors.messages import (
     well_formed,
     well_known,
 )
-from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 
 __all__ = ["Answer", "Collector", "Counts", "Device", "Message", "decode"]
 
 ACCEPTED, REFUSED, PONG = b"202 Accepted", b"400 Bad Request", b"200 OK"
 
-_FRAMES_MAX = 6  # of a message, the routing id apart: one more than any that is taken
+_FRAMES_MAX = zeromq.FRAMES_MAX - 1  # the routing id apart
 _NAME_MAX = 4096  # bytes of app-env and of topic; the real device has no limit
 _TURN_MESSAGES = 1000
 _TURN_BYTES = 8 << 20
@@ -55,14 +56,6 @@ _PEERS_MAX = 10_000
 _REASONS_MAX = 1000
 _NEVER = float("inf")
 _BODIES_MAX = 64 << 20  # bytes of a body that ``decode`` unpacks: what the importer takes
-
-
-def _zmq() -> Any:
-    try:
-        import zmq
-    except ImportError as error:
-        raise MissingExtra("zmq", "logjam") from error
-    return zmq
 
 
 # --- what the device does with frames ----------------------------------------------------------
@@ -565,7 +558,7 @@ class Collector:
         """Listen. Returns the collector itself."""
         if self._thread is not None:
             raise ConfigError("start: the collector is running")
-        zmq = self._zmq = _zmq()
+        zmq = self._zmq = zeromq.load()
         self._device = Device(self._number, host=socket.gethostname(), **self._how)  # type: ignore[arg-type]
         self._context = zmq.Context()
         try:
@@ -829,23 +822,13 @@ class Collector:
     # --- in: frames -> messages -> capture
 
     def _receive(self, sock: Any, now: float) -> None:
-        zmq = self._zmq
         push = sock is not self._router
         size = 0
         for _ in range(_TURN_MESSAGES):
-            try:
-                first = sock.recv(zmq.NOBLOCK, False)
-            except zmq.Again:
+            got = zeromq.receive(self._zmq, sock)
+            if got is None:
                 return
-            parts = [first.bytes]
-            count = len(parts[0])
-            more = first.more
-            while more:
-                frame = sock.recv(0, False)  # a message is there as a whole, or not at all
-                if len(parts) <= _FRAMES_MAX:
-                    parts.append(frame.bytes)
-                count += len(frame)
-                more = frame.more
+            parts, first, count = got
             size += count
             self._count["messages"] += 1
             self._count["bytes"] += count

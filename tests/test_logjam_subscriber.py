@@ -1,0 +1,343 @@
+"""The consumer: the subset it gets, and what it knows to be missing, from bare frames and over sockets."""
+
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient.collectors.capture import CaptureReader
+from logclient.collectors.messages import SEQUENCE_MAX, Meta, frames, read_meta
+from logclient.collectors.subscriber import Gap, Message, Subscriber, Tracker
+from logclient.errors import ConfigError, LedgerError, MissingExtra, ProtocolError
+
+zmq = pytest.importorskip("zmq")
+
+from logclient.collectors.logjam import Collector  # noqa: E402
+from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
+
+
+def data(sequence: int, device: int = 1, app_env: bytes = APP_ENV, topic: bytes = TOPIC) -> Frames:
+    return [app_env, topic, b"{}", Meta(0, device, 5, sequence).pack()]
+
+
+def beat(sequence: int, device: int = 1) -> Frames:
+    return [b"heartbeat", b"tcp://h:9606", b"{}", Meta(0, device, 5, sequence).pack()]
+
+
+def gaps_of(*sequences: int) -> list[tuple[int, int]]:
+    tracker = Tracker()
+    for sequence in sequences:
+        assert tracker.take(data(sequence), 0.0) is not None
+    missing = sum(gap.last - gap.first + 1 for gap in tracker.gaps)
+    assert tracker.devices[1].missing == missing
+    return [(gap.first, gap.last) for gap in tracker.gaps]
+
+
+class TestTracker:
+    def test_what_a_message_says(self):
+        frame = Meta(1, 7, 1234, 99).pack()
+        taken = Tracker().take([APP_ENV, TOPIC, zlib.compress(b'{"a":1}'), frame], 0.0)
+        assert taken == Message(
+            "shop-production", "logs.shop.production", zlib.compress(b'{"a":1}'), 1, 7, 1234, 99
+        )
+        assert taken.body() == b'{"a":1}'
+        assert taken.document() == {"a": 1}
+        with pytest.raises(ProtocolError, match="more than 6 bytes"):
+            taken.body(6)
+        with pytest.raises(ProtocolError, match="compression: 9"):
+            taken._replace(compression=9).document()
+
+    @pytest.mark.parametrize(
+        ("sequences", "expected"),
+        [
+            ([5, 6, 7], []),  # joined in mid-stream: what came before is not missing
+            ([1, 2, 4, 5, 9], [(3, 3), (6, 8)]),
+            ([10, 11, 1, 2], []),  # restarted
+            ([10, 11, 4, 5], [(1, 3)]),  # ... and three missed
+            ([10, 10], [(1, 9)]),
+            ([SEQUENCE_MAX - 1, SEQUENCE_MAX, 1, 2], []),
+            ([SEQUENCE_MAX, 3], [(1, 2)]),
+        ],
+    )
+    def test_gaps(self, sequences, expected):
+        assert gaps_of(*sequences) == expected
+
+    def test_restarts_and_wraps(self):
+        tracker = Tracker()
+        for sequence in (8, 1, (1 << 62) - 1, 1, 2, 1):
+            tracker.take(data(sequence), 0.0)
+        device = tracker.devices[1]
+        assert (device.restarts, device.wraps, device.received, device.last) == (2, 1, 6, 1)
+
+    def test_devices_are_apart_and_0_is_none(self):
+        tracker = Tracker()
+        for parts in (data(1), data(1, 2), data(2), data(3, 2), data(9, 0), data(3), data(4, 0)):
+            assert tracker.take(parts, 1.5) is not None
+        assert tracker.gaps == [Gap(2, 2, 2)]
+        assert {n: (d.received, d.missing, d.restarts, d.seen) for n, d in tracker.devices.items()} == {
+            1: (3, 0, 0, 1.5),
+            2: (2, 1, 0, 1.5),
+        }
+
+    def test_heartbeats_count_and_are_no_messages(self):
+        tracker = Tracker()
+        assert [tracker.take(parts, 2.0) for parts in (beat(1), beat(2), beat(4))] == [None] * 3
+        device = tracker.devices[1]
+        assert (device.heartbeats, device.received, device.missing, device.seen) == (3, 3, 1, 2.0)
+
+    def test_what_is_not_wanted_is_no_gap(self):
+        tracker = Tracker(["shop-production"], ["logs", "events.a"])
+        wanted = [
+            tracker.take(data(n, app_env=app_env, topic=topic), 0.0) is not None
+            for n, (app_env, topic) in enumerate(
+                [
+                    (b"shop-production", b"logs"),
+                    (b"shop-production", b"logs.shop"),
+                    (b"shop-production", b"logsX"),
+                    (b"shop-production2", b"logs"),
+                    (b"shop-production", b"events"),
+                    (b"shop-production", b"events.a.b"),
+                ],
+                1,
+            )
+        ]
+        assert wanted == [True, True, False, False, False, True]
+        assert tracker.gaps == []
+
+    def test_without_gaps_nothing_is_said_of_them(self):
+        tracker = Tracker(gaps=False)
+        for sequence in (1, 5, 2):
+            tracker.take(data(sequence), 0.0)
+        device = tracker.devices[1]
+        assert (tracker.gaps, device.missing, device.restarts) == ([], 0, 1)
+
+    def test_what_is_no_message(self):
+        tracker = Tracker()
+        for parts in ([b"stats", b"1", b"5"], data(1)[:3] + [b"meta"], [b""], [b""] * 7):
+            assert tracker.take(parts, 0.0) is None
+        assert tracker.refused == {"frames: a message has 4": 3, "meta: not valid": 1}
+
+    def test_devices_are_bounded(self):
+        tracker = Tracker()
+        for number in range(1, 5001):
+            assert tracker.take(data(1, number), 0.0) is not None
+        assert len(tracker.devices) == 4096
+        assert sum(tracker.refused.values()) == 5000 - 4096
+
+    @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 5)), max_size=60))
+    def test_like_one_that_remembers_everything(self, steps):
+        """Random devices: some messages get lost on the way, some devices start again."""
+        tracker = Tracker()
+        sent: dict[int, int] = {}
+        seen: dict[int, int] = {}  # last number that got through
+        missing: dict[int, int] = {}
+        for number, restart, step in steps:
+            if not number:
+                continue
+            sequence = step if restart else sent.get(number, 0) + step
+            if number in seen and restart and sequence > seen[number]:
+                continue  # it has overtaken: not to be told from a gap
+            sent[number] = sequence
+            if number in seen:
+                before = seen[number] if sequence > seen[number] else 0
+                missing[number] = missing.get(number, 0) + sequence - before - 1
+            seen[number] = sequence
+            tracker.take(data(sequence, number), 0.0)
+        assert {n: d.missing for n, d in tracker.devices.items()} == {n: missing.get(n, 0) for n in seen}
+
+    @given(st.lists(st.binary(max_size=40), min_size=1, max_size=7))
+    def test_any_frames(self, parts):
+        tracker = Tracker()
+        taken = tracker.take(parts, 0.0)
+        assert taken is None or read_meta(parts[-1])[1]
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"app_envs": ["shop"]}, "app_envs: 'shop' must be printable"),
+            ({"topics": [""]}, "topics: one of them"),
+        ],
+    )
+    def test_arguments(self, options, words):
+        with pytest.raises(ConfigError, match=words):
+            Tracker(**options)
+
+
+@pytest.fixture
+def device() -> Iterator[Collector]:
+    with Collector(device=3, heartbeat=0.05) as collector:
+        yield collector
+
+
+def joined(device: Collector, subscriptions: int = 1) -> None:
+    assert device.wait_for(lambda counts: counts.subscriptions >= subscriptions)
+
+
+def rejoined(device: Collector, subscriber: Subscriber, subscriptions: int) -> None:
+    """A socket subscribes anew when it is looked at."""
+    end = time.monotonic() + 20
+    while device.counts.subscriptions < subscriptions:
+        assert subscriber.receive(0.02) is None
+        assert time.monotonic() < end
+
+
+def collect(subscriber: Subscriber, count: int) -> list[Message]:
+    got = []
+    for _ in range(count):
+        one = subscriber.receive(20)
+        assert one is not None
+        got.append(one)
+    return got
+
+
+class TestSubscriber:
+    def test_a_subset_with_gaps_seen(self, device):
+        with (
+            Subscriber(device.publish_url, app_envs=["shop-production"], topics=["logs"]) as subscriber,
+            Producer(device.port) as producer,
+        ):
+            joined(device)
+            producer.ship(1, 2)
+            producer.ask([b"other-production", TOPIC, event(3), meta()])
+            producer.ask(message(4, topic=b"events.a"))
+            producer.ship(5)
+            got = collect(subscriber, 3)
+            assert [one.document()["message"] for one in got] == ["line 1", "line 2", "line 5"]
+            assert {one.device for one in got} == {3}
+            assert subscriber.gaps == []
+            assert subscriber.devices[3].missing == 0
+            assert got[-1].sequence - got[0].sequence >= 4
+
+    def test_the_device_chooses(self, device):
+        with (
+            Subscriber(device.publish_url, app_envs=["shop-production"], gaps=False) as subscriber,
+            Producer(device.port) as producer,
+        ):
+            joined(device, 2)
+            producer.ask([b"other-production", TOPIC, event(1), meta()])
+            producer.ask([b"shop-production2", TOPIC, event(1), meta()])
+            producer.ship(2)
+            (one,) = collect(subscriber, 1)
+            assert one.app_env == "shop-production"
+            assert subscriber.gaps == []
+            # Two of ours and heartbeats: what the other app had never came.
+            assert subscriber.devices[3].received - subscriber.devices[3].heartbeats <= 2
+
+    def test_a_device_that_starts_again(self):
+        device = Collector(device=3, heartbeat=0)
+        with device, Subscriber(device.publish_url) as subscriber:
+            for life in (1, 2):
+                rejoined(device, subscriber, life)
+                with Producer(device.port) as producer:
+                    producer.ship(1, 2, 3)
+                assert [one.sequence for one in collect(subscriber, 3)] == [1, 2, 3]
+                if life == 1:
+                    device.stop()
+                    device.start()
+            assert (subscriber.devices[3].restarts, subscriber.devices[3].missing) == (1, 0)
+
+    def test_several_devices(self):
+        with (
+            Collector(device=1, heartbeat=0) as one,
+            Collector(device=2, heartbeat=0) as two,
+            Subscriber([one.publish_url, two.publish_url]) as subscriber,
+        ):
+            for device in (one, two):
+                joined(device)
+                with Producer(device.port) as producer:
+                    producer.ship(1)
+            assert {message.device for message in collect(subscriber, 2)} == {1, 2}
+
+    def test_heartbeats_alone_are_no_messages(self, device):
+        with Subscriber(device.publish_url) as subscriber:
+            assert subscriber.receive(0) is None
+            end = time.monotonic() + 20
+            while not subscriber.devices or subscriber.devices[3].heartbeats < 2:
+                assert subscriber.receive(0.05) is None
+                assert time.monotonic() < end
+
+    def test_iterates(self, device):
+        with Subscriber(device.publish_url) as subscriber, Producer(device.port) as producer:
+            joined(device)
+            producer.ship(1, 2)
+            several = iter(subscriber)
+            assert [next(several).document()["message"] for _ in range(2)] == ["line 1", "line 2"]
+
+    def test_captured_before_it_is_returned(self, device, tmp_path: Path):
+        with (
+            Subscriber(device.publish_url, topics=["logs"], capture=str(tmp_path)) as subscriber,
+            Producer(device.port) as producer,
+        ):
+            joined(device)
+            producer.ask(message(1, topic=b"mobile"))
+            producer.ship(2)
+            collect(subscriber, 1)
+            rows = list(CaptureReader(tmp_path))
+            kept = [frames(row.raw) for row in rows]
+            assert [parts[2] for parts in kept if parts[0] == APP_ENV] == [event(1), event(2)]
+            assert name(2).encode() in kept[-1][2] or kept[-1][0] == b"heartbeat"
+        assert {(row.protocol, row.listener, row.peer) for row in rows} == {
+            ("logjam", "logjam-sub", "device 3")
+        }
+        reader = CaptureReader(tmp_path)
+        sequences = [read_meta(frames(row.raw)[3])[0].sequence for row in reader]
+        assert not reader.problems
+        assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+
+    def test_a_frame_too_large_is_not_taken(self, device):
+        with (
+            Subscriber(device.publish_url, max_bytes=1000) as subscriber,
+            Producer(device.port) as producer,
+        ):
+            joined(device)
+            producer.ship(1)
+            collect(subscriber, 1)
+            producer.ship(b"x" * 2000)
+            rejoined(device, subscriber, 2)  # it was cut off, and came back
+            producer.ship(2)
+            assert collect(subscriber, 1)[0].document()["message"] == "line 2"
+            assert subscriber.devices[3].missing >= 1
+
+    def test_hostile_publisher(self):
+        """What is no Logjam at all: 1,000 frames, no frames to speak of, other metas."""
+        with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+            port = publisher.bind_to_random_port("tcp://127.0.0.1")
+            with Subscriber(f"tcp://127.0.0.1:{port}") as subscriber:
+                assert publisher.poll(20_000)
+                for parts in ([b"x"] * 1000, [b""], [b"a-b", b"logs", b"", b"\xff" * 24], data(1)):
+                    publisher.send_multipart(parts)
+                assert collect(subscriber, 1)[0].sequence == 1
+                assert subscriber.refused == {"frames: a message has 4": 2, "meta: not valid": 1}
+            publisher.close(linger=0)
+
+    @pytest.mark.parametrize(
+        ("endpoints", "words"),
+        [
+            ([], "endpoints: none is given"),
+            ("ipc:///tmp/x", "endpoints: 'ipc:///tmp/x' must be tcp://host:port"),
+            ("tcp://h:0", "must be tcp://host:port"),
+            ("tcp://h:70000", "must be tcp://host:port"),
+        ],
+    )
+    def test_endpoints(self, endpoints, words):
+        with pytest.raises(ConfigError, match=words):
+            Subscriber(endpoints)
+
+    def test_the_default_port(self):
+        with Subscriber(["h", "tcp://[::1]", "tcp://h:1"]) as subscriber:
+            assert subscriber.endpoints == ["tcp://h:9606", "tcp://[::1]:9606", "tcp://h:1"]
+            subscriber.close()
+
+    def test_a_capture_that_cannot_be_used(self, tmp_path: Path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(LedgerError):
+            Subscriber("tcp://h", capture=str(tmp_path / "file"))
+
+    def test_without_the_extra(self, monkeypatch):
+        monkeypatch.setitem(__import__("sys").modules, "zmq", None)
+        with pytest.raises(MissingExtra, match=r"logclient\[logjam\]"):
+            Subscriber("tcp://h")
