@@ -650,8 +650,9 @@ class TestMessages:
         need({"snappy": "snappy", "lz4": "lz4.block"}.get(method, "zlib"))
         packed = compressed(METHODS[method], body)
         assert opened(METHODS[method], packed, len(body)) == body
-        with pytest.raises(ProtocolError, match="more than"):
-            opened(METHODS[method], packed, len(body) - 1)
+        if len(body) > 1:
+            with pytest.raises(ProtocolError, match=str(len(body) - 1)):
+                opened(METHODS[method], packed, len(body) - 1)
 
     @pytest.mark.parametrize(
         ("method", "body"),
@@ -684,7 +685,7 @@ class TestMessages:
             ([b"", b"ping", b"", b"{}", meta()], "a ping"),
             ([b"x"], "a message has 4, not 1"),
             (message(b"{"), "delimiter|property name"),
-            (message(b"{}", 7), "compression: 7 is none of"),
+            (message(b"{}", 7), "unknown compression 7"),
         ],
     )
     def test_decode_of_what_is_no_event(self, parts, words):

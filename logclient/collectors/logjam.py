@@ -35,6 +35,7 @@ from logclient.collectors.messages import (
     Meta,
     compressed,
     frames,
+    need,
     opened,
     read_meta,
     unit,
@@ -124,7 +125,7 @@ class Device:
         self._host = host.encode()
         self._allow_invalid = allow_invalid
         self._recompress = METHODS[recompress]
-        compressed(self._recompress, b"")  # what is not installed is said now
+        need(self._recompress)  # what is not installed is said now
 
     def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
         """Frames of one message, the routing id taken off; of more than six the rest need not be there.
