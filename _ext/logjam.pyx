@@ -712,7 +712,7 @@ cdef class Unpacker:
             if done == INFLATE_TOO_LARGE:
                 raise ValueError(f"a body that unpacks to more than {self.limit} bytes")
             if done == UNPACK_MISSING:
-                raise ValueError(f"{'python-snappy' if compression == SNAPPY else 'lz4'} is not installed")
+                raise ValueError(f"{'snappy' if compression == SNAPPY else 'lz4'} is not installed")
             if done < 0:
                 raise ValueError(f"no {name}")
             return PyBytes_FromStringAndSize(<const char *> out.data, out.size)
