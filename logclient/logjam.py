@@ -38,6 +38,7 @@ from logclient._ext.record import Encoder
 from logclient.delivery.report import Reporter
 from logclient.errors import ConfigError, EncodeError
 from logclient.protocols import logjam_document as document
+from logclient.protocols.logjam import split_app_env
 from logclient.protocols.logjam_document import MASKED
 
 __all__ = ["MASKED", "Agent", "Handler", "Request", "current"]
@@ -56,10 +57,11 @@ Sink = Callable[[bytes, int, int], object]
 MAX_EVENT_BYTES = 8 << 20
 MAX_EXCEPTIONS = 100
 
+_AGES = 1e9  # seconds; beyond, and what is no number, is no time that a request takes
+
 PAGE_TIMINGS = 16
 AJAX_TIMINGS = 2
 
-_APP_ENV = re.compile(r"[!-,.-~][!-~]*-[!-,.-~]+")
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -69,13 +71,7 @@ _innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("log
 
 def current(agent: Agent | None = None) -> Request | None:
     """The innermost request of this context that has not ended: of `agent`, or of any."""
-    request = _innermost.get()
-    pid = os.getpid()
-    while request is not None and (
-        request.ended or request.pid != pid or not (agent is None or request.agent is agent)
-    ):
-        request = request.parent
-    return request
+    return _running(_innermost.get(), agent)
 
 
 class Agent:
@@ -85,7 +81,7 @@ class Agent:
         sink: takes the documents, as ``sink(body, level, kind)``. Called in the thread that ends a
             request or logs a record. What it raises is counted and reported, never passed on; only
             ``event``, ``page``, ``ajax``, ``javascript`` and ``mobile`` pass it on.
-        app_env: ``<app>-<environment>``; no dash in the environment.
+        app_env: ``<app>-<env>``; no dash in the environment.
         zone: the importer's time zone, as it reads ``started_at`` without looking at the offset: a
             name of the time zone database, or a tzinfo; None: this machine's.
         host: None: this machine's name.
@@ -109,8 +105,7 @@ class Agent:
         revision: str | None = None,
         mask: Iterable[str] = MASKED,
     ) -> None:
-        if not isinstance(app_env, str) or len(app_env) > 255 or not _APP_ENV.fullmatch(app_env):
-            raise ConfigError("app_env: must be <app>-<environment>, printable ASCII without spaces")
+        split_app_env(app_env)
         if isinstance(mask, str):
             raise ConfigError("mask: must be several parts of names, not one string")
         self.sink = sink
@@ -428,13 +423,15 @@ class Request:
             ConfigError: as for ``measure``.
         """
         _check_metric(name)
+        if not -_AGES < seconds < _AGES:
+            seconds = 0.0
         with self._lock:
             self._times[name] = self._times.get(name, 0.0) + seconds
             self._calls[name] = self._calls.get(name, 0) + calls
 
     def waited(self, seconds: float) -> None:
         """It waited so long before it got here: part of its time, and its start is earlier."""
-        self._waited = max(0.0, seconds)
+        self._waited = seconds if 0.0 < seconds < _AGES else 0.0
 
     def exception(self, error: BaseException, *, soft: bool = False) -> None:
         """Name an exception: one that failed the request, or a soft one that it got over."""
@@ -534,14 +531,13 @@ class Request:
         if self._waited:
             made["wait_time"] = round(self._waited * 1000.0, 3)
         for name, seconds in list(self._times.items()):
-            if seconds - seconds == 0.0:
-                made[f"{name}_time"] = round(seconds * 1000.0, 3)
-                made[f"{name}_calls"] = self._calls.get(name, 0)
+            made[f"{name}_time"] = round(seconds * 1000.0, 3)
+            made[f"{name}_calls"] = self._calls.get(name, 0)
         if self._exceptions:
             made["exceptions"] = list(self._exceptions)
         if self._soft:
             made["soft_exceptions"] = list(self._soft)
-        if self.request_info:
+        if self.request_info and isinstance(self.request_info, Mapping):
             made["request_info"] = self._info(values)
         if lines:
             made["lines"] = lines
@@ -677,15 +673,15 @@ class Handler(logging.Handler):
         try:
             text = self.format(record)
             request = current(self.agent)
-            while request is not None:
-                error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-                if request.line(record.levelno, text, record.created):
-                    if error is not None:
-                        request.exception(error, soft=record.levelno < logging.ERROR)
-                        request._shown = error
-                    return
-                request = current(self.agent)
-            self.agent.record(record, text)
+            while request is not None and not request.line(record.levelno, text, record.created):
+                request = _running(request.parent, self.agent)  # it has just ended
+            if request is None:
+                self.agent.record(record, text)
+                return
+            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+            if error is not None:
+                request.exception(error, soft=record.levelno < logging.ERROR)
+                request._shown = error
         except Exception:
             self.handleError(record)
 
@@ -697,6 +693,16 @@ class Handler(logging.Handler):
 
 # What ships logs must not ship what it says about that.
 _NOT_OURS = frozenset({"logclient", "zmq", "websockets"})
+
+
+def _running(request: Request | None, agent: Agent | None) -> Request | None:
+    """The request, or the next one around it, that lines of this process and this agent belong to."""
+    pid = os.getpid()
+    while request is not None and (
+        request.ended or request.pid != pid or not (agent is None or request.agent is agent)
+    ):
+        request = request.parent
+    return request
 
 
 def _alive(request: Request | None) -> Request | None:
@@ -773,6 +779,8 @@ def _line_time(seconds: float, zone: datetime.tzinfo | None) -> str:
 
 
 def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+    if not isinstance(fields, Mapping):  # somebody has put something else there
+        fields = {"fields": fields}
     for name, value in list(fields.items()):
         key = values.key(name)
         plain = values.plain(value)

@@ -24,6 +24,9 @@ from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Handler, Request, current
+from logclient.protocols.logjam import Logjam, Options
+from tests.batches import flight_of
+from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.shared import ROOT
 
@@ -291,6 +294,16 @@ def test_soft_exceptions(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert (sink.one["code"], sink.one["severity"]) == (200, 2)
 
 
+def test_attributes_that_make_no_sense(agent: Agent, sink: Sink) -> None:
+    request: Any = agent.request("a#b")
+    request.request_info, request.fields, request.ip = [1], [2], 3
+    request.waited(math.nan)
+    request.add_time("db", math.inf)
+    request.end()
+    assert (sink.one["fields"], sink.one["ip"], sink.one["db_time"]) == ([2], "3", 0.0)
+    assert {"request_info", "wait_time"} & set(sink.one) == set()
+
+
 def test_exceptions_are_bounded(agent: Agent, sink: Sink) -> None:
     with agent.request("a#b") as request:
         for n in range(1000):
@@ -370,6 +383,18 @@ def test_no_line_is_lost_at_the_end(agent: Agent, sink: Sink) -> None:
         assert lines == taken
 
 
+def test_line_that_comes_while_it_ends(agent: Agent, sink: Sink) -> None:
+    request = agent.request("a#b")
+
+    class Text:
+        def __str__(self) -> str:
+            request.end()
+            return "late"
+
+    assert request.line(20, Text()) is False
+    assert "lines" not in sink.one
+
+
 # -- where a line belongs
 
 
@@ -446,6 +471,7 @@ def test_task_that_outlives_its_request(agent: Agent, sink: Sink, log: logging.L
     async def late(over: asyncio.Event) -> None:
         log.info("in time")
         await over.wait()
+        assert current() is None
         log.info("late")
 
     async def main() -> None:
@@ -500,18 +526,17 @@ def test_generator_closed_in_another_context(agent: Agent, sink: Sink, log: logg
 
 
 def test_chain_of_requests_keeps_nothing(agent: Agent, sink: Sink) -> None:
-    """Each made in the context of the one before, as a worker's loop of callbacks does."""
-
-    def go_on(n: int, before: Request | None) -> None:
-        with agent.request(f"chain#{n}") as request:
-            assert request.parent is before
-            context = contextvars.copy_context()
-        assert request.parent is None
-        if n:
-            context.run(go_on, n - 1, None)
-
-    go_on(50, None)
-    assert len(sink.made) == 51
+    """Each made in the context of the one before, as a worker's tasks that start their successors do."""
+    context = contextvars.copy_context()
+    before = None
+    for n in range(50):
+        request = context.run(lambda n=n: agent.request(f"chain#{n}").__enter__())
+        assert request.parent is before
+        if before is not None:
+            before.end()
+            assert before.parent is None
+        before = request
+    assert len(sink.made) == 49
 
 
 def test_forked_child_sends_no_copy() -> None:
@@ -821,14 +846,47 @@ def test_javascript_and_mobile(agent: Agent, sink: Sink) -> None:
         agent.javascript("")
 
 
+# -- on the wire
+
+
+def test_the_core_carries_them() -> None:
+    """Kind and topic as the core reads them; the id goes in where there is none."""
+    events: list[tuple[bytes, int]] = []
+    agent = Agent(lambda body, level, kind: events.append((body, kind)), APP)
+    agent.request("a#b").end()
+    given = agent.request("a#b", request_id="c4" * 16)
+    given.end()
+    agent.event("deployed")
+    agent.page(FULL_ID, PAGE, action="Shop#show")
+    agent.ajax(FULL_ID, [1, 2], action="Shop#show")
+    agent.javascript("x")
+    agent.mobile()
+    core = Logjam(Options(APP, compression="none"), bytes(range(10)))
+    core.connected(100.0, lambda: 0.5)
+    _, batch = flight_of(events)
+    assert core.encode(batch, len(events), 100.0) == len(events)
+    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    messages = oracle.split(data)
+    assert [message[2].decode() for message in messages] == [
+        "logs.shop.production", "logs.shop.production", "events.shop.production", "frontend.page",
+        "frontend.ajax", "javascript.shop.production", "mobile",
+    ]  # fmt: skip
+    bodies = [json.loads(message[3]) for message in messages]
+    ids = [bytes(range(10)).hex() + f"{n:012x}" for n in range(1, 8)]
+    assert [body["request_id"] for body in bodies[:2]] == [ids[0], "c4" * 16]
+    assert [body["uuid"] for body in bodies[2:]] == ids[2:]
+    for (body, _), carried in zip(events, bodies, strict=True):
+        assert json.loads(body).items() <= carried.items()
+
+
 # -- arguments
 
 
 @pytest.mark.parametrize(
-    "app_env", ["", "shop", "-", "shop-", "-x", "shöp-test", "a b-c", "a-b\n", 5, "x" * 300 + "-y"]
+    "app_env", ["", "shop", "-", "shop-", "-x", "shöp-test", "a b-c", "a-b\n", "x" * 300 + "-y"]
 )
 def test_app_env(sink: Sink, app_env: Any) -> None:
-    with pytest.raises(ConfigError, match="app_env: "):
+    with pytest.raises(ConfigError, match="app-env: "):
         Agent(sink, app_env)
 
 
