@@ -1046,7 +1046,7 @@ class Collector:
 
     def _publish(self, parts: list[bytes], count: str) -> None:
         # A consumer that does not keep up misses it, as with the real device, and sees the gap.
-        self._publisher.send_multipart(parts, self._zmq.NOBLOCK)
+        zeromq.send(self._publisher, parts)
         self._count[count] += 1
 
     def _beat(self, now: float) -> None:
@@ -1091,7 +1091,7 @@ class Collector:
         """Give an answer; False: libzmq holds as many as it may for this producer."""
         zmq = self._zmq
         try:
-            self._router.send_multipart([peer.routing_id, *reply], zmq.NOBLOCK)
+            zeromq.send(self._router, [peer.routing_id, *reply])
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -114,6 +114,8 @@ def opened(method: int, body: bytes, limit: int) -> bytes:
         ProtocolError: an unknown method, another framing, damage, or more than `limit` bytes.
         MissingExtra: snappy or lz4 is not installed.
     """
+    if method == NONE and len(body) <= limit:
+        return body
     try:
         return Unpacker(limit).unpack(method, body)
     except ValueError as error:

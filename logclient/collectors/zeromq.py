@@ -6,7 +6,10 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["load", "receive"]
+__all__ = ["load", "receive", "send"]
+
+# As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
+_NOBLOCK, _SNDMORE = 1, 2
 
 #: Frames of a message that are kept: one more than any that is taken, and a routing id.
 FRAMES_MAX = 7
@@ -40,3 +43,14 @@ def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
         size += len(frame)
         more = frame.more
     return parts, first, size
+
+
+def send(sock: Any, parts: list[bytes]) -> None:
+    """A message, as a whole or not at all.
+
+    Raises:
+        zmq.ZMQError: it cannot be taken now, or by nobody.
+    """
+    for part in parts[:-1]:
+        sock.send(part, _NOBLOCK | _SNDMORE)
+    sock.send(parts[-1], _NOBLOCK)
