@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -10,13 +11,13 @@ import sys
 from array import array
 from pathlib import Path
 from random import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import config
+from logclient import cli, config
 from logclient._ext.flight import Batch, Flight
 from logclient._ext.logjam import (
     MAX_BODY,
@@ -862,8 +863,50 @@ class TestReadable:
         assert any("a meta of 22 bytes" in line for line in text)
         assert any("cut inside a message" in line for line in text)
 
+    def test_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "units"
+        file.write_bytes(
+            oracle.join([b"", APP_ENV, TOPICS[0], oracle.pack(1, b'{"a":1}'), meta(1)]) + OK_REPLY
+        )
+        assert cli.main(["decode", "logjam", str(file), "--json"]) == 0
+        request, body, reply = map(json.loads, capsys.readouterr().out.splitlines())
+        assert (request["type"], request["app_env"], request["compression"]) == (
+            "request", "shop-production", "zlib",
+        )  # fmt: skip
+        assert body["body"] == '{"a":1}'
+        assert (reply["type"], reply["status"]) == ("reply", "202 Accepted")
+
     def test_every_fault_has_words(self) -> None:
         from logclient.protocols import logjam
 
         silent = {"ok", "foreign", "no_id", "not_json", "ping", "heartbeat"}
         assert set(logjam._WRONG) == set(STATUS_NAMES) - silent
+
+
+class TestVerify:
+    def test_events_of_a_capture(self) -> None:
+        """As the verifier reads them: bodies unpacked, the id where the topic has it."""
+        np = pytest.importorskip("numpy")
+        decode = pytest.importorskip("logclient.verify.decode")
+        core = core_of(compression="zlib", compress_over=100)
+        flight, batch = flight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
+        core.encode(batch, 2, 100.0)
+        units = [oracle.join(message) for message in sent(core)]
+        sizes = np.array([len(unit) for unit in units], np.int64)
+
+        class Units(NamedTuple):
+            data: bytes
+            offset: Any
+            length: Any
+
+        events = decode.decoder("logjam+push", PRODUCER)(
+            Units(b"".join(units), np.cumsum(sizes) - sizes, sizes)
+        )
+        assert events.names == STATUS_NAMES
+        assert events.status.tolist() == [0, 0]
+        assert events.sequence.tolist() == [1, 2]
+        assert events.hash.tolist() == [batch.hashes()[1], batch.hashes()[2]]
+        at = int(events.offset[0])
+        body = decode.expand("logjam", units[0])[at : at + int(events.length[0])]
+        assert body == oracle.carried(b'{"a":"%s"}' % (b"x" * 300), 1, PRODUCER, TOPICS[0])
+        del flight
