@@ -29,7 +29,7 @@ class Hot(Writer):
         topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` where
             the topic begins with ``logs``, else into ``uuid``.
         request: ask for a reply to each message; else events are ``handed`` once they are encoded.
-        inflight: requests without a reply at one time.
+        inflight: requests without a reply at one time; the next go when a quarter of them is free.
         batch_bytes: bodies encoded at once, at most; a larger one goes alone.
         compression: 0 none, 1 zlib, 2 snappy, 3 LZ4.
         level: zlib's, 1..9; 1..3 take the fastest compressor there is.

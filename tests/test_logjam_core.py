@@ -401,6 +401,26 @@ class TestCredit:
         assert core.credit(100.1)[0] == 1
         assert core.requests == 2
 
+    def test_pings_are_beyond_it(self) -> None:
+        core = core_of(inflight=2)
+        send(core, 2)
+        for _ in range(3):
+            core.call("ping")
+        assert core.requests == 5
+        assert core.credit(100.0) == (0, 0)
+        assert core.encode(flight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
+
+    def test_a_quarter_at_a_time(self) -> None:
+        """Replies come in ones and twos: nothing is encoded for so few while others are under way."""
+        core = core_of(inflight=8)
+        send(core, 8)
+        core.receive_data(OK_REPLY, 100.1)
+        assert core.credit(100.1) == (0, 0)
+        core.receive_data(OK_REPLY, 100.2)
+        assert core.credit(100.2)[0] == 2
+        core.receive_data(OK_REPLY * 6, 100.3)
+        assert core.credit(100.3)[0] == 8
+
     def test_async_always(self) -> None:
         core = core_of(mode="async", inflight=1)
         flight, batch = flight_of([(b"{}", RAW)] * 5000)
