@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
@@ -316,8 +318,8 @@ class TestCapture:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
                     producer.ask(message(event(2, text="x" * 3000)))
                     assert producer.cut()
-                    assert producer.silent()
                     assert idle.ship(3) == [ACCEPTED]
+                    assert collector.counts.acks == 2
                     assert [published(sub)[2] for _ in range(2)] == [event(1), event(3)]
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -691,6 +693,40 @@ class TestMessages:
     def test_decode_of_what_is_no_event(self, parts, words):
         with pytest.raises(ValueError, match=words):
             decode(unit(parts))
+
+
+class TestDevice:
+    """Any frames at all, without a socket."""
+
+    @given(
+        st.lists(
+            st.sampled_from([b"", APP_ENV, TOPIC, b"ping", b"{}", meta(), meta(1, 9), b"no dash", b"bogus"])
+            | st.binary(max_size=30),
+            min_size=1,
+            max_size=7,
+        ),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_any_frames(self, parts, push, allow_invalid):
+        device = Device(allow_invalid=allow_invalid)
+        answer = device.receive(parts, push=push)
+        asked = not push and parts[0] == b""
+        assert (answer.reply is not None) == asked
+        assert answer.message is not None or answer.ping or answer.reason
+        if answer.message is None:
+            return
+        out = device.publication(answer.message, 1)
+        first = 1 if asked else 0
+        assert out[:3] == parts[first : first + 3]
+        said, valid = read_meta(out[3])
+        assert valid
+        assert (said.device, said.sequence) == (1, 1)
+        assert said.created_ms > 0
+        try:
+            decode(unit(parts))
+        except ValueError:
+            pass
 
 
 # --- hostile peers -----------------------------------------------------------------------------
