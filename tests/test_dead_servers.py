@@ -187,6 +187,6 @@ def test_delivery_goes_on_when_the_server_comes_to_life(dead: Any) -> None:
     client.close()
     got = [seq for seq, _ in dead.got[client.producer]]
     assert len(got) == after.acked == 6000 and got == sorted(set(got)) and got[-1] == 21_000
-    # What was on its way already when the queue was full, and then the newest.
-    assert sum(b != a + 1 for a, b in pairwise(got)) <= 1
+    # What was on its way already when the queue was full (two windows), and then the newest.
+    assert sum(b != a + 1 for a, b in pairwise(got)) <= 2
     assert after.dropped == before.dropped and sum(fates(after).values()) == 21_000

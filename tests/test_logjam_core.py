@@ -849,6 +849,8 @@ class TestDecoder:
         assert int(grown) < 130 << 10  # KiB: twice the bound, where a buffer had to move
 
     def test_without_the_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shared.need("snappy")
+        shared.need("lz4.block")
         bodies = [oracle.pack(method, b"{}" * 9) for method in (2, 3)]
         for name in ("snappy", "lz4", "lz4.block"):
             monkeypatch.setitem(sys.modules, name, None)
