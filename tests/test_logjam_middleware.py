@@ -565,6 +565,28 @@ def test_asgi_client_that_goes_away(agent: Agent, sink: Sink, finds_out_by: str)
     assert made.get("soft_exceptions", []) == ([] if finds_out_by == "receive" else ["ConnectionResetError"])
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_asgi_server_that_takes_everything(agent: Agent, sink: Sink, gone: bool) -> None:
+    """As uvicorn does: nothing is raised for a client that is gone; after the response it is said too."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        if gone:
+            await receive()
+        await send({"type": "http.response.body"})
+        await receive()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    asyncio.run(asgi.LogjamMiddleware(app, agent)(scope, receive, send))
+    assert sink.one.get("client_disconnected", False) is gone
+
+
 def test_asgi_cancelled(agent: Agent, sink: Sink) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         log.info("begun")

@@ -113,8 +113,9 @@ class _Wire:
         if kind == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), self._name]}
         last = kind == "http.response.body" and not message.get("more_body", False)
-        # Before it is sent: afterwards a server says http.disconnect to whoever receives.
-        self.whole = self.whole or last
+        # Before it is sent: afterwards a server says http.disconnect to whoever receives. Some take what
+        # is sent to a client that is gone, and Starlette ends such a response as if it were whole.
+        self.whole = self.whole or (last and not self.gone)
         try:
             await self._send(message)
         except OSError:  # what a server raises for a client that is gone
@@ -136,8 +137,8 @@ def _endpoint(scope: Scope) -> str | None:
     while hasattr(endpoint, "func"):  # functools.partial
         endpoint = endpoint.func
     module = getattr(endpoint, "__module__", "") or "app"
-    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__).rpartition("<locals>.")[2]
     if isinstance(endpoint, type):
         return f"{module}::{name}#{scope.get('method', '').lower()}"
-    owner, _, function = name.rpartition(".")
+    owner, _, function = name.rpartition(".")  # of a method
     return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"
