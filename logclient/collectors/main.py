@@ -12,11 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
-from logclient.collectors.lumberjack import Collector
+from logclient.collectors.lumberjack import Collector, Counts
 from logclient.errors import ConfigError, ExitCode, LogclientError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+    from logclient.collectors import logjam
 
 __all__ = ["run"]
 
@@ -49,16 +51,43 @@ def _tls(given: config.Config) -> SSLContext:
     return server_context(given.cert, given.key, password=password, ca=given.ca)
 
 
-def _collectors(urls: Sequence[str], **options: Any) -> list[Collector]:
-    collectors = []
+def _collectors(urls: Sequence[str], **options: Any) -> list[Collector | logjam.Collector]:
+    collectors: list[Collector | logjam.Collector] = []
     for url in urls:
         given = config.parse(url, listen=True)
         if given.given - _TLS:
             raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
+        if given.path:
+            raise ConfigError("path: none in a collector's URL, it takes what comes")
         tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
-            collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
+            if given.protocol == "logjam":
+                collectors.append(_device(given.scheme, host, port, len(collectors) + 1, options))
+            else:
+                collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
     return collectors
+
+
+def _device(scheme: str, host: str, port: int, number: int, options: dict[str, Any]) -> logjam.Collector:
+    """A logjam-device with the one socket of the URL, and one for consumers at any free port."""
+    from logclient.collectors import logjam
+
+    push = scheme == "logjam+push"
+    return logjam.Collector(
+        host,
+        None if push else port,
+        push_port=port if push else None,
+        device=number,
+        count_duplicates=True,
+        **options,
+    )
+
+
+def _listens(collector: Collector | logjam.Collector) -> dict[str, Any]:
+    if isinstance(collector, Collector):
+        return {"url": collector.url, "port": collector.port}
+    port = collector.push_port if collector.port is None else collector.port
+    return {"url": collector.url, "port": port, "publish": collector.publish_url}
 
 
 def run(
@@ -74,9 +103,10 @@ def run(
 ) -> int:
     """Listen on each URL until SIGTERM, SIGINT or for `seconds`; then close the captures.
 
-    Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen. At the end,
-    with `as_json`, again a line each: ``url``, ``port``, every field of ``Counts``, ``cuts``, ``faults``
-    (how often each struck) and ``reasons`` (of protocol errors); else words on stderr.
+    Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; with a Logjam
+    device's ``publish``, where consumers connect. At the end, with `as_json`, again a line each: the same,
+    every field of ``Counts``, ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol
+    errors); else words on stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.
@@ -89,7 +119,7 @@ def run(
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
-            print(json.dumps({"url": collector.url, "port": collector.port}), file=out)
+            print(json.dumps(_listens(collector)), file=out)
         out.flush()
         end = None if seconds is None else time.monotonic() + seconds
         while all(collector.error is None for collector in collectors):
@@ -102,8 +132,7 @@ def run(
         counts = collector.counts
         if as_json:
             report = {
-                "url": collector.url,
-                "port": collector.port,
+                **_listens(collector),
                 **counts._asdict(),
                 "cuts": counts.cuts,
                 "faults": collector.faults_done,
@@ -111,7 +140,9 @@ def run(
             }
             print(json.dumps(report), file=out)
         else:
-            words = f"{counts.captured_events} events in {counts.captured_windows} windows"
+            words = f"{counts.captured_events} events"
+            if isinstance(counts, Counts):
+                words += f" in {counts.captured_windows} windows"
             print(f"{collector.url}: {words} over {counts.connections} connections", file=sys.stderr)
     out.flush()
     for collector in collectors:
