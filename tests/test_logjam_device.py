@@ -445,9 +445,8 @@ class TestFaults:
             with Producer(collector.port) as producer:
                 for n in range(1, 200):
                     producer.ask(message(n))
-                assert [producer.reply() for _ in range(2)] == [ACCEPTED] * 2
                 assert producer.cut()
-                assert producer.silent()
+            assert collector.counts.acks == 2
         assert ids(tmp_path) == [name(1), name(2), name(3)]
 
     def test_cut_before_write(self, tmp_path):
@@ -461,9 +460,14 @@ class TestFaults:
         assert ids(tmp_path) == [name(2)]
 
     def test_cut_after_ack(self):
-        with Collector(faults="cut-after-ack=max:1") as collector, Producer(collector.port) as producer:
-            assert producer.ship(1) == [ACCEPTED]
-            assert producer.cut()
+        """The answer is on the wire. (A libzmq client may lose it: what it has not read when it is cut.)"""
+        with Collector(faults="cut-after-ack=max:1") as collector, zmtp(collector.port) as sock:
+            sock.sendall(wire([b"", *message(b"{}")]))
+            said = b""
+            while more := sock.recv(1000):
+                said += more
+            assert said.endswith(wire(ACCEPTED))
+            assert collector.counts.cuts_after_ack == 1
 
     def test_who_pushes_is_cut_alone(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-write=max:1") as collector:
@@ -788,6 +792,12 @@ def zmtp(port: int, receive_buffer: int = 0) -> socket.socket:
     return sock
 
 
+def wire(parts: Frames) -> bytes:
+    """A message of short frames as ZMTP 3 has it."""
+    last = len(parts) - 1
+    return b"".join(bytes((i < last, len(part))) + part for i, part in enumerate(parts))
+
+
 def closed(sock: socket.socket) -> bool:
     try:
         while sock.recv(65536):
@@ -864,10 +874,7 @@ class TestHostile:
 
     def test_replies_are_never_read(self, process):
         """It is cut when too many wait for it; others are served all the time."""
-        request = b"".join(
-            bytes((part is not last, len(part))) + part
-            for parts in [[b"", *message(b"{}")]] for last in parts[-1:] for part in parts
-        )  # fmt: skip
+        request = wire([b"", *message(b"{}")])
         with zmtp(process.port, receive_buffer=4096) as sock, pytest.raises(ConnectionError):
             for _ in range(300):
                 sock.sendall(request * 2000)
