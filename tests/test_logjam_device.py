@@ -17,6 +17,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -406,8 +407,9 @@ def test_killed_and_restarted(tmp_path):
                     sent += 1
                 ours = [producer.reply() for _ in range(100)]
                 process.end()
-                while producer.sock.poll(50):
-                    ours.append(producer.reply())
+                with suppress(zmq.Again):  # a libzmq client may lose what it has not read when it is cut
+                    while producer.sock.poll(50):
+                        ours.append(producer.sock.recv_multipart(zmq.NOBLOCK))
         assert set(map(tuple, ours)) == {tuple(ACCEPTED)}
         kept = ids(tmp_path)
         # In the order of sending, each once: so the first so many of this life are the ones answered.
@@ -443,8 +445,9 @@ class TestFaults:
     def test_what_comes_behind_a_cut_has_not_arrived(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-ack=from:3:max:1") as collector:
             with Producer(collector.port) as producer:
-                for n in range(1, 200):
-                    producer.ask(message(n))
+                with suppress(zmq.Again):  # it may be cut by then
+                    for n in range(1, 200):
+                        producer.sock.send_multipart([b"", *message(n)], zmq.NOBLOCK)
                 assert producer.cut()
             assert collector.counts.acks == 2
         assert ids(tmp_path) == [name(1), name(2), name(3)]
