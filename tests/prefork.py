@@ -183,11 +183,15 @@ def ask(port: int, order: str) -> Answer:
     try:
         connection.request("GET", f"/order/{order}")
         response = connection.getresponse()
-        answer = json.loads(response.read())
+        body = response.read()
         at = time.monotonic()
     finally:
         connection.close()
-    assert response.status == 200 and answer["order"] == order
+    if response.status != 200 or not body:
+        # A worker that is ended quickly may get as far as the status line.
+        raise http.client.HTTPException(f"status {response.status}, {len(body)} bytes")
+    answer = json.loads(body)
+    assert answer["order"] == order
     return Answer(order, answer["worker"], at)
 
 
