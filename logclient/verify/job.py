@@ -13,6 +13,8 @@ storage, `work` too).
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import importlib
 import importlib.util
 import json
@@ -246,12 +248,20 @@ def no_pandas() -> Iterator[None]:
 # What the workers run. Functions made here are sent by value, what they call is imported there.
 
 
+@functools.cache
+def _settle() -> None:
+    """Once in a worker, with everything imported: PySpark collects garbage after each task, and would look
+    through all of that again and again."""
+    gc.freeze()
+
+
 def _pack_in(jobs: list[list[int]], parts: list[Any], work: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         from logclient.verify import ledger
 
+        _settle()
         for batch in batches:
             for job in batch.column(0).to_pylist():
                 facts = ledger.pack([ledger.Part(*parts[index]) for index in jobs[job]], job, work)
@@ -264,6 +274,7 @@ def _map_in(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]],
     def run_map(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify import gather
 
+        _settle()
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 yield from gather.map_task(work, task, only)
@@ -277,6 +288,7 @@ def _reduce_in(
     def run_reduce(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify import compare
 
+        _settle()
         yield from compare.reduce_task(batches, work, later)
 
     return run_reduce
