@@ -34,22 +34,13 @@ the compiled pump drives the same object through ``hot``.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, Hot, Unpacker, expand
-from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.core import (
-    Alive,
-    Batch,
-    CloseWanted,
-    CoreEvent,
-    Fatal,
-    Outcome,
-    Progress,
-    Reply,
-    Wire,
-)
+from logclient.errors import ConfigError
+from logclient.protocols.compiled import CompiledCore
+from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "Unpacker", "frames", "split_app_env"]
@@ -60,9 +51,6 @@ COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """How topics begin, by the nibble in an event's kind."""
 
-STOP_MEMORY = -1
-STATUS = {2: "acked", 3: "handed", 4: "failed"}
-REASON = {0: "", 6: "rejected"}
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
@@ -92,11 +80,6 @@ class Options(NamedTuple):
     """Seconds without a reply before the server counts as dead."""
     batch_bytes: int = 1 << 20
     """Bodies encoded at once, at most; a larger one goes alone."""
-
-
-class _CapsuleBatch(Protocol):
-    @property
-    def capsule(self) -> object: ...
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
@@ -130,7 +113,7 @@ def _checked_topic(topic: str) -> str:
     return topic
 
 
-class Logjam:
+class Logjam(CompiledCore):
     """The client's side of one connection at a time. See ``protocols.core.Core``.
 
     Args:
@@ -174,18 +157,16 @@ class Logjam:
 
         try:
             if options.compression != "auto":
-                self._hot = hot(options.compression)
+                made = hot(options.compression)
             else:
-                self._hot = hot("none")  # what else is wrong
+                hot("none")  # what else is wrong
                 try:
-                    self._hot = hot("snappy")
+                    made = hot("snappy")
                 except ValueError:
-                    self._hot = hot("zlib")
+                    made = hot("zlib")
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        self._events: list[CoreEvent] = []
-        self._told = False  # that the connection is broken
-        self._closing = False
+        super().__init__(made)
         self._token = 0
         self._asked: list[int] = []  # tokens of pings without a reply
 
@@ -203,48 +184,21 @@ class Logjam:
         return cls(Options(app_env=config.path[1:], push=push, **same), producer)
 
     @property
-    def hot(self) -> object:
-        """The compiled half for the pump: a capsule "logclient.hot"."""
-        return self._hot.capsule
-
-    @property
-    def compressor(self) -> str:
-        """What compresses: ``none``, ``isal 1``, ``python snappy``, ``lz4``, ..."""
-        return self._hot.compressor
-
-    @property
     def requests(self) -> int:
         """Requests and pings without a reply."""
-        return self._hot.requests
+        return int(self._hot.requests)
 
-    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
-        self._reset()
-        self._hot.connected(now)
+    @property
+    def awaited(self) -> int:
+        return self.requests
 
-    def connection_lost(self) -> None:
-        """Forget what was in flight: it has no fate, and is to be sent again. Pings are not."""
-        self._reset()
-        self._hot.connection_lost()
+    def silent(self) -> str:
+        waiting = self.requests
+        return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
 
     def _reset(self) -> None:
-        self._hot.outcomes()
-        self._events.clear()
-        self._asked.clear()
-        self._told = self._closing = False
-
-    def credit(self, now: float) -> tuple[int, int]:
-        return (0, 0) if self._closing else self._hot.credit(now)
-
-    def encode(self, batch: Batch | _CapsuleBatch, events: int, now: float) -> int:
-        """Messages of `batch` (an ``_ext.flight.Batch``); failures are marked in it.
-
-        Raises:
-            MemoryError: and nothing was encoded.
-        """
-        done = self._hot.encode(batch.capsule, events, now)  # type: ignore[union-attr]
-        if done == STOP_MEMORY:
-            raise MemoryError("no room for a message")
-        return done
+        super()._reset()
+        self._asked.clear()  # pings are not sent again
 
     def call(self, kind: str, payload: Any = None) -> int:
         """``ping``: the payload of its ``Reply`` is the server's name, or None: it said bad request.
@@ -261,62 +215,10 @@ class Logjam:
         self._asked.append(self._token)
         return self._token
 
-    def data_to_send(self) -> list[Wire]:
-        return [Wire([buffer]) for buffer in self._hot.buffers()]
-
-    def sent(self) -> None:
-        self._hot.sent()
-
-    def receive_data(self, data: bytes, now: float) -> None:
-        if self._hot.receive(data, now) == STOP_MEMORY:
-            raise MemoryError("no room for the outcome of a reply")
-
-    def receive_eof(self) -> None:
-        """Nothing to learn from it: what is in flight is pending again once the connection is lost."""
-
-    def events_received(self) -> Iterator[CoreEvent]:
-        outcomes, alive, progress = self._hot.outcomes()
-        ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, fate, reason in outcomes:
-            ranges.setdefault((fate, reason), []).append((first, last))
-        for (fate, reason), found in ranges.items():
-            yield Outcome(STATUS[fate], REASON[reason], found)
-        if progress:
-            yield Progress()
-        elif alive:
-            yield Alive()
+    def _replies(self) -> Iterator[CoreEvent]:
         for host in self._hot.pongs():
             name = None if host is None else host.decode("utf-8", "backslashreplace")
             yield Reply(self._asked.pop(0), name)
-        events, self._events = self._events, []
-        yield from events
-        if not self._told and self._hot.error is not None:
-            self._told = True
-            yield Fatal(ProtocolError(self._hot.error))
-        if self._closing and not self._told and self._hot.requests == 0:
-            self._told = True
-            yield CloseWanted()
-
-    def next_timeout(self, now: float) -> float | None:
-        """When the server's silence becomes too long; None when no reply is awaited."""
-        return self._hot.deadline() or None
-
-    def handle_timeout(self, now: float) -> None:
-        deadline = self._hot.deadline()
-        if deadline and now >= deadline and not self._told:
-            self._told = True
-            waiting = self._hot.requests
-            self._events.append(
-                Fatal(
-                    TimeoutError(
-                        f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
-                    )
-                )
-            )
-
-    def begin_close(self, now: float) -> None:
-        """Encode no more; ``CloseWanted`` follows when every request is answered."""
-        self._closing = True
 
 
 # -- messages, byte by byte

@@ -29,8 +29,8 @@ All the work is done in ``logclient._ext.lumberjack``; this class gives it the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from logclient._ext.lumberjack import (
     MAX_WINDOW,
@@ -41,17 +41,8 @@ from logclient._ext.lumberjack import (
     decode_acks,
     encode_ack,
 )
-from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.core import (
-    Alive,
-    Batch,
-    CloseWanted,
-    CoreEvent,
-    Fatal,
-    Outcome,
-    Progress,
-    Wire,
-)
+from logclient.errors import ConfigError
+from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -66,10 +57,6 @@ __all__ = [
     "frames",
     "pair_block",
 ]
-
-STOP_MEMORY = -1
-STATUS = {2: "acked", 4: "failed"}
-NO_REASON = ""
 
 
 class Options(NamedTuple):
@@ -93,13 +80,11 @@ class Options(NamedTuple):
     """Bytes in a window before compression, at most; a longer event travels alone."""
 
 
-class _CapsuleBatch(Protocol):
-    @property
-    def capsule(self) -> object: ...
-
-
-class Lumberjack:
+class Lumberjack(CompiledCore):
     """The writer's side of one connection at a time. See ``protocols.core.Core``.
+
+    When ``begin_close`` has been asked for, never shut one direction down before ``CloseWanted``: both real
+    servers drop the acks then.
 
     Args:
         options: see `Options`.
@@ -114,7 +99,7 @@ class Lumberjack:
             raise ConfigError(f"identity: id or none, not {options.identity!r}")
         self.options = options
         try:
-            self._hot = Hot(
+            hot = Hot(
                 producer,
                 version=options.version,
                 window=options.window,
@@ -127,9 +112,7 @@ class Lumberjack:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        self._events: list[CoreEvent] = []
-        self._told = False  # that the connection is broken
-        self._closing = False
+        super().__init__(hot)
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Lumberjack:
@@ -137,113 +120,27 @@ class Lumberjack:
         return cls(Options(*(getattr(config, name) for name in Options._fields)), producer)
 
     @property
-    def hot(self) -> object:
-        """The compiled half for the pump: a capsule "logclient.hot"."""
-        return self._hot.capsule
-
-    @property
-    def compressor(self) -> str:
-        """What compresses: ``none``, ``isal 1``, ``zlib 3``, ..."""
-        return self._hot.compressor
-
-    @property
     def windows(self) -> int:
         """Windows in flight."""
-        return self._hot.windows
+        return int(self._hot.windows)
 
     @property
     def careful(self) -> int:
         """Windows that still go one at a time."""
-        return self._hot.careful
+        return int(self._hot.careful)
 
-    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
-        self._reset()
-        self._hot.connected(now)
+    @property
+    def awaited(self) -> int:
+        return self.windows
 
-    def connection_lost(self) -> None:
-        """Forget what was in flight: it has no fate, and is to be sent again."""
-        self._reset()
-        self._hot.connection_lost()
-
-    def _reset(self) -> None:
-        self._hot.outcomes()
-        self._events.clear()
-        self._told = self._closing = False
-
-    def credit(self, now: float) -> tuple[int, int]:
-        return (0, 0) if self._closing else self._hot.credit(now)
-
-    def encode(self, batch: Batch | _CapsuleBatch, events: int, now: float) -> int:
-        """Frame a window of `batch` (an ``_ext.flight.Batch``); failures are marked in it.
-
-        Raises:
-            MemoryError: and nothing was framed.
-        """
-        done = self._hot.encode(batch.capsule, events, now)  # type: ignore[union-attr]
-        if done == STOP_MEMORY:
-            raise MemoryError("no room for a window")
-        return done
+    def silent(self) -> str:
+        waiting = self.windows
+        return (
+            f"silence: no byte from the reader in time, with {waiting} window{'s'[: waiting != 1]} in flight"
+        )
 
     def call(self, kind: str, payload: Any) -> int:
         raise ValueError(f"call: Lumberjack has no {kind!r}")
-
-    def data_to_send(self) -> list[Wire]:
-        return [Wire([buffer]) for buffer in self._hot.buffers()]
-
-    def sent(self) -> None:
-        self._hot.sent()
-
-    def receive_data(self, data: bytes, now: float) -> None:
-        if self._hot.receive(data, now) == STOP_MEMORY:
-            raise MemoryError("no room for the outcome of an ack")
-
-    def receive_eof(self) -> None:
-        """Nothing to learn from it: what is in flight is pending again once the connection is lost."""
-
-    def events_received(self) -> Iterator[CoreEvent]:
-        outcomes, alive, progress = self._hot.outcomes()
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for first, last, fate, _ in outcomes:
-            ranges.setdefault(fate, []).append((first, last))
-        for fate, found in ranges.items():
-            yield Outcome(STATUS[fate], NO_REASON, found)
-        if progress:
-            yield Progress()
-        elif alive:
-            yield Alive()
-        events, self._events = self._events, []
-        yield from events
-        if not self._told and self._hot.error is not None:
-            self._told = True
-            yield Fatal(ProtocolError(self._hot.error))
-        if self._closing and not self._told and self._hot.windows == 0:
-            self._told = True
-            yield CloseWanted()
-
-    def next_timeout(self, now: float) -> float | None:
-        """When the reader's silence becomes too long; None when nothing is awaited."""
-        return self._hot.deadline() or None
-
-    def handle_timeout(self, now: float) -> None:
-        deadline = self._hot.deadline()
-        if deadline and now >= deadline and not self._told:
-            self._told = True
-            waiting = self._hot.windows
-            self._events.append(
-                Fatal(
-                    TimeoutError(
-                        f"silence: no byte from the reader in time, with {waiting} "
-                        f"window{'s'[: waiting != 1]} in flight"
-                    )
-                )
-            )
-
-    def begin_close(self, now: float) -> None:
-        """Encode no more; ``CloseWanted`` follows when every window is acknowledged.
-
-        Never shut one direction down first: both real servers drop the acks then.
-        """
-        self._closing = True
 
 
 def pair_block(fields: Mapping[str, str]) -> bytes:
