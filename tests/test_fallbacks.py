@@ -83,8 +83,9 @@ def run(like: str, names: list[str], where: Path) -> None:
         command, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert done.returncode == 0, done.stdout
-    passed = re.search(r"(\d+) passed", done.stdout)
-    print(f"as on {like}: {done.stdout.strip().splitlines()[-1]}")
+    last = done.stdout.strip().splitlines()[-1]
+    passed = re.search(r"(\d+) passed", last)
+    print(f"as on {like}: {last}")
     assert passed is not None and int(passed[1]) > 100
 
 
