@@ -17,11 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from math import exp, log
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.cores.sink import Sink
-from tests.shared import ROOT, clean_environment
+from tests.shared import clean_environment
 
 PATIENCE = 30.0
 
@@ -119,7 +120,7 @@ def run(program: str, **what: Any) -> list[dict[str, Any]]:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        cwd=ROOT,
+        cwd=Path(__file__).resolve().parent.parent,  # which may be a copy, outside the tree
         env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
