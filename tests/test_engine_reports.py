@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,22 @@ def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any
         "logclient: second with a break (9 more of this kind held back)",
         "logclient: third (1 more of this kind held back)",
     ]
+
+
+def test_kinds_that_name_an_event_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(every=0.0)
+    tracemalloc.start()
+    try:
+        before = 0
+        for number in range(20_000):
+            assert reporter.complain(f"poison {number}", "gone")
+            if number == 2_000:
+                capsys.readouterr()
+                before = tracemalloc.get_traced_memory()[0]
+        capsys.readouterr()
+        assert tracemalloc.get_traced_memory()[0] - before < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_own_errors_go_to_the_users_handlers_of_our_logger_but_never_to_ours(

@@ -13,6 +13,9 @@ import time
 EVERY = 60.0
 """Seconds between two lines of one kind."""
 
+KINDS = 256
+"""Kinds remembered beyond that minute, at most: some name an event or an endpoint."""
+
 NAME = "logclient"
 
 
@@ -36,6 +39,8 @@ class Reporter:
             if last is not None and now - last < self.every:
                 self._held[kind] = self._held.get(kind, 0) + 1
                 return False
+            if len(self._last) >= KINDS:
+                self._last = {k: t for k, t in self._last.items() if now - t < self.every or k in self._held}
             self._last[kind] = now
             held = self._held.pop(kind, 0)
         finally:
