@@ -17,12 +17,10 @@ from __future__ import annotations
 import json
 import re
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from logclient.collectors import zeromq
@@ -42,6 +40,7 @@ from logclient.collectors.messages import (
     well_formed,
     well_known,
 )
+from logclient.collectors.running import Running
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 
 __all__ = ["Answer", "Collector", "Counts", "Device", "Message", "decode"]
@@ -395,7 +394,7 @@ def _shut(fd: int, address: str) -> None:
         pass
 
 
-class Collector:
+class Collector(Running[Counts]):
     """A Logjam device in a thread of its own. A context manager; starts and stops any number of times.
 
     Args:
@@ -460,6 +459,7 @@ class Collector:
             raise ConfigError("port: port and push_port are both None: nothing to listen on")
         if not 1 <= device < 1 << 32:
             raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
+        super().__init__(Counts._fields)
         self.host = host
         self._ports = ports
         self._capture_dir = capture
@@ -476,16 +476,7 @@ class Collector:
         self._clock = clock
         self._tally = _Tally() if count_duplicates else None
         self._keep = keep
-        self._kept: list[bytes] = []
         self._fresh: list[_Fresh] = []
-        # Held by the thread for a whole turn, so that whoever has got an ack finds it counted.
-        self._changed = threading.Condition(threading.Lock())
-        self._count = dict.fromkeys(Counts._fields, 0)
-        self._reasons: dict[str, int] = {}
-        self._holding = False
-        self._cut_all = False
-        self._stopping = False
-        self._thread: threading.Thread | None = None
         self._zmq: Any = None
         self._sockets: dict[str, Any] = {}
         self._monitors: dict[Any, str] = {}
@@ -499,7 +490,6 @@ class Collector:
         self._peer_number = 0
         self._capture: CaptureWriter | None = None
         self._witness: Witness | None = None
-        self.error: BaseException | None = None  #: what ended the thread, if anything did
 
     # --- what the user's threads call
 
@@ -534,31 +524,13 @@ class Collector:
         """For consumers."""
         return self._at("tcp", self.publish_port)
 
-    @property
-    def counts(self) -> Counts:
-        with self._changed:
-            return self._counts()
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why messages were dropped or refused, and how often."""
-        with self._changed:
-            return dict(self._reasons)
-
-    @property
-    def faults_done(self) -> dict[str, int]:
-        """How often each fault has struck."""
-        with self._changed:
-            return self._faults.done
-
     def _counts(self) -> Counts:
         self._count["open"] = len(self._open)
         return Counts(**self._count)
 
     def start(self) -> Collector:
         """Listen. Returns the collector itself."""
-        if self._thread is not None:
-            raise ConfigError("start: the collector is running")
+        self._check_stopped()
         zmq = self._zmq = zeromq.load()
         self._device = Device(self._number, host=socket.gethostname(), **self._how)  # type: ignore[arg-type]
         self._context = zmq.Context()
@@ -582,13 +554,7 @@ class Collector:
                 self._witness.close()
             raise
         self._pushers = self._new_peer(b"", -1, "push")
-        self._stopping = False
-        self.error = None
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._thread = threading.Thread(target=self._serve, name="logclient-collector", daemon=True)
-        self._thread.start()
+        self._run_in_thread(self._serve)
         return self
 
     def _bind(self) -> None:
@@ -620,87 +586,8 @@ class Collector:
             self._sockets[name] = sock
             self._monitors[monitor] = name
 
-    def stop(self) -> None:
-        """Close every connection and the capture; what waits for an answer gets none. Idempotent."""
-        thread = self._thread
-        if thread is None:
-            return
-        with self._changed:
-            self._stopping = True
-        self._wake()
-        thread.join()
-        self._thread = None
-        self._wake_in.close()
-        self._wake_out.close()
-
-    def __enter__(self) -> Collector:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def hold(self) -> None:
-        """Answer nothing until ``release``; messages are read, captured and published all the same."""
-        with self._changed:
-            self._holding = True
-
-    def release(self) -> None:
-        """Give the answers that were held back."""
-        with self._changed:
-            self._holding = False
-        self._wake()
-
-    def cut(self) -> None:
-        """Cut every connection that is open now, consumers' too."""
-        with self._changed:
-            self._cut_all = True
-        self._wake()
-
-    def wait_for(
-        self, predicate: Callable[[Counts], bool] | None = None, *, events: int = 0, timeout: float = 10.0
-    ) -> bool:
-        """Wait until so much is captured and `predicate` of the counts holds.
-
-        Returns:
-            False when that did not come about within `timeout` seconds, or the collector is dead.
-        """
-
-        def reached() -> bool:
-            counts = self._counts()
-            enough = counts.captured_events >= events
-            return self.error is not None or (enough and (predicate is None or predicate(counts)))
-
-        with self._changed:
-            return self._changed.wait_for(reached, timeout) and self.error is None
-
-    def events(self, n: int | None = None, timeout: float = 10.0) -> list[Any]:
-        """The events captured so far, decoded, in the order of arrival (``keep=True``).
-
-        Args:
-            n: wait for so many first.
-
-        Raises:
-            TimeoutError: fewer than `n` came within `timeout` seconds.
-            ValueError: the body of one is not JSON in the framing it names.
-        """
-        if n is not None and not self.wait_for(events=n, timeout=timeout):
-            raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")
-        with self._changed:
-            kept = list(self._kept)
-        return [event for raw in kept for event in decode(raw)]
-
-    def clear(self) -> None:
-        """Forget the events kept for ``events``."""
-        with self._changed:
-            self._kept.clear()
-
-    def _wake(self) -> None:
-        try:
-            self._wake_out.send(b"!")
-        except (OSError, AttributeError):
-            pass  # awake already, or not started
+    def _values(self, raw: bytes) -> list[Any]:
+        return decode(raw)
 
     # --- the thread
 

@@ -15,19 +15,18 @@ import re
 import selectors
 import socket
 import struct
-import threading
 import time
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
+from logclient.collectors.running import Running
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 
 if TYPE_CHECKING:
@@ -286,7 +285,7 @@ class _Connection:
         self.wrote_at = now  # last byte to the writer, or when it began to wait for one
 
 
-class Collector:
+class Collector(Running[Counts]):
     """A Lumberjack server in a thread of its own. A context manager; starts and stops any number of times.
 
     Args:
@@ -335,6 +334,7 @@ class Collector:
     ) -> None:
         if not 0 <= port <= 65535:
             raise ConfigError(f"port: {port} must be 0 to 65535")
+        super().__init__(Counts._fields)
         self.host = host
         self._port = port
         self._capture_dir = capture
@@ -351,20 +351,10 @@ class Collector:
         self._tally = _Tally() if count_duplicates else None
         self._keep = keep
         self._tls = tls
-        self._kept: list[bytes] = []
         self._fresh: list[_Fresh] = []
-        # Held by the thread for a whole turn, so that whoever has got an ack finds it counted.
-        self._changed = threading.Condition(threading.Lock())
-        self._count = dict.fromkeys(Counts._fields, 0)
-        self._reasons: dict[str, int] = {}
-        self._holding = False
-        self._cut_all = False
-        self._stopping = False
-        self._thread: threading.Thread | None = None
         self._connections: dict[int, _Connection] = {}
         self._capture: CaptureWriter | None = None
         self._witness: Witness | None = None
-        self.error: BaseException | None = None  #: what ended the thread, if anything did
 
     # --- what the user's threads call
 
@@ -377,31 +367,13 @@ class Collector:
         scheme = "lumberjack" if self._tls is None else "lumberjack+tls"
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
 
-    @property
-    def counts(self) -> Counts:
-        with self._changed:
-            return self._counts()
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why connections were closed for breaking the protocol, and how often."""
-        with self._changed:
-            return dict(self._reasons)
-
-    @property
-    def faults_done(self) -> dict[str, int]:
-        """How often each fault has struck."""
-        with self._changed:
-            return self._faults.done
-
     def _counts(self) -> Counts:
         self._count["open"] = len(self._connections)
         return Counts(**self._count)
 
     def start(self) -> Collector:
         """Listen. Returns the collector itself."""
-        if self._thread is not None:
-            raise ConfigError("start: the collector is running")
+        self._check_stopped()
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -432,57 +404,8 @@ class Collector:
             if self._witness is not None:
                 self._witness.close()
             raise
-        self._stopping = False
-        self.error = None
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._thread = threading.Thread(
-            target=self._serve, args=(listener,), name="logclient-collector", daemon=True
-        )
-        self._thread.start()
+        self._run_in_thread(self._serve, listener)
         return self
-
-    def stop(self) -> None:
-        """Close every connection, the listener and the capture; what waits for an ack gets none.
-
-        Idempotent.
-        """
-        thread = self._thread
-        if thread is None:
-            return
-        with self._changed:
-            self._stopping = True
-        self._wake()
-        thread.join()
-        self._thread = None
-        self._wake_in.close()
-        self._wake_out.close()
-
-    def __enter__(self) -> Collector:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def hold(self) -> None:
-        """Answer nothing until ``release``; windows are read and captured all the same."""
-        with self._changed:
-            self._holding = True
-
-    def release(self) -> None:
-        """Give the answers that were held back."""
-        with self._changed:
-            self._holding = False
-        self._wake()
-
-    def cut(self) -> None:
-        """Cut every connection that is open now."""
-        with self._changed:
-            self._cut_all = True
-        self._wake()
 
     def wait_for(
         self,
@@ -492,45 +415,15 @@ class Collector:
         windows: int = 0,
         timeout: float = 10.0,
     ) -> bool:
-        """Wait until so much is captured and `predicate` of the counts holds.
+        """See ``Running.wait_for``; `windows` are those captured."""
 
-        Returns:
-            False when that did not come about within `timeout` seconds, or the collector is dead.
-        """
+        def reached(counts: Counts) -> bool:
+            return counts.captured_windows >= windows and (predicate is None or predicate(counts))
 
-        def reached() -> bool:
-            counts = self._counts()
-            enough = counts.captured_events >= events and counts.captured_windows >= windows
-            return self.error is not None or (enough and (predicate is None or predicate(counts)))
+        return super().wait_for(reached, events=events, timeout=timeout)
 
-        with self._changed:
-            return self._changed.wait_for(reached, timeout) and self.error is None
-
-    def events(self, n: int | None = None, timeout: float = 10.0) -> list[Any]:
-        """The events captured so far, decoded, in the order of arrival (``keep=True``).
-
-        Args:
-            n: wait for so many first.
-
-        Raises:
-            TimeoutError: fewer than `n` came within `timeout` seconds.
-        """
-        if n is not None and not self.wait_for(events=n, timeout=timeout):
-            raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")
-        with self._changed:
-            kept = list(self._kept)
-        return [event for raw in kept for event in decode(raw)]
-
-    def clear(self) -> None:
-        """Forget the events kept for ``events``."""
-        with self._changed:
-            self._kept.clear()
-
-    def _wake(self) -> None:
-        try:
-            self._wake_out.send(b"!")
-        except (OSError, AttributeError):
-            pass  # awake already, or not started
+    def _values(self, raw: bytes) -> list[Any]:
+        return decode(raw)
 
     # --- the thread
 
