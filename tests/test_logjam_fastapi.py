@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 from logclient.integrations.asgi import LogjamMiddleware
 from logclient.logjam import Agent, Handler, current
 from tests.oracle.logjam_document import judge
+from tests.shared import need
 
-fastapi = pytest.importorskip("fastapi")
-uvicorn = pytest.importorskip("uvicorn")
+fastapi = need("fastapi")
+uvicorn = need("uvicorn")
 
 CLIENTS = 8
 EACH = 25
