@@ -64,6 +64,9 @@ class Hot(Writer):
     def compressor(self) -> str:
         """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; with ``python`` before it: with the GIL."""
     @property
+    def holds_gil(self) -> bool:
+        """`encode` needs the GIL: the compressor is one that must be called in Python."""
+    @property
     def requests(self) -> int:
         """Requests and pings without a reply."""
     @property

@@ -557,6 +557,10 @@ cdef class Hot(Writer):
         return f"python {name}" if k.python != NULL else name
 
     @property
+    def holds_gil(self):
+        return packer_needs_gil(&self.w.packer)
+
+    @property
     def requests(self):
         return self.w.count
 

@@ -324,7 +324,8 @@ _TABLE = (
     Option("inflight", "number", _integer(1, 65536), 256, "256",
            "Requests without a reply at one time.", _LOGJAM),
     Option("compression", "choice", _choice("auto", "none", "zlib", "snappy", "lz4"), "auto", "auto",
-           "Of bodies from compress_over on; auto: snappy where it is installed, else zlib.", _LOGJAM),
+           "Of bodies from compress_over on; auto: the first of snappy, lz4 and zlib that goes without "
+           "the GIL here; see logjam.md.", _LOGJAM),
     Option("compress_over", "size", _size(0, 64 << 20), 1024, "1KiB",
            "Shorter bodies are not compressed.", _LOGJAM),
     Option("version", "choice", _integer(1, 2), 2, "2",

@@ -163,13 +163,9 @@ class TestOptions:
     def test_compressor(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert core_of().compressor == "none"
         assert core_of(compression="zlib").compressor in ("isal 1", "zlib 3", "python zlib 3")
-        shared.need("snappy")
-        found = core_of(compression="auto").compressor
-        if found == "snappy":
+        if core_of(compression="auto").compressor == "snappy":
             return  # there is a libsnappy
-        assert found == "python snappy"
         monkeypatch.setitem(sys.modules, "snappy", None)
-        assert "snappy" not in core_of(compression="auto").compressor
         with pytest.raises(ConfigError, match="neither python-snappy nor libsnappy is installed"):
             core_of(compression="snappy")
 
@@ -855,7 +851,9 @@ class TestDecoder:
         bodies = [oracle.pack(method, b"{}" * 9) for method in (2, 3)]
         for name in ("snappy", "lz4", "lz4.block"):
             monkeypatch.setitem(sys.modules, name, None)
-        if core_of(compression="auto").compressor != "snappy":  # there is no libsnappy
+        try:
+            core_of(compression="snappy")  # there is a libsnappy
+        except ConfigError:
             assert self.body_is(2, bodies[0]) == "no_library"
         assert self.body_is(3, bodies[1]) == "no_library"
 

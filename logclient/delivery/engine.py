@@ -875,6 +875,7 @@ class Engine:
             ledger_error=self.ledger.stopped if self.ledger is not None else "",
             url=self.url,
             tls=self._tls,
+            compressor=getattr(self.core, "compressor", ""),
             producer=self.producer.hex(),
         )
 

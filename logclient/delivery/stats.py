@@ -50,5 +50,7 @@ class Stats(NamedTuple):
     """Redacted."""
     tls: str
     """What protects the newest connection: version, cipher, and whether nobody checked the certificate."""
+    compressor: str
+    """What compresses: ``none``, ``isal 1``, ``lz4``, ...; with ``python`` before it: with the GIL."""
     producer: str
     """First 20 hex digits of every id."""

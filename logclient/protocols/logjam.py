@@ -34,7 +34,7 @@ the compiled pump drives the same object through ``hot``.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, Hot, Unpacker, expand
@@ -43,13 +43,19 @@ from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
-__all__ = ["COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "Unpacker", "frames", "split_app_env"]
+__all__ = [
+    "AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "Unpacker", "frames", "split_app_env",
+]  # fmt: skip
 
 COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
 """By their numbers on the wire."""
 
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """How topics begin, by the nibble in an event's kind."""
+
+AUTO = ("snappy", "lz4", "zlib")
+"""What ``compression=auto`` takes: the first of them that goes without the GIL, which is snappy only where
+there is a libsnappy; where none does, the first that is installed."""
 
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -69,7 +75,7 @@ class Options(NamedTuple):
     inflight: int = 256
     """Requests without a reply at one time."""
     compression: str = "auto"
-    """``auto`` (snappy where it is installed, else zlib), ``none``, ``zlib``, ``snappy``, ``lz4``."""
+    """``auto`` (see `AUTO`), ``none``, ``zlib``, ``snappy``, ``lz4``."""
     compress_over: int = 1024
     """Bodies of so many bytes are compressed, where that makes them smaller."""
     identity: str = "id"
@@ -111,6 +117,19 @@ def _checked_topic(topic: str) -> str:
     ):
         raise ConfigError("topic: words of letters, digits, underscores and dashes with a dot between them")
     return topic
+
+
+def _best(hot: Callable[[str], Hot]) -> Hot:
+    installed = []
+    for name in AUTO:
+        try:
+            made = hot(name)
+        except ValueError:
+            continue
+        if not made.holds_gil:
+            return made
+        installed.append(made)
+    return installed[0]  # zlib always is
 
 
 class Logjam(CompiledCore):
@@ -160,10 +179,7 @@ class Logjam(CompiledCore):
                 made = hot(options.compression)
             else:
                 hot("none")  # what else is wrong
-                try:
-                    made = hot("snappy")
-                except ValueError:
-                    made = hot("zlib")
+                made = _best(hot)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(made)

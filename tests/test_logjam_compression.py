@@ -1,0 +1,521 @@
+"""Logjam's four compressions: what is on the wire, which of them `auto` is, and bombs.
+
+What we send is opened by decoders that are not ours and did not make it: zlib's by Python's own module where
+ISA-L has compressed, blocks by the few lines of plain Python in ``tests/oracle/blocks.py`` besides the
+packages.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.logjam import MAX_BODY
+from logclient.collectors.capture import CaptureWriter
+from logclient.delivery.engine import Engine, Limits
+from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
+from tests import shared
+from tests.batches import flight_of
+from tests.oracle import logjam as oracle
+from tests.oracle.blocks import lz4_block, snappy_block
+from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, fate
+from tests.outside import MIB, Outside
+
+zmq = pytest.importorskip("zmq")
+
+from logclient.transports.zmq import Zmq  # noqa: E402
+from tests.logjam_rig import ACCEPTED, APP_ENV, DEADLINE, TOPIC, Producer, message  # noqa: E402
+
+RAW = 1
+METHODS = range(4)
+PACKAGES = {2: "snappy", 3: "lz4.block"}
+
+
+def need(method: int) -> Any:
+    return shared.need(PACKAGES.get(method, "zlib"))
+
+
+# -- on the wire --------------------------------------------------------------------------------
+
+
+def by_cramjam(body: bytes) -> bytes:
+    return bytes(shared.need("cramjam").snappy.decompress_raw(body))
+
+
+def by_lz4(body: bytes) -> bytes:
+    (size,) = struct.unpack_from(">I", body)
+    return bytes(shared.need("lz4.block").decompress(body[4:], uncompressed_size=size))
+
+
+def by_lz4_text(body: bytes) -> bytes:
+    return lz4_block(body[4:], int.from_bytes(body[:4], "big"))
+
+
+DECODERS: dict[int, list[Callable[[bytes], bytes]]] = {
+    0: [bytes],
+    1: [zlib.decompress],
+    2: [snappy_block, by_cramjam],
+    3: [by_lz4_text, by_lz4],
+}
+
+
+def bodies() -> list[bytes]:
+    randomly = Random(5)
+    lines = [[1, f"2026-11-20T06:13:52.{n:06d}", f"export row {n * n}"] for n in range(400)]
+    return [
+        b"{}",
+        json.dumps({"lines": lines[:3]}).encode(),
+        json.dumps({"lines": lines}).encode(),
+        json.dumps({"line": "x" * 100_000}).encode(),
+        json.dumps({"line": randomly.randbytes(3000).hex()}).encode(),  # half of it is nothing
+        b'{"line":"%s"}' % bytes(randomly.choices(range(35, 91), k=20_000)),  # shrinks hardly, or not at all
+        *[b'{"line":"%s"}' % (b"ab" * n) for n in (490, 500, 505, 510, 515, 4096, 32_768)],
+    ]
+
+
+class Plain(Zmq):
+    """With the pump in Python."""
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+        return None
+
+
+class Shipment(NamedTuple):
+    producer: bytes
+    arrived: list[list[bytes]]  # frames, from the app-env on
+    compressor: str
+
+
+def ship(transport: type[Zmq], kind: str, compression: str, sent: list[bytes]) -> Shipment:
+    """Send bodies to a socket of pyzmq's own."""
+    push = kind == "PUSH"
+    options = Options(
+        APP_ENV.decode(), mode="async" if push else "request", push=push, compression=compression
+    )
+    with zmq.Context() as context, context.socket(zmq.PULL if push else zmq.ROUTER) as sock:
+        sock.setsockopt(zmq.LINGER, 0)
+        port = sock.bind_to_random_port("tcp://127.0.0.1")
+        engine = Engine(
+            lambda producer: Logjam(options, producer),
+            transport(5.0, kind=kind, linger=5.0),
+            (("127.0.0.1", port),),
+            Limits(),
+        )
+        try:
+            for body in sent:
+                assert engine.put(body, 2, RAW)
+            arrived = []
+            for _ in sent:
+                assert sock.poll(DEADLINE)
+                frames = sock.recv_multipart()
+                if not push:
+                    who, empty, *frames = frames
+                    assert empty == b""
+                    sock.send_multipart([who, APP_ENV, b"202 Accepted"])
+                arrived.append(frames)
+            assert engine.flush(10.0) == 0
+            stats = engine.stats()
+            assert (stats.handed if push else stats.acked) == len(sent)
+            return Shipment(engine.producer, arrived, stats.compressor)
+        finally:
+            engine.close(5.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("transport", "kind"), [(Zmq, "DEALER"), (Plain, "DEALER"), (Zmq, "PUSH")], ids=["C", "Python", "push"]
+)
+def test_opened_by_others(transport: type[Zmq], kind: str, method: int) -> None:
+    need(method)
+    sent = bodies()
+    shipment = ship(transport, kind, COMPRESSIONS[method], sent)
+    assert shipment.compressor.removeprefix("python ").split()[0] in (COMPRESSIONS[method], "isal")
+    compressed = 0
+    for seq, (body, frames) in enumerate(zip(sent, shipment.arrived, strict=True), 1):
+        app_env, topic, payload, meta = frames
+        assert (app_env, topic) == (APP_ENV, TOPIC)
+        tag, used, version, device, _, number = struct.unpack(">HBBIQQ", meta)
+        assert (tag, version, device, number) == (0xCABD, 1, 0, seq)
+        carried = oracle.carried(body, seq, shipment.producer, TOPIC)
+        assert carried is not None
+        assert used in (0, method) and (used == 0 or len(payload) < len(carried))
+        for opens in DECODERS[used]:
+            assert opens(payload) == carried
+        compressed += used > 0
+    assert compressed >= (0, 11, 9, 9)[method]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(METHODS),
+    st.sampled_from([0, 1, 64, 1024]),
+    st.lists(
+        st.builds(lambda part, n: b'{"a":"%s"}' % (part.hex().encode() * n), st.binary(max_size=60),
+                  st.integers(0, 60)),
+        min_size=1, max_size=6,
+    ),
+)  # fmt: skip
+def test_importers_take_whatever_we_send(method: int, over: int, sent: list[bytes]) -> None:
+    """None of it hangs one, aborts one or is dropped by one."""
+    need(method)
+    options = Options(APP_ENV.decode(), compression=COMPRESSIONS[method], compress_over=over)
+    core = Logjam(options, bytes(10))
+    core.connected(0.0)
+    flight, batch = flight_of([(body, RAW) for body in sent])
+    assert core.encode(batch, len(sent), 0.0) == len(sent)
+    flight.encoded(batch)
+    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
+        assert fate(frames[4][2], frames[3]) == (TAKEN, oracle.carried(body, seq, bytes(10), TOPIC))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_body_unpacks_beyond_what_importers_open(method: int) -> None:
+    """64 MiB: at one byte more one of them loops for ever, with another compression it aborts."""
+    need(method)
+    most = MAX_BODY - 49  # room for the id
+    core = Logjam(Options(APP_ENV.decode(), compression=COMPRESSIONS[method]), bytes(10))
+    core.connected(0.0)
+    flight, batch = flight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
+    assert core.encode(batch, 2, 0.0) == 1
+    assert batch.fates() == {1: "failed", 2: "inflight"}
+    flight.encoded(batch)
+    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    ((*_, payload, meta),) = oracle.split(data)
+    assert meta[2] == method
+    content = oracle.unpack(method, payload)
+    assert MAX_BODY - 1 <= len(content) <= MAX_BODY
+    assert content.count(b"x") == most - 8
+
+
+TEXT = b'{"a":"%s"}' % (b"x" * 2000)
+
+
+def framings() -> dict[str, tuple[int, bytes, str]]:
+    """Name -> (method, body, what it does to an importer); those that we must never send, and never open."""
+    raw = zlib.compressobj(wbits=-15)
+    stream = zlib.compress(TEXT)
+    block, frame = shared.need("lz4.block"), shared.need("lz4.frame")
+    snappy = shared.need("snappy")
+    bare = bytes(block.compress(TEXT, store_size=False))
+    return {
+        "zlib, as gzip": (1, gzip.compress(TEXT), HANGS),
+        "zlib, raw deflate": (1, raw.compress(TEXT) + raw.flush(), HANGS),
+        "zlib, cut": (1, stream[:-1], HANGS),
+        "zlib, empty": (1, b"", HANGS),
+        "snappy, framed": (2, bytes(snappy.StreamCompressor().compress(TEXT)), DROPPED),
+        "snappy, cut": (2, bytes(snappy.compress(TEXT))[:-1], DROPPED),
+        "snappy, empty": (2, b"", DROPPED),
+        "snappy, 4 GiB announced": (2, b"\xff\xff\xff\xff\x0f" + bytes(100), ABORTS),
+        "snappy, over 4 GiB announced": (2, b"\xff\xff\xff\xff\x7f" + bytes(100), DROPPED),
+        "lz4 frame": (3, bytes(frame.compress(TEXT)), ABORTS),
+        "lz4, the package's little-endian length": (3, bytes(block.compress(TEXT)), ABORTS),
+        "lz4, bare": (3, bare, ABORTS),
+        "lz4, 4 GiB announced": (3, b"\xff\xff\xff\xff" + bare, ABORTS),
+        "lz4, cut": (3, struct.pack(">I", len(TEXT)) + bare[:-1], DROPPED),
+        "lz4, empty": (3, b"", DROPPED),
+        "unknown": (9, TEXT, DROPPED),
+    }
+
+
+# -- compression=auto ---------------------------------------------------------------------------
+
+AUTO_IS = """if 1:
+    import json, sys
+    from types import SimpleNamespace
+    import zlib as real
+    from logclient.protocols.logjam import Logjam, Options
+
+    def chosen(gone):
+        for name in gone:
+            sys.modules[name] = None
+        if "zlib" in gone:  # as where no libz with names can be found
+            sys.modules["zlib"] = SimpleNamespace(compress=real.compress, __file__="/nowhere/zlib.so",
+                                                  decompress=real.decompress, error=real.error)
+        if "lz4 names" in gone:
+            from lz4 import block
+            del block._block
+        return Logjam(Options("a-b"), bytes(10)).compressor
+
+    print(chosen(json.loads(sys.argv[1])))
+"""
+
+SNAPPY_C = """
+#include <stddef.h>
+int snappy_compress(const char *from, size_t n, char *to, size_t *room) { return 1; }
+int snappy_uncompress(const char *from, size_t n, char *to, size_t *room) { return 1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Folders with a libsnappy.so.1: with its names, and one without any, which stands for no libsnappy."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        shared.missing("no C compiler")
+    folders = {}
+    for has, source in ((True, SNAPPY_C), (False, "")):
+        folder = folders[has] = tmp_path_factory.mktemp("libsnappy")
+        (folder / "snappy.c").write_text(source)
+        command = [compiler, "-shared", "-fPIC", "-o", folder / "libsnappy.so.1", folder / "snappy.c"]
+        subprocess.run(command, check=True, timeout=60)
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("libsnappy", "gone", "chosen"),
+    [
+        (True, [], ["snappy"]),
+        (True, ["snappy"], ["snappy"]),
+        (False, [], ["lz4"]),  # python-snappy is installed, and needs the GIL
+        (False, ["snappy"], ["lz4"]),
+        (False, ["lz4"], ["isal 1", "zlib 3"]),
+        (False, ["lz4 names"], ["isal 1", "zlib 3"]),
+        (False, ["lz4", "snappy"], ["isal 1", "zlib 3"]),
+        (False, ["lz4", "isal"], ["zlib 3"]),
+        (False, ["lz4 names", "isal", "zlib"], ["python snappy"]),
+        (False, ["lz4 names", "isal", "zlib", "snappy"], ["python lz4"]),
+        (False, ["lz4", "isal", "zlib", "snappy"], ["python zlib 3"]),
+    ],
+)
+def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], chosen: list[str]) -> None:
+    """The first of snappy, lz4 and zlib that goes without the GIL; where none does, the first there is."""
+    for package in ("snappy", "lz4.block", *(["isal"] if chosen[0] == "isal 1" else [])):
+        shared.need(package)
+    done = subprocess.run(
+        [sys.executable, "-c", AUTO_IS, json.dumps(gone)],
+        capture_output=True, text=True, check=True, timeout=60,
+        env=os.environ | {"LD_LIBRARY_PATH": str(libraries[libsnappy])},
+    )  # fmt: skip
+    found = done.stdout.strip()
+    if libsnappy and found != "snappy":
+        pytest.skip("this build calls no libsnappy, as on Windows")
+    assert found in chosen
+
+
+def test_auto_is_shown() -> None:
+    """In the stats, and by what the meta says."""
+    shipment = ship(Zmq, "DEALER", "auto", [b'{"a":"%s"}' % (b"x" * 2000)])
+    name = shipment.compressor.removeprefix("python ").split()[0]
+    name = {"isal": "zlib"}.get(name, name)
+    assert name in AUTO
+    assert shipment.arrived[0][3][2] == COMPRESSIONS.index(name)
+
+
+# -- bombs and other framings -------------------------------------------------------------------
+
+LIMIT = 64 << 20
+
+
+def bombs() -> dict[str, tuple[int, bytes, str]]:
+    """Name -> (method, body, what it does to an importer)."""
+    block, snappy = shared.need("lz4.block"), shared.need("snappy")
+    spaces = bytes(LIMIT + 1)
+    nothing = bytes(300_000)
+    piece = zlib.compressobj(9, wbits=-15)
+    mebibyte = piece.compress(bytes(MIB)) + piece.flush(zlib.Z_FULL_FLUSH)
+    return {
+        "zlib, 16 GiB": (1, b"\x78\xda" + 16384 * mebibyte, HANGS),
+        "zlib, 64 MiB and a byte": (1, zlib.compress(spaces, 9), HANGS),
+        "snappy, 64 MiB and a byte": (2, bytes(snappy.compress(spaces)), ABORTS),
+        "lz4, 64 MiB and a byte": (
+            3, struct.pack(">I", len(spaces)) + bytes(block.compress(spaces, store_size=False)), ABORTS,
+        ),
+        "snappy, 64 MiB announced": (2, b"\x80\x80\x80\x20" + nothing, DROPPED),
+        "lz4, 64 MiB announced": (3, struct.pack(">I", LIMIT) + nothing, DROPPED),
+    }  # fmt: skip
+
+
+STATUS = {
+    "zlib": ("bad_zlib", "no zlib stream", "no whole zlib stream"),
+    "snappy": ("bad_snappy", "no snappy block", "no snappy block"),
+    "lz4": ("bad_lz4", "no LZ4 block", "no LZ4 block"),
+    "large": ("too_large", "unpacks to more than 67108864 bytes", "unpacks to more than 64 MiB"),
+    "unknown": ("bad_compression", "unknown compression 9", "a compression that nobody knows"),
+}
+"""What our readers say of it: the decoder of captures, who opens a body, `logclient decode`."""
+
+LARGE = {
+    "zlib, 16 GiB", "zlib, 64 MiB and a byte", "snappy, 64 MiB and a byte", "lz4, 64 MiB and a byte",
+    "snappy, 4 GiB announced", "lz4 frame", "lz4, the package's little-endian length",
+    "lz4, bare", "lz4, 4 GiB announced",
+}  # fmt: skip
+
+
+def said_of(name: str) -> tuple[str, str, str]:
+    return STATUS["large" if name in LARGE else name.partition(",")[0].split()[0]]
+
+
+@pytest.fixture(scope="module")
+def attacks() -> dict[str, tuple[int, bytes, str]]:
+    return framings() | bombs()
+
+
+def test_what_they_do_to_an_importer(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """The judge of `test_importers_take_whatever_we_send` knows all of it, as the facts have it."""
+    assert {name: fate(method, body)[0] for name, (method, body, _) in attacks.items()} == {
+        name: what for name, (_, _, what) in attacks.items()
+    }
+
+
+def unit_of(method: int, body: bytes) -> bytes:
+    return oracle.join([APP_ENV, TOPIC, body, struct.pack(">HBBIQQ", 0xCABD, method, 1, 0, 1, 1)])
+
+
+BEGIN = """if 1:
+    import json, sys
+    (argument,) = json.loads(sys.argv[1])
+    def say(what): print(json.dumps(what), flush=True)
+    def wait(): return sys.stdin.readline()
+"""
+
+READERS = {
+    "decoder": """
+    import glob
+    from array import array
+    from logclient._ext.logjam import STATUS_NAMES, Decoder
+    from logclient.collectors.capture import CaptureReader
+    units = [unit.raw for unit in CaptureReader(argument)]
+    sizes = [len(raw) for raw in units]
+    data = b"".join(units)
+    starts = array("q", [sum(sizes[:n]) for n in range(len(sizes))])
+    decoder = Decoder()
+    say("ready"), wait()
+    say([STATUS_NAMES[n] for n in decoder.decode(data, starts, array("q", sizes)).status])
+    wait()
+    """,
+    "verify": """
+    from logclient.verify import decode, sources
+    run = decode.decoder("logjam")
+    say("ready"), wait()
+    said = []
+    for segment in sources.segments(argument):
+        for batch in sources.SegmentReader(segment):
+            events = run(batch)
+            said += [events.names[n] for n in events.status]
+    say(said)
+    wait()
+    """,
+    "opened": """
+    from logclient.collectors.capture import CaptureReader
+    from logclient.collectors.messages import frames, opened, read_meta
+    from logclient.errors import ProtocolError
+    say("ready"), wait()
+    said = []
+    for unit in CaptureReader(argument):
+        parts = frames(unit.raw)
+        try:
+            said.append(len(opened(read_meta(parts[3])[0].compression, parts[2], 64 << 20)))
+        except ProtocolError as error:
+            said.append(str(error))
+    say(said)
+    wait()
+    """,
+    "decode": """
+    import contextlib, io
+    from logclient import cli
+    say("ready"), wait()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        cli.main(["decode", "logjam", argument, "--json"])
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    say([row.get("wrong") for row in rows if row["type"] == "message"])
+    wait()
+    """,
+}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, str]], tmp_path: Path) -> None:
+    """Each refused by its name, with less than 160 MiB (twice the bound, where a buffer moves) in 20 s."""
+    if reader == "verify":
+        shared.need("numpy")
+    with CaptureWriter(tmp_path / "run", "logjam-bombs", "logjam") as writer:
+        stream = writer.stream("127.0.0.1:9")
+        for method, body, _ in attacks.values():
+            writer.unit(stream, unit_of(method, body))
+        writer.unit(stream, unit_of(1, zlib.compress(TEXT)))
+        writer.flush()
+    with Outside(BEGIN + READERS[reader], str(tmp_path / "run")) as process:
+        assert process.hear() == "ready"
+        before = process.peak()
+        *said, good = process.ask(seconds=20)
+        grown = process.peak() - before
+        process.tell()
+    place = {"opened": 1, "decode": 2}.get(reader, 0)
+    for name, words in zip(attacks, said, strict=True):
+        assert said_of(name)[place] in words, name
+    assert good == ("no_id", len(TEXT), None)[place]
+    assert grown < 160 * MIB
+
+
+SUBSCRIBER = """
+    from logclient.errors import ProtocolError
+    from logclient.collectors.subscriber import Subscriber
+    with Subscriber(argument) as subscriber:
+        say("ready")
+        while wait():
+            message = subscriber.receive(20)
+            try:
+                say(len(message.body()))
+            except ProtocolError as error:
+                say(str(error))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """The same bound for who consumes what a device publishes: devices open no body."""
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.setsockopt(zmq.LINGER, 0)
+        port = publisher.bind_to_random_port("tcp://127.0.0.1")
+        with Outside(BEGIN + SUBSCRIBER, f"tcp://127.0.0.1:{port}") as process:
+            assert process.hear() == "ready"
+            assert publisher.poll(DEADLINE)  # its subscription
+            before = process.peak()
+            for name, (method, body, _) in attacks.items():
+                publisher.send_multipart(message(body, method))
+                assert said_of(name)[1] in process.ask(seconds=20), name
+            publisher.send_multipart(message(zlib.compress(TEXT), 1))
+            assert process.ask() == len(TEXT)
+            assert process.peak() - before < 160 * MIB
+
+
+DEVICE = """
+    from logclient.collectors.logjam import Collector
+    with Collector(count_duplicates=True, publish_port=None, push_port=None) as collector:
+        say(collector.port)
+        wait()
+        say([collector.counts.captured_events, collector.counts.duplicates])
+        wait()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+def test_device(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """It opens bodies to look for ids, takes what it cannot open as the real one does, and goes on."""
+    with Outside(BEGIN + DEVICE, None) as process, Producer(process.hear()) as producer:
+        producer.ship(1)
+        before = process.peak()
+        for method, body, _ in attacks.values():
+            producer.ask(message(body, method))
+            assert producer.reply() == ACCEPTED
+        assert producer.ship(1, 2) == [ACCEPTED, ACCEPTED]
+        assert process.ask() == [len(attacks) + 3, 1]
+        assert process.peak() - before < 160 * MIB
+        process.tell()
