@@ -305,6 +305,7 @@ class Request:
         code: what it answered; None: 200, or 500 if an exception ended it.
         caller_id, caller_action, trace_id: who asked for it.
         ip: of who asked.
+        find_action: what the action is by now, for ``caller_headers`` of a request that gets it at its end.
         request_info: see ``Agent.request``; masked when the document is made.
         fields: more for the top of the document. A name that the document uses itself gets a ``_``
             behind it; what ends with ``_time`` or ``_calls`` must be a number.
@@ -321,6 +322,7 @@ class Request:
         self.ip: str | None = None
         self.request_info: dict[str, Any] = {}
         self.fields: dict[str, Any] = {}
+        self.find_action: Callable[[], object] | None = None
         self.ended = False
         self.parent = current()
         self.pid = os.getpid()
@@ -364,9 +366,13 @@ class Request:
     def caller_headers(self) -> dict[str, str]:
         """The headers of a request that is made on behalf of this one."""
         headers = {"X-Logjam-Caller-Id": self.full_id}
-        if self.action is not None:
-            # A header is one line of ASCII; an action with more in it is not worth an error.
-            action = document.action_name(self.action).encode("ascii", "replace").decode()
+        if self.trace_id is not None:
+            headers["X-Logjam-Trace-Id"] = _header_text(document.name_text(self.trace_id))
+        action, find = self.action, self.find_action
+        if action is None and find is not None:
+            action = find()
+        if action is not None:
+            action = _header_text(document.action_name(action))
             headers["X-Logjam-Action"] = headers["X-Logjam-Caller-Action"] = action
         return headers
 
@@ -503,6 +509,7 @@ class Request:
             self.parent = _alive(self.parent)  # else each would keep the one it was made in, for ever
             self.fields = {}
             self.request_info = {}
+            self.find_action = None
             self._shown = None
 
     def _document(self) -> dict[str, Any]:
@@ -734,6 +741,11 @@ def _new_id() -> str:
     digits[6] = digits[6] & 0x0F | 0x40
     digits[8] = digits[8] & 0x3F | 0x80
     return digits.hex()
+
+
+def _header_text(text: str) -> str:
+    """As a header can carry it, one line of ASCII: more is not worth an error."""
+    return re.sub(r"[^ -~]", "?", text)
 
 
 def _error_name(error: BaseException) -> str:

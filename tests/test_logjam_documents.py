@@ -204,6 +204,9 @@ def test_caller(agent: Agent, sink: Sink) -> None:
     assert sink.made[0]["caller_action"] == "Shop#create"
     assert sink.made[0]["trace_id"] == "a2" * 16
     assert agent.request("ä#b").caller_headers()["X-Logjam-Action"] == "?#b"
+    assert inner.caller_headers()["X-Logjam-Trace-Id"] == "a2" * 16
+    odd = agent.request("a#b", trace_id="x\r\nEvil: 1").caller_headers()
+    assert odd["X-Logjam-Trace-Id"] == "x??Evil: 1"
     assert set(agent.request().caller_headers()) == {"X-Logjam-Caller-Id"}
 
 

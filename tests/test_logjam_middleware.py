@@ -148,6 +148,13 @@ def steps(marker: str) -> None:
     thread.join()
 
 
+def known_action() -> str | None:
+    """What a request that is made now would say of who asks."""
+    request = current()
+    assert request is not None
+    return request.caller_headers().get("X-Logjam-Action")
+
+
 # -- WSGI
 
 
@@ -165,6 +172,7 @@ def flask_port(agent: Agent) -> Iterator[int]:
     @orders.get("/show/<marker>")
     def show(marker: str) -> Any:
         steps(marker)
+        assert known_action() == "orders#show"  # before the request has it: at the response
         return "fine", 201
 
     @app.get("/stream/<marker>")
@@ -456,6 +464,7 @@ async def views(scope: Any, receive: Any, send: Any) -> None:
             log.warning("%s thread %d", marker, n)
 
     await asyncio.to_thread(more)
+    assert kind != "show" or known_action() == f"{__name__}#show_view"
     if kind == "fail":
         raise ZeroDivisionError
     await send({"type": "http.response.start", "status": 201, "headers": [(b"a", b"b")]})

@@ -31,7 +31,8 @@ class LogjamMiddleware:
     Args:
         app: the application.
         agent: what makes the documents.
-        action: called with the scope when the application has returned; None or empty: not known.
+        action: called with the scope when the application has returned, and by ``caller_headers``; None or
+            empty: not known.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LogjamMiddleware:
             self.agent.complain(error, "an ASGI request")
             await self.app(scope, receive, send)
             return
+        request.find_action = lambda: http.found_action(self.agent, scope, self.action, _endpoint)
         try:
             with request.active():
                 await self.app(scope, wire.receive, wire.send)

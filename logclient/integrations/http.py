@@ -9,7 +9,7 @@ from typing import Any
 
 from logclient.logjam import Agent, Request
 
-__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "named", "wait_seconds"]
+__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "found_action", "named", "wait_seconds"]
 
 REQUEST_ID = "X-Logjam-Request-Id"
 """The response header that names the request: ``<app>-<environment>-<request_id>``."""
@@ -82,6 +82,26 @@ def wait_seconds(header: str | None, now: float) -> float:
     return waited if 0.0 < waited <= LONGEST_WAIT else 0.0
 
 
+def found_action(
+    agent: Agent,
+    context: Any,
+    action: Callable[[Any], object] | None,
+    default: Callable[[Any], str | None],
+) -> object:
+    """What the application's callable says, else what its framework has found so far; None: nothing yet."""
+    for find in (action, default):
+        if find is None:
+            continue
+        try:
+            found = find(context)
+        except Exception as error:  # the application's callable: a wrong name is no reason to fail
+            agent.complain(error, "the action of a request")
+            continue
+        if found:
+            return found
+    return None
+
+
 def named(
     request: Request,
     context: Any,
@@ -93,20 +113,9 @@ def named(
 
     A path is none: each new one would stay in the importer's memory and tables.
     """
-    if request.action is not None:
-        return
-    for find in (action, default):
-        if find is None:
-            continue
-        try:
-            found = find(context)
-        except Exception as error:  # the application's callable: a wrong name is no reason to fail
-            request.agent.complain(error, "the action of a request")
-            continue
-        if found:
-            request.action = found
-            return
-    request.action = f"Unknown#{method.lower() or 'unknown_method'}"
+    if request.action is None:
+        found = found_action(request.agent, context, action, default)
+        request.action = found or f"Unknown#{method.lower() or 'unknown_method'}"
 
 
 def disconnected(request: Request) -> None:

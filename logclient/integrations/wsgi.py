@@ -32,7 +32,8 @@ class LogjamMiddleware:
     Args:
         app: the application.
         agent: what makes the documents.
-        action: called with the environ when the response begins; None or empty: not known.
+        action: called with the environ when the response begins, and by ``caller_headers``; None or
+            empty: not known.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class LogjamMiddleware:
             return write
 
         environ[KEY] = request
+        request.find_action = lambda: http.found_action(self.agent, environ, self.action, _flask)
         try:
             with request.active():
                 chunks = self.app(environ, start)
