@@ -64,6 +64,10 @@ class Client(Sender):
                 "identity": config.identity,
                 "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", ""),
             }
+            if config.protocol == "logjam":
+                # The verifier must know whether anybody promised an order.
+                push = config.scheme == "logjam+push"
+                about["mode"] = "async" if push else config.mode
             ledger = (own_directory(config.ledger, "ledger"), about)
         self._engine = Engine(
             lambda producer: core.from_config(config, producer),

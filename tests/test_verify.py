@@ -74,7 +74,7 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
     assert verdict.capture == {
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
         "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
-        "events": 20, "complete": True,
+        "events": 20, "heartbeats": 0, "pings": 0, "complete": True,
     }  # fmt: skip
     assert verdict.ledger == {
         "folder": str(scene.ledger), "producers": 1, "listed": 20, "complete": True
@@ -211,11 +211,15 @@ def test_a_resend_is_not_reordered(scene: Scene, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "code"),
-    [("plog", 0), ("logux", 0), ("logjam+push", 0), ("logjam", 1), ("lumberjack+tls", 1)],
-)
-def test_order_is_promised_by_some(scene: Scene, run: Run, protocol: str, code: int) -> None:
-    scene.write_ledger(protocol=protocol).write_capture([2, 1, *range(3, 21)])
+    ("protocol", "mode", "code"),
+    [
+        ("plog", "", 0), ("logux", "", 0),
+        ("logjam", "async", 0), ("logjam", "request", 1), ("logjam", "", 1),
+        ("lumberjack+tls", "", 1),
+    ],
+)  # fmt: skip
+def test_order_is_promised_by_some(scene: Scene, run: Run, protocol: str, mode: str, code: int) -> None:
+    scene.write_ledger(protocol=protocol, mode=mode).write_capture([2, 1, *range(3, 21)])
     verdict = run()
     assert verdict.exit_code == code
     assert verdict.counts.reordered == 1

@@ -1,4 +1,4 @@
-"""Ledgers, captures and Lumberjack windows written by a few plain lines, for the tests of the verifier.
+"""Ledgers, captures, Lumberjack windows and Logjam messages by a few plain lines, for the verifier's tests.
 
 Nothing of the package is used: docs/formats.md alone says what the bytes are.
 """
@@ -46,6 +46,70 @@ def window(bodies: Sequence[bytes], *, compress: bool = False) -> bytes:
     return b"2W" + struct.pack(">I", len(bodies)) + frames
 
 
+# -- Logjam
+
+APP_ENV, TOPIC = "shop-production", "logs.shop.production"
+COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
+
+
+def document(ident: str | None, text: str, *, topic: str = TOPIC, user: str | None = None) -> bytes:
+    """A JSON object with an id in its carrier: `ident`, or the `user`'s own."""
+    fields = f'{{"message":{json.dumps(text)}'
+    carried = user if user is not None else ident
+    if carried is not None:
+        carrier = "request_id" if topic.startswith("logs") else "uuid"
+        fields += f',"{carrier}":{json.dumps(carried)}'
+    return (fields + "}").encode()
+
+
+def meta(compression: int = 0, device: int = 0, created_ms: int = 0, number: int = 1) -> bytes:
+    return struct.pack(">HBBIQQ", 0xCABD, compression, 1, device, created_ms, number)
+
+
+def packed(compression: int, raw: bytes) -> bytes:
+    if compression == 1:
+        return zlib.compress(raw)
+    if compression == 2:
+        import snappy
+
+        return bytes(snappy.compress(raw))
+    if compression == 3:
+        import lz4.block
+
+        return struct.pack(">I", len(raw)) + bytes(lz4.block.compress(raw, store_size=False))
+    return raw
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """A ZeroMQ message as a wire unit."""
+    more = [0x80000000] * (len(parts) - 1) + [0]
+    return b"".join(struct.pack("<I", len(part) | bit) + part for part, bit in zip(parts, more, strict=True))
+
+
+def message(
+    raw: bytes,
+    *,
+    request: bool = True,
+    compression: int = 0,
+    device: int = 0,
+    created_ms: int = 0,
+    number: int = 1,
+    app_env: str = APP_ENV,
+    topic: str = TOPIC,
+) -> bytes:
+    """A Logjam data message: a request's first frame is empty."""
+    parts = [app_env.encode(), topic.encode(), packed(compression, raw)]
+    parts.append(meta(compression, device, created_ms, number))
+    return joined([b"", *parts] if request else parts)
+
+
+def heartbeat(device: int, number: int) -> bytes:
+    return joined([b"heartbeat", b"tcp://h:9606", b"{}", meta(device=device, number=number)])
+
+
+ACCEPTED = joined([APP_ENV.encode(), b"202 Accepted"])
+
+
 # -- ledger
 
 
@@ -60,11 +124,12 @@ def ranges(seqs: Iterable[int]) -> list[list[int]]:
 
 
 def open_line(
-    producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack"
+    producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack", mode: str = ""
 ) -> dict[str, Any]:
     return {
         "t": "open", "version": 1, "producer": producer, "part": part, "protocol": protocol,
         "url": f"{protocol}://127.0.0.1:5044", "identity": identity, "pid": 1, "host": "h", "at_us": 1,
+        **({"mode": mode} if mode else {}),
     }  # fmt: skip
 
 

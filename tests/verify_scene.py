@@ -29,12 +29,13 @@ class Scene:
         tail: Sequence[Any] | None = None,
         identity: str = "id",
         protocol: str = "lumberjack",
+        mode: str = "",
         created: Callable[[int], int] = lambda seq: 1000 * seq,
         extra: Sequence[Any] = (),
         per_batch: int = 1000,
     ) -> Scene:
         bodies = self.bodies if bodies is None else bodies
-        lines: list[Any] = [files.open_line(producer, identity=identity, protocol=protocol)]
+        lines: list[Any] = [files.open_line(producer, 1, identity, protocol, mode)]
         events = [(s, created(s), files.xxh64(raw)) for s, raw in sorted(bodies.items())]
         lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
         lines += extra

@@ -299,7 +299,7 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
         max_unpacked: a body that unpacks further is not opened.
     """
     view = memoryview(data)
-    decoder = Decoder(identity=False, max_unpacked=max_unpacked)
+    decoder = Decoder(max_unpacked=max_unpacked)
     at = 0
     while at < len(view):
         spans, end = _spans(view, at)

@@ -51,11 +51,17 @@ STRANGER, USERS_OWN, NOBODY = -1, -2, -3
 RANK_BITS, UNIT_BITS, EVENT_BITS = 14, 26, 23
 NEVER = np.iinfo(np.int64).max
 
+# What has an order of its own, as one number: a listener, and from this bit on the device (32 bits) whose
+# publications it got. More devices in one batch or bucket are `OTHERS`, where order is not judged: their
+# numbers are what somebody sends, and each costs memory.
+LISTENER_BITS, DEVICES, OTHERS = 16, 64, 1 << 32
+LISTENER = (1 << LISTENER_BITS) - 1
+
 ARRIVALS = pa.schema(
     [
         ("part", pa.int32()),  # where the row goes
         ("key", pa.int64()),
-        ("listener", pa.int32()),
+        ("listener", pa.int64()),  # with the device: LISTENER_BITS
         ("x", pa.int64()),  # the first of xs: rows of a bucket come in this order
         ("received_us", pa.int64()),
         ("shift", pa.int32()),
@@ -71,7 +77,7 @@ RESULTS = pa.schema(
     [
         ("kind", pa.string()),
         ("key", pa.int64()),
-        ("listener", pa.int32()),
+        ("listener", pa.int64()),
         ("head", pa.string()),  # JSON
         ("offs", pa.binary()),
         ("xs", pa.binary()),
@@ -349,7 +355,9 @@ class _Bucket:
         n = len(self.copies)
         first = self.first.get(listener)
         if first is None:
-            first = self.first[listener] = np.full(n, NEVER, np.int64)
+            if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
+                listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
+            first = self.first.setdefault(listener, np.full(n, NEVER, np.int64))
         low = int(offs[0])
         if int(offs[-1]) - low == len(offs) - 1 and bool((offs[1:] - offs[:-1] == 1).all()):
             # In order and without a hole, the way most rows come: slices instead of gathers.
@@ -458,6 +466,8 @@ class _Bucket:
         late = np.zeros(len(self.copies), bool)
         kept: dict[int, tuple[int, I64, I64]] = {}
         for listener, first in self.first.items():
+            if listener >> LISTENER_BITS == OTHERS:
+                continue
             which = np.flatnonzero(listed & (first != NEVER))
             if not len(which):
                 continue
@@ -628,7 +638,7 @@ class _Phantoms:
     ROW = np.dtype(
         [
             ("whose", np.int32),
-            ("listener", np.int32),
+            ("listener", np.int64),
             ("a", np.uint64),
             ("b", np.uint64),
             ("x", np.int64),
@@ -757,7 +767,7 @@ class _Pool:
             ("created_us", np.int64),
         ]
     )
-    ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int32), ("x", np.int64)])
+    ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int64), ("x", np.int64)])
 
     def add(self, listener: int, whose: npt.NDArray[np.int32], hashes: U64, xs: I64, fate: U64) -> None:
         if listener < 0:

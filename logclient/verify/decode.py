@@ -1,7 +1,7 @@
 """From whole wire units to events: producer, sequence and hash of each, with the codecs of ``_ext``.
 
 `decoder` gives the compiled decoder of a protocol; `Events` is what one batch of units holds, as columns.
-A fifth protocol is a line in `_DECODERS`.
+A fifth protocol is a line in `_CODECS`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,38 @@ from logclient.verify.sources import I64, U8, U64, Batch
 
 __all__ = ["Events", "decoder", "expand", "protocol_of"]
 
-# protocol -> module and class with `decode(data, offsets, lengths)`; STATUS_NAMES beside it.
-_DECODERS = {
-    "lumberjack": ("logclient._ext.lumberjack", "Decoder"),
-    "logjam": ("logclient._ext.logjam", "Decoder"),
+
+class _Codec(NamedTuple):
+    """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has."""
+
+    module: str
+    own: dict[str, type[np.generic]]
+
+
+_CODECS = {
+    "lumberjack": _Codec("logclient._ext.lumberjack", {}),
+    "logjam": _Codec(
+        "logclient._ext.logjam",
+        {
+            "request": np.uint8,
+            "app_env_offset": np.int32,
+            "app_env_length": np.int32,
+            "topic_offset": np.int32,
+            "topic_length": np.int32,
+            "device": np.uint32,
+            "created_ms": np.uint64,
+            "number": np.uint64,
+        },
+    ),
 }
 
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
+
+QUIET = ("ping", "heartbeat")
+"""Names of statuses: whole, and not meant to be an event."""
+NO_LIBRARY = "no_library"
+"""Nothing can be said of it on this machine."""
 
 I32 = npt.NDArray[np.int32]
 
@@ -44,13 +68,16 @@ class Events(NamedTuple):
     length: I32
     id_hash: U64  # shape (n, 2)
     within: I64  # index of the row in its unit
+    own: dict[str, npt.NDArray[Any]]  # what only this protocol has
     names: tuple[str, ...]  # of the statuses
 
     def part(self, rows: slice) -> Events:
         """Some of the rows, as views."""
         if rows.start == 0 and rows.stop >= len(self.unit):
             return self
-        return Events(*(column[rows] for column in self[:-1]), names=self.names)  # type: ignore[arg-type, misc]
+        own = {name: column[rows] for name, column in self.own.items()}
+        columns = (column[rows] for column in self[:-2])
+        return Events(*columns, own=own, names=self.names)  # type: ignore[arg-type, misc]
 
 
 def protocol_of(name: str) -> str:
@@ -69,20 +96,20 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
         ConfigError: no such protocol.
     """
     try:
-        module, name = _DECODERS[protocol_of(protocol)]
+        module, own = _CODECS[protocol_of(protocol)]
     except KeyError:
-        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_DECODERS)}") from None
+        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_CODECS)}") from None
     codec: Any = importlib.import_module(module)
-    decode_units = getattr(codec, name)(producers, identity=identity).decode
+    decode_units = codec.Decoder(producers, identity=identity).decode
     names: tuple[str, ...] = codec.STATUS_NAMES
 
     def run(batch: Batch) -> Events:
-        return _events(decode_units(batch.data, batch.offset, batch.length), names)
+        return _events(decode_units(batch.data, batch.offset, batch.length), own, names)
 
     return run
 
 
-def _events(found: Any, names: tuple[str, ...]) -> Events:
+def _events(found: Any, own: dict[str, type[np.generic]], names: tuple[str, ...]) -> Events:
     unit = np.frombuffer(found.unit, np.int32)
     n = len(unit)
     if n and int(unit[-1]) == n - 1 and bool((unit == np.arange(n, dtype=np.int32)).all()):  # an event a unit
@@ -103,12 +130,12 @@ def _events(found: Any, names: tuple[str, ...]) -> Events:
         np.frombuffer(found.length, np.int32),
         np.frombuffer(found.id_hash, np.uint64).reshape(-1, 2),
         within,
+        {name: np.frombuffer(getattr(found, name), kind) for name, kind in own.items()},
         names,
     )
 
 
 def expand(protocol: str, unit: bytes) -> bytes:
     """The bytes of a unit in which `Events.offset` counts."""
-    module, _ = _DECODERS[protocol_of(protocol)]
-    inflate: Callable[[bytes], bytes] = importlib.import_module(module).expand
+    inflate: Callable[[bytes], bytes] = importlib.import_module(_CODECS[protocol_of(protocol)].module).expand
     return inflate(unit)

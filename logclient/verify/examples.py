@@ -10,7 +10,7 @@ from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.protocols.readable import Frame
 from logclient.verify import decode, sources
-from logclient.verify.compare import EVENT_BITS, UNIT_BITS, Example, Plan
+from logclient.verify.compare import EVENT_BITS, LISTENER, UNIT_BITS, Example, Plan
 from logclient.verify.ledger import FATES, Ledger
 
 __all__ = ["resolve", "undecoded"]
@@ -51,7 +51,7 @@ def resolve(
                 _sent(example, packed, names[producer], sequence)
             if listener >= 0:
                 unit = x >> EVENT_BITS
-                place = listener, unit >> UNIT_BITS
+                place = listener & LISTENER, unit >> UNIT_BITS
                 wanted.setdefault(place, []).append(
                     (unit & ((1 << UNIT_BITS) - 1), x & ((1 << EVENT_BITS) - 1), example)
                 )
@@ -96,7 +96,9 @@ def _read(
             body = data[offset : offset + int(events.length[within])]
             if unit != known:
                 known, frames = unit, _frames(protocol, raw)
-            path, begin = _path(frames, offset)
+            # A message is what its frames are counted in, a window what is left when it is opened.
+            find_path = _message if decode.protocol_of(protocol) == "logjam" else _path
+            path, begin = find_path(frames, offset)
             example.update(
                 listener=segment.listener,
                 segment=segment.name,
@@ -109,6 +111,7 @@ def _read(
                 arrived_hash=f"{xxh64(body):016x}",
                 offset=offset,
                 frames=[_plain(frame) for frame in path],
+                opened=data != raw,
                 bytes_at=begin,
                 bytes=data[begin : min(offset + len(body), begin + BYTES)].hex(),
             )
@@ -138,6 +141,13 @@ def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
             before.append(frame)
         here += frame.size
     return before[:1], offset
+
+
+def _message(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
+    """The same of a message: it, and the frame that the body is."""
+    head = 4
+    body = [frame for frame in frames if frame.depth and frame.offset + head == offset]
+    return [*frames[:1], *body], offset - head if body else offset
 
 
 def _plain(frame: Frame) -> dict[str, Any]:

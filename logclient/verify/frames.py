@@ -55,8 +55,17 @@ EVENTS = pa.schema(
         ("size", pa.int32()),
         ("own_id", pa.string()),  # 32 hex digits: hash of an id that is the user's own
         ("error", pa.string()),  # null for an event
+        # Logjam's; null where the protocol is another, or a message was not taken apart so far.
+        ("app_env", pa.string()),
+        ("topic", pa.string()),
+        ("request", pa.bool_()),
+        ("device", pa.int64()),  # 0: from a producer
+        ("device_seq", pa.int64()),  # the meta frame's number; from 2 ** 63 on, negative
+        ("created_ms", pa.int64()),  # likewise
     ]
 )
+_OWN = 6  # of the columns are Logjam's
+_NO_META = ("no_meta", "old_meta", "bad_meta")
 UNITS = pa.schema([*_PLACE, ("direction", pa.int32()), ("raw", pa.binary())])
 
 
@@ -276,9 +285,45 @@ def _events(
             pa.array(events.length, mask=~is_event),
             pa.array(_hex(events.id_hash[:, 0].astype(">u8"), events.id_hash[:, 1].astype(">u8")), mask=~own),
             names.take(pa.array(events.status)),
+            *_messages(batch, events),
         ],
         schema=EVENTS,
     )
+
+
+_NAME = 1024  # bytes of an app-env or a topic that are kept
+
+
+def _messages(batch: sources.Batch, events: decode.Events) -> list[pa.Array]:
+    """The columns that only Logjam has."""
+    own = events.own
+    if not own:
+        return [pa.nulls(len(events.unit), field.type) for field in list(EVENTS)[-_OWN:]]
+    status = events.status
+    lacks = (own["app_env_length"] == 0) | (status == events.names.index("ping"))
+    no_meta = lacks | np.isin(status, [events.names.index(name) for name in _NO_META])
+    return [
+        _words(batch, events, "app_env", lacks),
+        _words(batch, events, "topic", lacks),
+        pa.array(own["request"] != 0, mask=lacks),
+        pa.array(own["device"].astype(np.int64), mask=no_meta),
+        pa.array(own["number"].view(np.int64), mask=no_meta),
+        pa.array(own["created_ms"].view(np.int64), mask=no_meta),
+    ]
+
+
+def _words(batch: sources.Batch, events: decode.Events, name: str, lacks: Any) -> pa.Array:
+    begin = batch.offset[events.unit] + events.own[f"{name}_offset"]
+    end = begin + np.minimum(events.own[f"{name}_length"], _NAME)
+    known: dict[bytes, str] = {}  # few are told apart
+    found = []
+    for low, high in zip(begin.tolist(), end.tolist(), strict=True):
+        raw = bytes(batch.data[low:high])
+        text = known.get(raw)
+        if text is None:
+            text = known[raw] = raw.decode("utf-8", "backslashreplace")
+        found.append(text)
+    return pa.array(found, pa.string(), mask=lacks)
 
 
 def _hex(high: Any, low: Any) -> Any:

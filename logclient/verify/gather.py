@@ -18,9 +18,12 @@ import pyarrow as pa
 from logclient.verify import decode, sources
 from logclient.verify.compare import (
     ARRIVALS,
+    DEVICES,
     EVENT_BITS,
     FACT,
+    LISTENER_BITS,
     NOBODY,
+    OTHERS,
     PHANTOM,
     POOL,
     STRANGER,
@@ -28,6 +31,7 @@ from logclient.verify.compare import (
     USERS_OWN,
     Plan,
 )
+from logclient.verify.devices import Stretches
 from logclient.verify.ledger import I64, U64, Ledger
 from logclient.verify.overview import Grid
 
@@ -55,25 +59,35 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
                 yield from mapper.pool(index)
 
 
+# Of events, what tells whose they are, not where in their unit.
+_WHOSE = ("status", "producer", "high", "low", "sequence", "hash", "id_hash")
+
+
 def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events, I64, I64]:
-    """One piece of several; of the events what tells whose they are, not where in their unit."""
+    """One piece of several; of the events, `_WHOSE` and the device."""
     if len(pieces) == 1:
         return pieces[0]
     events = [piece[0] for piece in pieces]
-    first = events[0]
+    device = [x.own["device"] for x in events if "device" in x.own]
+    columns: dict[str, Any] = {name: np.concatenate([getattr(x, name) for x in events]) for name in _WHOSE}
     return (
-        first._replace(
-            status=np.concatenate([x.status for x in events]),
-            producer=np.concatenate([x.producer for x in events]),
-            high=np.concatenate([x.high for x in events]),
-            low=np.concatenate([x.low for x in events]),
-            sequence=np.concatenate([x.sequence for x in events]),
-            hash=np.concatenate([x.hash for x in events]),
-            id_hash=np.concatenate([x.id_hash for x in events]),
+        events[0]._replace(
+            **columns,
+            own={"device": np.concatenate(device)} if device else {},
         ),
         np.concatenate([piece[1] for piece in pieces]),
         np.concatenate([piece[2] for piece in pieces]),
     )
+
+
+def _follow(devices: Stretches, events: decode.Events) -> None:
+    """Keep account of what devices published: producers have no number, and requests come from them."""
+    if not events.own:
+        return
+    mine = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
+    if len(mine):
+        beat = events.status[mine] == events.names.index("heartbeat")
+        devices.add(events.own["device"][mine], events.own["number"][mine], beat)
 
 
 class _Mapper:
@@ -153,7 +167,7 @@ class _Mapper:
             [
                 pa.array(self.part(keys)),
                 pa.array(keys),
-                pa.array(np.full(n, listener, np.int32)),
+                pa.array(np.full(n, listener, np.int64)),
                 pa.array(x),
                 pa.array(base),
                 pa.array(shift),
@@ -189,12 +203,14 @@ class _Mapper:
         facts: dict[str, Any] = {
             "acks": 0,
             "events": 0,
+            "quiet": {},
             "undecodable": {},
             "undecoded": [],
             "first_us": 0,
             "last_us": 0,
         }
         find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
+        devices = Stretches(segment.listener)
         pieces: list[tuple[decode.Events, I64, I64]] = []
         held, most = 0, min(ROWS, self.plan.units)
         for batch in reader:
@@ -208,6 +224,8 @@ class _Mapper:
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
                 events = find(part)
                 self.learn(part, events)
+                if self.only is None:
+                    _follow(devices, events)
                 if int(events.within.max(initial=0)) >> EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 self.count(facts, part, events, segment)
@@ -227,7 +245,17 @@ class _Mapper:
             yield from self.batch(*_joined(pieces), listener)
         if self.only is not None:
             return
+        counts = dict(reader.counts)
+        problems = [list(problem) for problem in reader.problems]
+        if decode.NO_LIBRARY in facts["undecodable"]:
+            # It may well be an event that was sent: nothing can be called lost.
+            n = counts["unreadable"] = facts["undecodable"][decode.NO_LIBRARY]
+            problems.append(
+                ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
+            )
         facts.update(
+            devices=[list(device) for device in devices.devices.values()],
+            devices_left_out=devices.left_out,
             listener=segment.listener,
             index=listener,
             number=segment.number,
@@ -235,8 +263,8 @@ class _Mapper:
             size=segment.size,
             protocol=protocol,
             units=reader.units,
-            problems=[list(problem) for problem in reader.problems],
-            counts=reader.counts,
+            problems=problems,
+            counts=counts,
             first_arrival=reader.first_arrival,
             next_arrival=reader.next_arrival,
             closed=reader.closed,
@@ -272,6 +300,9 @@ class _Mapper:
             return
         for row in np.flatnonzero(bad):
             name = events.names[events.status[row]]
+            if name in decode.QUIET:
+                facts["quiet"][name] = facts["quiet"].get(name, 0) + 1
+                continue
             facts["undecodable"][name] = facts["undecodable"].get(name, 0) + 1
             if len(facts["undecoded"]) < self.plan.examples:
                 at = batch.base + int(batch.offset[events.unit[row]])
@@ -285,9 +316,29 @@ class _Mapper:
                 )
 
     def batch(self, events: decode.Events, xs: I64, received: I64, listener: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch of events."""
+        """The rows of one batch of events of a listener."""
         if not bool((xs[1:] > xs[:-1]).all()):
             raise AssertionError("arrivals must rise: the first copy of an event is told by it")
+        device = events.own.get("device")
+        if device is None or not device.any():
+            yield from self.endpoint(events, xs, received, listener)
+            return
+        # Each device is an endpoint: events of a producer that came by two of them have no common order.
+        numbers = np.unique(device).astype(np.int64)
+        if len(numbers) > DEVICES:
+            device = np.where(np.isin(device, numbers[:DEVICES]), device, OTHERS)
+            numbers = np.append(numbers[:DEVICES], OTHERS)
+        for number in numbers.tolist():
+            which = np.flatnonzero(device == number)
+            mine = events._replace(**{name: getattr(events, name)[which] for name in _WHOSE})
+            yield from self.endpoint(
+                mine, xs[which], received[which], listener + (number << LISTENER_BITS)
+            )
+
+    def endpoint(
+        self, events: decode.Events, xs: I64, received: I64, listener: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one batch of events that have a common order."""
         ok = events.status == decode.OK
         sequence = events.sequence
         hashes = events.hash

@@ -483,6 +483,8 @@ def _entries(segments: list[Any]) -> list[list[Any]]:
         segment.listener: header.protocol for segment, header in zip(segments, headers, strict=True) if header
     }
     listeners = sorted({segment.listener for segment in segments})
+    if len(listeners) > compare.LISTENER:
+        raise LedgerError(f"capture: more than {compare.LISTENER} listeners")
     ranks: dict[str, int] = {}
     entries = []
     for segment, header in zip(segments, headers, strict=True):

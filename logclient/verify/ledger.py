@@ -139,6 +139,7 @@ class _Packer:
             "protocol": "",
             "url": "",
             "identity": "",
+            "mode": "",
             "opened": False,
             "closed": None,
             "stopped": "",
@@ -205,6 +206,7 @@ class _Packer:
             self.facts["opened"] = True
             for name in ("protocol", "url", "identity"):
                 self.facts[name] = str(fields[name])
+            self.facts["mode"] = str(fields.get("mode", ""))
         elif kind == "stopped":
             self.facts["stopped"] = str(fields["reason"]) or "?"
         elif kind == "close":
@@ -359,6 +361,7 @@ class Producer(NamedTuple):
     closed: bool
     events: int  # listed
     problems: list[str]
+    mode: str  # where a protocol has several: Logjam's "request" and "async"
 
 
 _TABLES = ("prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled", "noted", "span")
@@ -473,6 +476,7 @@ def _producer(name: str, facts: list[dict[str, Any]]) -> Producer:
         bool(closes),
         sum(fact["events"] for fact in facts),
         problems,
+        next((fact["mode"] for fact in facts if fact["mode"]), ""),
     )
 
 

@@ -721,8 +721,8 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
             "div",
             el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="told"),
             el("ol", *path, class_="path small soft") if path else None,
-            el("p", "Its bytes, counted with the compressed frame opened:", class_="small soft")
-            if len(path) > 2
+            el("p", "Its bytes, counted with what is compressed opened:", class_="small soft")
+            if row.get("opened")
             else None,
             _bytes(row),
             el("pre", escaped(body), cut, class_="body"),

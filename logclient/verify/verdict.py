@@ -19,7 +19,8 @@ from logclient.config import OPTIONS
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify import compare
 from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Example, Plan
-from logclient.verify.decode import protocol_of
+from logclient.verify.decode import QUIET, protocol_of
+from logclient.verify.devices import FOLLOWED, Device, joined
 from logclient.verify.ledger import (
     ACKED,
     DROPPED,
@@ -52,7 +53,7 @@ FORMAT = 1
 #: What breaks the promise; `reordered` only where the protocol promises order.
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")
 
-#: Protocols whose promise includes order.
+#: Protocols whose promise includes order, of what is acknowledged.
 ORDERED = ("lumberjack", "logjam")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 MOST_NAMED = 200  # producers of which examples are kept, for each word
@@ -102,6 +103,7 @@ class ProducerVerdict(NamedTuple):
     gaps: int
     latency: Latency | None
     breaks: tuple[str, ...] = ()  # words of its counts that break the promise by themselves
+    mode: str = ""  # of its protocol, where that has several: Logjam's "request" or "async"
 
 
 class Gap(NamedTuple):
@@ -204,6 +206,7 @@ class Verdict(NamedTuple):
     timeline: Timeline | None = None
     maps: tuple[Map, ...] = ()
     maps_left_out: int = 0
+    devices: tuple[Device, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -529,6 +532,21 @@ class Tally:
                 doubtful |= named or {protocol_of(producer.protocol) for producer in self.producers}
         return problems, doubtful
 
+    def devices(self) -> tuple[Device, ...]:
+        """What devices published and the captures lack, by listener and device."""
+        found: dict[tuple[str, int], Device] = {}
+        for fact in sorted(self.facts, key=lambda fact: (fact["listener"], fact["number"])):
+            for fields in fact["devices"]:
+                mine = Device(*fields)
+                before = found.get((mine.listener, mine.device))
+                found[mine.listener, mine.device] = mine if before is None else joined(before, mine)
+        return tuple(found[key] for key in sorted(found))
+
+    def _devices_left_out(self) -> list[str]:
+        if not any(fact["devices_left_out"] for fact in self.facts):
+            return []
+        return [f"capture: more than {FOLLOWED:,} devices at a listener, gaps of the others are not told"]
+
     def gaps(self) -> tuple[list[int], list[Gap]]:
         """Gaps of each producer, joined where buckets meet, and the longest of all."""
         counts = [0] * len(self.producers)
@@ -645,7 +663,8 @@ class Tally:
                     counts,
                     gap_counts[p],
                     _latency(mine.cells, mine.longest_us),
-                    breaks(producer.protocol, counts),
+                    breaks(producer, counts),
+                    producer.mode,
                 )
             )
         if self.strangers:
@@ -671,10 +690,7 @@ class Tally:
         broken += limits.broken(total)
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if total.unknown else ExitCode.OK
         maps, left_out = self.maps(verdicts, doubtful)
-        undecodable: dict[str, int] = {}
-        for fact in self.facts:
-            for word, n in fact["undecodable"].items():
-                undecodable[word] = undecodable.get(word, 0) + n
+        undecodable, quiet = (_summed(fact[name] for fact in self.facts) for name in ("undecodable", "quiet"))
         orders = {x.order for x in verdicts if x.producer}
         listeners = sorted({fact["listener"] for fact in self.facts})
         return Verdict(
@@ -697,6 +713,7 @@ class Tally:
                 "units": sum(fact["units"] for fact in self.facts),
                 "acks": sum(fact["acks"] for fact in self.facts),
                 "events": sum(fact["events"] for fact in self.facts),
+                **{f"{word}s": quiet.get(word, 0) for word in QUIET},
                 "first_us": min((fact["first_us"] for fact in self.facts if fact["last_us"]), default=0),
                 "last_us": max((fact["last_us"] for fact in self.facts), default=0),
                 "complete": not problems,
@@ -707,6 +724,7 @@ class Tally:
                 "complete": all(x.closed and not x.problems for x in self.producers),
             },
             problems=(
+                *self._devices_left_out(),
                 *(f"capture: {x.segment} at byte {x.offset}: {x.kind}: {x.reason}" for x in problems),
                 *(f"ledger: {problem}" for producer in self.producers for problem in producer.problems),
             ),
@@ -715,12 +733,21 @@ class Tally:
             timeline=self.timeline(doubtful),
             maps=maps,
             maps_left_out=left_out,
+            devices=self.devices(),
         )
 
 
-def breaks(protocol: str, counts: Counts) -> tuple[str, ...]:
-    """Words of some counts that break the promise."""
-    ordered = protocol_of(protocol) in ORDERED and protocol != "logjam+push"
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for some in counts:
+        for word, n in some.items():
+            total[word] = total.get(word, 0) + n
+    return total
+
+
+def breaks(producer: Producer, counts: Counts) -> tuple[str, ...]:
+    """Words of a producer's counts that break its promise."""
+    ordered = protocol_of(producer.protocol) in ORDERED and producer.mode != "async"
     return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 

@@ -1,0 +1,414 @@
+"""Logjam in the verifier: messages as rows, what is promised, what devices published and nobody got."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ExitCode
+from tests import shared
+from tests import verify_files as files
+from tests.oracle.verify import Published, gaps_of
+
+shared.need("numpy")
+pa = shared.need("pyarrow")
+frames = pytest.importorskip("logclient.verify.frames")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+examples = pytest.importorskip("logclient.verify.examples")
+
+P = "0a" * 10
+SUB = "logjam-sub"
+
+
+def available(compression: int) -> bool:
+    try:
+        files.packed(compression, b"x")
+    except ImportError:
+        return False
+    return True
+
+
+METHODS = [c for c in range(4) if available(c)]
+
+
+def bodies(n: int, **options: Any) -> dict[int, bytes]:
+    return {s: files.document(files.event_id(P, s), f"event {s} " * 20, **options) for s in range(1, n + 1)}
+
+
+class Run:
+    """One producer, and captures at a device and at consumers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ledger, self.capture, self.out = folder / "ledger", folder / "capture", folder / "out"
+        self.monkeypatch = monkeypatch
+
+    def sent(
+        self,
+        sent: dict[int, bytes],
+        fate: str = "acked",
+        *,
+        mode: str = "request",
+        identity: str = "id",
+        users: list[tuple[int, str]] | None = None,
+    ) -> Run:
+        lines: list[Any] = [files.open_line(P, identity=identity, protocol="logjam", mode=mode)]
+        lines.append(files.batch_line([(s, 1000 * s, files.xxh64(raw)) for s, raw in sorted(sent.items())]))
+        if users:
+            lines.append(files.ids_line(users))
+        if fate:
+            lines.append(files.outcome_line(fate, sent))
+        lines.append(files.close_line(max(sent, default=0)))
+        files.write_part(self.ledger, P, 1, lines)
+        return self
+
+    def arrived(self, units: list[bytes], listener: str = "logjam", **options: Any) -> Run:
+        rows: list[tuple[bytes, int, int]] = []
+        for i, unit in enumerate(units):
+            rows.append((unit, 0, 500_000 + i))
+            if unit.startswith(b"\0\0\0\x80"):
+                rows.append((files.ACCEPTED, 1, 500_000 + i))
+        files.write_segments(self.capture, listener, rows, protocol="logjam", **options)
+        return self
+
+    def verdict(self) -> Any:
+        return inprocess.run(self.monkeypatch, self.ledger, self.capture, out=self.out, bits=4, units=7)
+
+    def found(self) -> dict[str, set[int]]:
+        return {word: {seq for _, seq in rows} for word, rows in inprocess.found(self.out).items()}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
+
+
+def counted(verdict: Any) -> dict[str, int]:
+    return {word: n for word, n in verdict.counts._asdict().items() if n}
+
+
+# -- what arrives
+
+
+@pytest.mark.parametrize("request_", [True, False], ids=["request", "async"])
+@pytest.mark.parametrize("compression", METHODS)
+@pytest.mark.parametrize("topic", [files.TOPIC, "events.shop.production", "frontend.page"])
+def test_each_event_is_found_by_its_id(run: Run, request_: bool, compression: int, topic: str) -> None:
+    """The hash is that of the body as it was before it was compressed."""
+    sent = bodies(40, topic=topic)
+    units = [
+        files.message(raw, request=request_, compression=compression, topic=topic, number=s)
+        for s, raw in sent.items()
+    ]
+    mode, fate = ("request", "acked") if request_ else ("async", "handed")
+    verdict = run.sent(sent, fate, mode=mode).arrived(units, per_segment=11).verdict()
+    assert counted(verdict) == {"events": 40, "ok": 40}
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.undecodable == {}
+    assert verdict.capture["acks"] == (40 if request_ else 0)
+    assert verdict.devices == ()  # what producers send has no numbers of a device
+
+
+def test_a_users_own_id_is_joined_by_the_ledger(run: Run) -> None:
+    own = {3: "f" * 32, 5: "my own id", 7: "with \\u00e9scape and \\n", 8: "shared", 9: "shared"}
+    sent = bodies(12)
+    for seq, user in own.items():
+        sent[seq] = files.document(None, f"event {seq}").replace(b"}", b',"request_id":"%b"}' % user.encode())
+    units = [files.message(raw, compression=1, number=s) for s, raw in sent.items()]
+    verdict = run.sent(sent, users=sorted(own.items())).arrived(units).verdict()
+    assert counted(verdict) == {"events": 12, "ok": 12}
+    assert verdict.exit_code == ExitCode.OK
+
+
+def test_without_ids_bodies_are_compared_as_a_multiset(run: Run) -> None:
+    sent = {s: files.document(None, f"line {s % 3}") for s in range(1, 10)}
+    units = [files.message(raw, number=s) for s, raw in sent.items() if s != 4]
+    verdict = run.sent(sent, identity="none").arrived([*units, files.message(b'{"a":1}')]).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 8, "lost": 1, "unexpected": 1}
+    assert verdict.order == "not checked"
+
+
+def test_a_changed_body_is_corrupted_and_shown(run: Run) -> None:
+    sent = bodies(9)
+    units = [files.message(raw, compression=s % 2, number=s) for s, raw in sent.items()]
+    bad = {s: sent[s].replace(b"event", b"evenT", 1) for s in (3, 6)}
+    for s in bad:
+        units[s - 1] = files.message(bad[s], compression=s % 2, number=s)
+    verdict = run.sent(sent).arrived(units).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 7, "corrupted": 2}
+    assert verdict.exit_code == ExitCode.BROKEN
+    packed, plain = verdict.examples["corrupted"]
+    for example, s in ((packed, 3), (plain, 6)):
+        assert example["body"].encode() == bad[s]
+        assert example["arrived_hash"] == f"{files.xxh64(bad[s]):016x}"
+        # The message, and the frame that is the body.
+        assert [frame["depth"] for frame in example["frames"]] == [0, 1]
+        assert "request of 5 frames, shop-production, logs.shop.production" in example["frames"][0]["title"]
+        # Its bytes begin with the head of that frame.
+        shown = bytes.fromhex(example["bytes"])
+        assert example["bytes_at"] + 4 == example["offset"]
+        assert int.from_bytes(shown[:4], "little") & 0x7FFFFFFF == len(bad[s])
+        assert shown[4:] == bad[s][: len(shown) - 4]
+        assert example["opened"] == (s == 3)
+
+
+def test_what_is_no_event(run: Run) -> None:
+    sent = bodies(3)
+    good = [files.message(raw, number=s) for s, raw in sent.items()]
+    name, topic = files.APP_ENV.encode(), files.TOPIC.encode()
+    bad = {
+        "torn": good[0][:-3],
+        "bad_frames": files.joined([name, topic]),
+        "old_meta": files.joined([name, topic, b"{}", files.meta()[:22]]),
+        "bad_meta": files.joined([name, topic, b"{}", b"x" * 24]),
+        "bad_topic": files.message(b"{}", topic="webvitals"),
+        "bad_app_env": files.message(b"{}", app_env="nodash"),
+        "bad_compression": files.joined([name, topic, b"{}", files.meta(9)]),
+        "bad_zlib": files.joined([name, topic, b"{}", files.meta(1)]),
+        "not_json": files.message(b"[1]"),
+    }
+    quiet = [files.joined([b"", b"ping", name, b"{}", files.meta()]), files.heartbeat(3, 1)]
+    verdict = run.sent(sent).arrived([*good, *bad.values(), *quiet]).verdict()
+    assert verdict.undecodable == dict.fromkeys(bad, 1)
+    assert {row["reason"] for row in verdict.undecoded} == set(bad)
+    assert all(row["wrong"] for row in verdict.undecoded)
+    assert (verdict.capture["pings"], verdict.capture["heartbeats"]) == (1, 1)
+    assert counted(verdict) == {"events": 3, "ok": 3}
+    assert verdict.exit_code == ExitCode.OK
+
+
+def test_a_body_that_cannot_be_opened_here_is_no_loss(run: Run) -> None:
+    """Without python-snappy or lz4 nothing can be said: exit 3, and which package is missing."""
+    from logclient._ext import logjam
+
+    sent = bodies(5)
+    units = [files.message(raw, compression=1, number=s) for s, raw in sent.items()]
+    found = logjam.Decoder
+
+    class Blind:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.decoder = found(*arguments, **options)
+
+        def decode(self, data: Any, offsets: Any, lengths: Any) -> Any:
+            import numpy as np
+
+            rows = self.decoder.decode(data, offsets, lengths)
+            status = np.frombuffer(rows.status, np.uint8).copy()
+            status[np.frombuffer(rows.sequence, np.int64) == 2] = logjam.NO_LIBRARY
+
+            class Rows:
+                def __getattr__(self, name: str) -> Any:
+                    return status if name == "status" else getattr(rows, name)
+
+            return Rows()
+
+    run.monkeypatch.setattr(logjam, "Decoder", Blind)
+    verdict = run.sent(sent).arrived(units).verdict()
+    assert counted(verdict) == {"events": 5, "ok": 4, "unknown": 1}
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert any("python-snappy" in problem for problem in verdict.problems)
+
+
+# -- what is promised
+
+
+def test_an_acknowledged_request_that_never_came_is_lost(run: Run) -> None:
+    sent = bodies(9)
+    units = [files.message(raw, number=s) for s, raw in sent.items() if s != 4]
+    verdict = run.sent(sent).arrived(units).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 8, "lost": 1}
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert verdict.producers[0].mode == "request"
+
+
+def test_what_was_handed_over_is_missing(run: Run) -> None:
+    sent = bodies(9)
+    units = [files.message(raw, request=False, number=s) for s, raw in sent.items() if s != 4]
+    verdict = run.sent(sent, "handed", mode="async").arrived(units).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 8, "missing": 1}
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.producers[0].mode == "async"
+
+
+@pytest.mark.parametrize(("mode", "code"), [("request", ExitCode.BROKEN), ("async", ExitCode.OK)])
+def test_order_is_a_promise_of_requests(run: Run, mode: str, code: ExitCode) -> None:
+    sent = bodies(9)
+    order = [1, 2, 4, 3, 5, 6, 9, 7, 8]
+    units = [files.message(sent[s], request=mode == "request", number=s) for s in order]
+    verdict = run.sent(sent, "acked" if mode == "request" else "handed", mode=mode).arrived(units).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 9, "reordered": 3}
+    assert run.found()["reordered"] == {3, 7, 8}
+    assert verdict.exit_code == code
+    assert verdict.producers[0].breaks == (("reordered",) if code else ())
+
+
+# -- what devices publish
+
+
+def published(sent: dict[int, bytes], order: list[int], device: int, number: int = 1) -> list[bytes]:
+    return [
+        files.message(sent[s], request=False, device=device, number=n) for n, s in enumerate(order, number)
+    ]
+
+
+def test_order_is_judged_for_each_device(run: Run) -> None:
+    """A producer that went over to another device: what a consumer gets of the two has no common order."""
+    sent = bodies(40)
+    one, two = published(sent, list(range(1, 21)), 1), published(sent, list(range(21, 41)), 2)
+    mixed = [unit for pair in zip(two, one, strict=True) for unit in pair]
+    verdict = run.sent(sent).arrived(mixed, SUB).verdict()
+    assert counted(verdict) == {"events": 40, "ok": 40}
+    # Within one of them it is a promise.
+    mixed[1], mixed[5] = mixed[5], mixed[1]
+    verdict = run.arrived(mixed, SUB).verdict()
+    assert counted(verdict) == {"events": 40, "ok": 40, "reordered": 2}
+    assert run.found()["reordered"] == {1, 2}
+    (first, second) = verdict.examples["reordered"]
+    assert (first["listener"], first["seq"], second["seq"]) == (SUB, 1, 2)
+    assert "device 1" in first["frames"][0]["title"]
+
+
+def test_gaps_of_devices(run: Run) -> None:
+    sent = bodies(10)
+    units = [
+        files.heartbeat(7, 5),
+        *published(sent, [1, 2], 7, 6),
+        *published(sent, [3, 4], 8, 1),
+        *published(sent, [5], 7, 10),  # 8 and 9
+        files.heartbeat(7, 12),  # 11
+        *published(sent, [6], 7, 3),  # a new life: 1 and 2
+        *published(sent, [7, 8, 9], 8, 3),
+    ]
+    verdict = run.sent(sent).arrived(units, SUB, per_segment=3).verdict()
+    assert counted(verdict) == {"events": 10, "ok": 9, "lost": 1}
+    seven, eight = verdict.devices
+    assert seven._asdict() == {
+        "listener": SUB, "device": 7, "received": 6, "heartbeats": 2, "first": 5, "last": 3, "missing": 5,
+        "gaps": 3, "restarts": 1, "wraps": 0, "longest_gaps": [[1, 2], [8, 9], [11, 11]],
+    }  # fmt: skip
+    assert (eight.received, eight.missing, eight.gaps) == (5, 0, 0)
+    assert verdict.capture["heartbeats"] == 2
+    assert verdict.to_json()["devices"][0]["longest_gaps"][1] == [8, 9]
+
+
+def test_gaps_by_the_rules_of_the_consumer(run: Run) -> None:
+    """Random numbers, cut into segments anywhere: the account that plain Python and the consumer keep."""
+    from logclient.collectors.subscriber import Tracker
+
+    rng = random.Random(5)
+    for trial in range(12):
+        last: dict[int, int] = {}
+        rows: list[Published] = []
+        for _ in range(rng.choice((1, 5, 60))):
+            device = rng.choice((1, 1, 2, 7, (1 << 32) - 1))
+            before = last.get(device, rng.choice((0, 5, (1 << 53) + 4, (1 << 64) - 3)))
+            step = rng.choice((1, 1, 1, 1, 2, 9, 0, -3, -before, -before + 1, 1 << 62))
+            last[device] = min(max(before + step, 0), (1 << 64) - 1)
+            rows.append(Published(SUB, device, last[device], rng.random() < 0.2))
+        units = [
+            files.heartbeat(row.device, row.number)
+            if row.heartbeat
+            else files.message(b"{}", request=False, device=row.device, number=row.number)
+            for row in rows
+        ]
+        folder = run.capture.parent / str(trial)
+        folder.mkdir()
+        here = Run(folder, run.monkeypatch).sent({})
+        verdict = here.arrived(units, SUB, per_segment=rng.choice((1, 2, 7, 100))).verdict()
+        told = {
+            (x.listener, x.device): (
+                x.received, x.heartbeats, x.first, x.last, x.missing, x.gaps, x.restarts, x.wraps
+            )
+            for x in verdict.devices
+        }  # fmt: skip
+        assert told == gaps_of(rows)
+        tracker = Tracker()
+        for unit in units:
+            tracker.take(frames_of(unit), 0.0)
+        for device in tracker.devices.values():
+            mine = told[SUB, device.number]
+            assert mine[:2] == (device.received, device.heartbeats)
+            assert mine[3:] == (device.last, device.missing, device.gaps, device.restarts, device.wraps)
+
+
+def frames_of(unit: bytes) -> list[bytes]:
+    parts, at = [], 0
+    while at < len(unit):
+        size = int.from_bytes(unit[at : at + 4], "little") & 0x7FFFFFFF
+        parts.append(unit[at + 4 : at + 4 + size])
+        at += 4 + size
+    return parts
+
+
+def test_more_devices_than_are_told_apart(run: Run) -> None:
+    """Numbers are what somebody sends: memory is bounded, nothing is called out of order that is not."""
+    sent = bodies(200)
+    units = [
+        files.message(sent[s], request=False, device=1000 + s, number=1) for s in sorted(sent, reverse=True)
+    ]
+    verdict = run.sent(sent).arrived(units, SUB).verdict()
+    assert counted(verdict) == {"events": 200, "ok": 200}
+    assert len(verdict.devices) == 200
+
+
+# -- as a DataFrame
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    source = frames.CaptureSource({"path": str(folder)})
+    reader = source.reader(source.schema())
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (row["listener"], row["arrival"]))
+
+
+def test_rows_keep_what_a_message_says(run: Run) -> None:
+    sent = bodies(2)
+    event = files.document(files.event_id(P, 3), "x", topic="events.a.b")
+    units = [
+        files.message(sent[1], number=1, created_ms=1_795_155_232_892),
+        files.message(sent[2], compression=1, request=False, number=(1 << 64) - 1),
+        files.message(event, request=False, topic="events.a.b", app_env="a-b", number=3),
+        files.joined([b"", b"ping", b"a-b", b"{}", files.meta()]),
+        files.joined([b"a-b", b"logs", b"{}"]),
+    ]
+    run.arrived(units)
+    run.arrived([*published(sent, [1], 4_000_000_000, 17), files.heartbeat(5, 9)], SUB)
+    rows = table(run.capture)
+    names = ("app_env", "topic", "request", "device", "device_seq", "created_ms", "seq", "error")
+    here, topic = files.APP_ENV, files.TOPIC
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (here, topic, True, 0, 1, 1_795_155_232_892, 1, None),
+        (here, topic, False, 0, -1, 0, 2, None),
+        ("a-b", "events.a.b", False, 0, 3, 0, 3, None),
+        (None, None, None, None, None, None, None, "ping"),
+        ("a-b", "logs", False, None, None, None, None, "no_meta"),
+        (here, topic, False, 4_000_000_000, 17, 0, 1, None),
+        ("heartbeat", "tcp://h:9606", False, 5, 9, 0, None, "heartbeat"),
+    ]
+    assert {row["protocol"] for row in rows} == {"logjam"}
+    assert [row["hash"] & (1 << 64) - 1 for row in rows[:3]] == [
+        files.xxh64(sent[1]), files.xxh64(sent[2]), files.xxh64(event)
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_arrivals_through_spark(spark: Any, run: Run) -> None:
+    from pyspark.sql import functions as f
+
+    sent = bodies(50)
+    order = [s for s in range(1, 51) if s not in (9, 10)]
+    units = [
+        files.message(sent[s], request=False, compression=s % 2, device=3, number=s, created_ms=s)
+        for s in order
+    ]
+    run.arrived(units, SUB, per_segment=20)
+    df = frames.arrivals(spark, run.capture)
+    rows = df.where(f.col("error").isNull()).orderBy("device_seq").collect()
+    assert [(row.seq, row.device, row.device_seq, row.created_ms) for row in rows] == [
+        (s, 3, s, s) for s in order
+    ]
+    # The same gap as anybody finds with Spark's own means.
+    lacks = df.agg((f.max("device_seq") - f.min("device_seq") + 1 - f.count("device_seq")).alias("n"))
+    assert lacks.collect()[0].n == 2
