@@ -552,7 +552,7 @@ class Request:
         return made
 
     def _taken_lines(self) -> list[list[Any]]:
-        zone = self.agent.zone
+        time_text = document.timestamps(self.agent.zone)
         lines: list[list[Any]] = []
         dropped = self._size > document.MAX_LINES_BYTES
         room = document.MAX_LINES_BYTES
@@ -564,10 +564,10 @@ class Request:
             if room < 0 or len(lines) == document.MAX_LINES - 1:
                 dropped = True
                 continue
-            lines.append([severity, _line_time(created, zone), text])
+            lines.append([severity, _line_time(created, time_text), text])
             last = created
         if dropped:
-            lines.append([self.severity, _line_time(last, zone), document.LINES_DROPPED])
+            lines.append([self.severity, _line_time(last, time_text), document.LINES_DROPPED])
         return lines
 
     def _info(self, values: document.Values) -> dict[str, Any]:
@@ -783,11 +783,11 @@ def _timings(given: Sequence[int] | str, count: int) -> list[int]:
     return found
 
 
-def _line_time(seconds: float, zone: datetime.tzinfo | None) -> str:
+def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
     try:
-        return document.timestamp(seconds, zone)
+        return time_text(seconds)
     except (OverflowError, ValueError, OSError, TypeError):  # somebody's own record
-        return document.timestamp(0.0, zone)
+        return time_text(0.0)
 
 
 def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:

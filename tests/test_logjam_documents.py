@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Handler, Request, current
+from logclient.protocols import logjam_document as document
 from logclient.protocols.logjam import Logjam, Options
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
@@ -139,6 +140,18 @@ def test_zone_as_object() -> None:
     sink = Sink(zone)
     Agent(sink, APP, zone=zone).request("a#b").end()
     assert sink.one["started_at"].endswith("-11:00")
+
+
+@given(st.lists(st.floats(0, 4e9), min_size=1), st.sampled_from(["UTC", "Asia/Kathmandu", "Europe/Berlin"]))
+def test_times_of_lines(seconds: list[float], name: str) -> None:
+    """One after the other, as each would be alone."""
+    zone = ZoneInfo(name)
+    text = document.timestamps(zone)
+    for one in [*seconds, *(first + 0.25 for first in seconds)]:
+        found, alone = text(one), document.timestamp(one, zone)
+        assert len(found) == len(alone) == 26
+        off = datetime.datetime.fromisoformat(found) - datetime.datetime.fromisoformat(alone)
+        assert abs(off) <= datetime.timedelta(microseconds=1)
 
 
 def test_total_time_is_never_zero(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from logclient.logjam import Agent, Request
@@ -36,7 +37,7 @@ def begin(
 
     found: dict[str, str] = {}
     for name, value in headers:
-        name = "-".join(part.capitalize() for part in name.split("-"))  # the importer knows "User-Agent"
+        name = _shown_name(name)
         found[name] = f"{found[name]}, {value}" if name in found else value
     request = agent.request(
         caller_id=found.get("X-Logjam-Caller-Id"),
@@ -124,6 +125,12 @@ def disconnected(request: Request) -> None:
     if request.code is None:
         request.code = CLIENT_CLOSED
     request.line(WARNING, "client disconnected before the end of the response")
+
+
+@lru_cache(256)
+def _shown_name(name: str) -> str:
+    """As the importer knows "User-Agent"."""
+    return "-".join(part.capitalize() for part in name.split("-"))
 
 
 def _trace_id(headers: dict[str, str]) -> str | None:

@@ -42,6 +42,7 @@ __all__ = [
     "severity_of",
     "text_of",
     "timestamp",
+    "timestamps",
 ]
 
 MAX_LINE = 2048  # characters of a line below ERROR
@@ -129,6 +130,7 @@ def name_text(value: object) -> str:
     return cut(text_of(value), MAX_NAME)
 
 
+_KEY = re.compile(rf"[ !\"#%-\-/-~]{{1,{MAX_NAME}}}")  # a key that may stay: printing ASCII without . and $
 _BLANK = re.compile(r"[\x00-\x20\x7f]+")
 _UNKNOWN = "unknown_method"
 
@@ -163,6 +165,22 @@ def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
     return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")
 
 
+def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
+    """``timestamp`` for many times, of which most are in the same second."""
+    last: int | None = None
+    second = ""
+
+    def text(seconds: float) -> str:
+        nonlocal last, second
+        whole = int(seconds // 1)
+        if whole != last:
+            second = timestamp(whole, zone)[:19]
+            last = whole
+        return f"{second}.{int((seconds - whole) * 1e6):06d}"
+
+    return text
+
+
 # -- names that must not be shown
 
 
@@ -176,9 +194,15 @@ class Masks:
     def __init__(self, names: Iterable[str] = MASKED) -> None:
         parts = [re.escape(_plain_name(name)) for name in names]
         self._hidden = re.compile("|".join(part for part in parts if part) or r"(?!)")
+        self._known: dict[str, bool] = {}  # the same names come with every request
 
     def hides(self, name: str) -> bool:
-        return self._hidden.search(_plain_name(name)) is not None
+        known = self._known.get(name)
+        if known is None:
+            known = self._hidden.search(_plain_name(name)) is not None
+            if len(name) <= 100 and len(self._known) < 1000:
+                self._known[name] = known
+        return known
 
     def url(self, url: str, unquote: Callable[[str], str]) -> str:
         """The URL with the values of hidden parameters masked, and without a user's password."""
@@ -220,6 +244,8 @@ class Values:
         self._left -= 1
         if self._left < 0:
             return DROPPED
+        if type(value) is str:
+            return self.string(value)
         try:
             return self._plain(value)
         except Exception:
@@ -232,6 +258,11 @@ class Values:
 
     def string(self, value: object) -> str:
         """A string within what is left."""
+        if type(value) is str and value.isascii() and "\0" not in value:  # as most are
+            size = len(value)
+            if size <= MAX_STRING and size <= self._room:
+                self._room -= size
+                return value
         text = cut(text_of(value), MAX_STRING)
         size = len(text) if text.isascii() else len(text.encode())
         if size > self._room:
@@ -240,6 +271,9 @@ class Values:
         return text
 
     def key(self, value: object) -> str:
+        if type(value) is str and _KEY.fullmatch(value) and len(value) <= self._room:
+            self._room -= len(value)
+            return value
         text = self.string(value).replace(".", "_").replace("$", "_")
         return cut(text, MAX_NAME) or "_"
 
