@@ -1,8 +1,9 @@
 # make demo   the whole way, from logger.info to a Spark verdict
+# make kafka  a Kafka broker on this machine; make kafka-stop ends it
 # make test   lint and every test that is not long; make test-long has the others
 #
 # PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
-# ARGS="…"            more arguments for demo, test, test-long, bench, mutants
+# ARGS="…"            more arguments for demo, kafka, test, test-long, bench, mutants
 # ONLY=name,name      build these extensions only (development)
 # COVERAGE=percent    another bound than pyproject.toml's
 
@@ -15,10 +16,10 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
 
-.PHONY: all deps deps-bench build demo test test-long test-pythons wheels bench mutants lint format lock clean distclean
+.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels bench mutants lint format lock clean distclean
 all: build
 
-deps: $(VENV)/.deps $(VENV)/.system
+deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
@@ -35,6 +36,11 @@ $(VENV)/.deps: requirements.lock | $(VENV)/.made
 $(VENV)/.system: tools/system.sh | $(VENV)/.made
 	@start=$$(date +%s); sh tools/system.sh $(VENV)/java.mk \
 		&& touch $@ && echo "deps: system checked in $$(( $$(date +%s) - start )) s"
+
+# Kafka's broker and Spark's connector, by Maven coordinates. Nothing but their tests needs them.
+$(VENV)/.kafka: tools/kafka-ivy.xml | $(VENV)/.deps $(VENV)/.system
+	@start=$$(date +%s); if $(PY) tools/kafka.py fetch; then touch $@; echo "deps: Kafka's packages in $$(( $$(date +%s) - start )) s"; \
+		else echo "deps: no Kafka: its tests will skip"; fi
 
 deps-bench: deps $(VENV)/.bench
 $(VENV)/.bench: requirements-bench.lock $(VENV)/.deps
@@ -66,6 +72,12 @@ build/.built: $(SOURCES) $(VENV)/.deps
 
 demo: build
 	@$(BIN)/logclient demo --out build/demo $(ARGS)
+
+kafka: deps
+	@$(PY) tools/kafka.py start $(ARGS)
+
+kafka-stop:
+	@$(PY) tools/kafka.py stop
 
 test: build lint
 	@mkdir -p build/coverage

@@ -21,7 +21,12 @@ settings.load_profile("logclient")
 
 # Our own pytest plugin (a collector as a fixture) is switched off in pyproject.toml and loaded here,
 # so that the lines it imports are counted.
-pytest_plugins = ["logclient.collectors.pytest_plugin", "tests.spark_fixture", "tests.cores.fixtures"]
+pytest_plugins = [
+    "logclient.collectors.pytest_plugin",
+    "tests.kafka_fixture",
+    "tests.spark_fixture",
+    "tests.cores.fixtures",
+]
 
 
 # The other Pythons of `make test-pythons` are without what the verifier needs.

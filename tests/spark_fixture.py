@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import shared
+from tests.kafka_fixture import connector
 
 
 @cache
@@ -17,8 +18,9 @@ def _session() -> Any:
         shared.need(module)
     from logclient.verify import job
 
+    jars, _ = connector()
     try:
-        session = job.Session("local[2]")
+        session = job.Session("local[2]", conf={"spark.jars": ",".join(jars)} if jars else None)
     except job.VerifyError as error:
         shared.missing(str(error))
     atexit.register(session.stop)

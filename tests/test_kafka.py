@@ -1,0 +1,95 @@
+"""The broker of tools/kafka.py: `make kafka`, and the one of the test run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import shared
+from tests.shared import ROOT, clean_environment
+from tools import kafka as tool
+
+pytestmark = [pytest.mark.spark, pytest.mark.tree]
+
+
+def run(tree: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """The script, in a copy of its folder: what is started is noted beside it."""
+    done = subprocess.run(
+        [sys.executable, tree / "tools" / "kafka.py", *arguments],
+        capture_output=True, text=True, env=clean_environment(), timeout=120,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "copy" / "tools").mkdir(parents=True)
+    for name in ("kafka.py", "kafka-ivy.xml"):
+        (tmp_path / "copy" / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
+    return tmp_path / "copy"
+
+
+def test_start_status_stop(tree: Path, kafka: str) -> None:
+    assert run(tree, "status")[:2] == (1, {"bootstrap": None})
+    code, started, _ = run(tree, "start")
+    assert code == 0
+    try:
+        assert started["bootstrap"] != kafka
+        assert run(tree, "start")[1] == started  # one is enough
+        assert run(tree, "status")[:2] == (0, started)
+        assert exchange(started["bootstrap"], [b"one", b"\0two"]) == [b"one", b"\0two"]
+    finally:
+        code, _, errors = run(tree, "stop")
+    assert (code, errors) == (0, "")
+    assert not os.path.exists(started["folder"])
+    assert run(tree, "status")[0] == 1
+    assert run(tree, "stop")[0] == 0
+    host, _, port = started["bootstrap"].rpartition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
+def test_a_port_that_is_taken_is_a_line(tree: Path, kafka: str) -> None:
+    code, _, errors = run(tree, "start", "--port", kafka.rpartition(":")[2])
+    assert code == 3
+    assert errors.count("\n") == 1
+    assert "port" in errors
+    assert run(tree, "status")[0] == 1
+
+
+def test_without_java_it_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(tool, "HERE", tmp_path / "kafka")
+    with pytest.raises(tool.Unavailable, match="Java 17"):
+        tool.Broker()
+
+
+def test_the_broker_of_the_run(kafka: str) -> None:
+    assert exchange(kafka, [b"x" * 900_000, b""]) == [b"x" * 900_000, b""]
+
+
+def exchange(bootstrap: str, values: list[bytes]) -> list[bytes]:
+    """Produce to a topic of its own, and read it from the beginning."""
+    client = shared.need("confluent_kafka")
+    topic = f"exchange-{os.urandom(6).hex()}"
+    wrong = []
+    producer = client.Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: wrong.append(error) if error else None)
+    assert producer.flush(30) == 0
+    assert not wrong
+    consumer = client.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
+    try:
+        consumer.assign([client.TopicPartition(topic, 0, 0)])
+        found = consumer.consume(len(values), timeout=30)
+    finally:
+        consumer.close()
+    assert [message.error() for message in found] == [None] * len(found)
+    return [message.value() for message in found]

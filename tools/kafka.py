@@ -1,0 +1,322 @@
+"""A Kafka broker for tests and demo: one node, KRaft, from Maven packages; and Spark's Kafka connector.
+
+    python tools/kafka.py fetch                 the packages of kafka-ivy.xml, into the environment
+    python tools/kafka.py start [--port N]      a broker on 127.0.0.1; ready when it prints {"bootstrap": …}
+    python tools/kafka.py status                the same line; exit 1 when there is none
+    python tools/kafka.py stop                  ends it and deletes its data
+
+Ivy, which is among PySpark's own jars, fetches: nothing but Java and PySpark is needed. It keeps what it has
+fetched in its own cache, so that a second environment asks nobody. `Broker` is the same for tests.
+"""
+
+import argparse
+import base64
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WANTED = Path(__file__).with_name("kafka-ivy.xml")
+HERE = Path(sys.prefix) / "kafka"
+"""Where the packages are: ``broker/*.jar`` and ``spark/*.jar``."""
+STATE = ROOT / "build" / "kafka.json"
+"""What `start` has started."""
+
+READY = "Kafka Server started"
+HEAP = "512m"
+FETCH_S = 600.0
+START_S = 60.0
+STOP_S = 30.0
+
+SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+num.network.threads=2
+num.io.threads=2
+background.threads=2
+log.cleaner.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = info
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c: %m%n%ex
+"""
+
+
+class Unavailable(Exception):
+    """There is no broker to be had here; one line says why."""
+
+
+def java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not found or not os.path.exists(found):
+        raise Unavailable("Kafka needs Java 17 or newer, and there is none: set JAVA_HOME")
+    return found
+
+
+# -- packages
+
+
+def jars(what: str) -> list[str]:
+    """The jars of ``broker`` or ``spark``, fetched when they are not there.
+
+    Raises:
+        Unavailable: they cannot be fetched.
+    """
+    fetch()
+    return sorted(map(str, (HERE / what).glob("*.jar")))
+
+
+def present() -> bool:
+    done = HERE / WANTED.name
+    return done.exists() and done.read_bytes() == WANTED.read_bytes()
+
+
+def fetch() -> None:
+    """Make `HERE` what `WANTED` says; nothing to do when it is.
+
+    Raises:
+        Unavailable: no Java, no PySpark, or a package cannot be fetched.
+    """
+    if present():
+        return
+    spec = importlib.util.find_spec("pyspark")
+    ivy = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not ivy:
+        raise Unavailable("Kafka's packages are fetched by PySpark's Ivy: PySpark is not installed")
+    with locked(HERE.with_suffix(".lock")):
+        if present():
+            return
+        fresh = HERE.with_suffix(".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(WANTED), "-confs", "broker", "spark"]
+        # Some of them call themselves bundles.
+        command += ["-types", "jar", "bundle", "-retrieve", f"{fresh}/[conf]/[artifact]-[revision].[ext]"]
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=FETCH_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Kafka's packages cannot be fetched: no end after {FETCH_S:.0f} s") from None
+        if done.returncode or not all(any((fresh / what).glob("*.jar")) for what in ("broker", "spark")):
+            why = [line.strip(" :\t") for line in done.stdout.splitlines() if "not found" in line]
+            reason = why[0] if why else f"Ivy ends with {done.returncode}"
+            raise Unavailable(f"Kafka's packages cannot be fetched: {reason}")
+        shutil.copy(WANTED, fresh)
+        shutil.rmtree(HERE, ignore_errors=True)
+        fresh.rename(HERE)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time fetches."""
+    with open(path, "w") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# -- the broker
+
+
+class Broker:
+    """A broker with its data in a folder of its own, which `stop` deletes. A context manager.
+
+    Attributes:
+        bootstrap: where it is, as clients want it: ``127.0.0.1:9092``.
+        pid: of its JVM.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="logclient-kafka-"))
+        self.log = self.folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        try:
+            path = os.pathsep.join(jars("broker"))
+            (self.folder / "log4j2.properties").write_text(LOGGING)
+            for left in (2, 1, 0):
+                # Somebody may take a port between our look at it and the broker's.
+                port_, controller = _free_ports(port)
+                self.bootstrap = f"127.0.0.1:{port_}"
+                if self._run(path, port_, controller):
+                    return
+                if not left or port:
+                    raise Unavailable(f"Kafka does not start: {self.last_words()}")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _run(self, path: str, port: int, controller: int) -> bool:
+        data, settings = self.folder / "data", self.folder / "server.properties"
+        shutil.rmtree(data, ignore_errors=True)
+        settings.write_text(SETTINGS.format(port=port, controller=controller, data=data))
+        options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path]
+        options.append(f"-Dlog4j2.configurationFile=file:{self.folder}/log4j2.properties")
+        with open(self.log, "wb") as log:
+            tool = ["kafka.tools.StorageTool", "format", "-t", _cluster(), "-c", str(settings)]
+            subprocess.run(
+                [java(), "-Xmx128m", *options, *tool], stdout=log, stderr=log, timeout=START_S, check=False
+            )
+            self.process = subprocess.Popen(
+                [java(), f"-Xmx{HEAP}", *options, "kafka.Kafka", str(settings)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and self.process.poll() is None:
+            if READY in self.log.read_text(errors="replace"):
+                return True
+            time.sleep(0.05)
+        self.process.kill()
+        self.process.wait()
+        return False
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        wrong = [line for line in lines if "ERROR" in line or "Exception" in line or "FATAL" in line]
+        return (wrong or lines or ["it says nothing"])[-1].strip()[:300]
+
+    def stop(self) -> None:
+        """End it in good order, and delete its data. Idempotent."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.terminate()
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> "Broker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _cluster() -> str:
+    """A cluster id; one that begins with a dash would be taken for an option."""
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+
+
+def _free_ports(port: int) -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        for one, number in ((first, port), (second, 0)):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", number))
+            except OSError as error:
+                raise Unavailable(f"Kafka does not start: port {number}: {error.strerror}") from error
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+# -- the command
+
+
+def running() -> dict[str, object] | None:
+    """What `start` has started and is still there."""
+    try:
+        state: dict[str, object] = json.loads(STATE.read_text())
+    except (OSError, ValueError):
+        return None
+    # The number may be another program's by now; ours names its folder.
+    shown = subprocess.run(["ps", "-o", "args=", "-p", str(state["pid"])], capture_output=True, text=True)
+    return state if str(state["folder"]) in shown.stdout else None
+
+
+def start(port: int) -> int:
+    state = running()
+    if state is None:
+        broker = Broker(port)
+        state = {"bootstrap": broker.bootstrap, "pid": broker.pid, "folder": str(broker.folder)}
+        STATE.parent.mkdir(exist_ok=True)
+        STATE.write_text(json.dumps(state))
+        broker.process = None  # it stays when we go
+    print(json.dumps(state), flush=True)
+    return 0
+
+
+def status() -> int:
+    state = running()
+    print(json.dumps(state or {"bootstrap": None}))
+    return 0 if state else 1
+
+
+def stop() -> int:
+    state = running()
+    if state is not None:
+        pid = int(str(state["pid"]))
+        os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + STOP_S
+        while running() and time.monotonic() < end:
+            time.sleep(0.05)
+        if running():
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(str(state["folder"]), ignore_errors=True)
+    STATE.unlink(missing_ok=True)
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="kafka.py", description="A Kafka broker for tests and demo.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("fetch", "status", "stop"):
+        commands.add_parser(name)
+    commands.add_parser("start").add_argument("--port", type=int, default=0, help="0, the default, picks one")
+    arguments = parser.parse_args(argv)
+    try:
+        match arguments.command:
+            case "fetch":
+                fetch()
+            case "start":
+                return start(arguments.port)
+            case "status":
+                return status()
+            case _:
+                return stop()
+    except Unavailable as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
