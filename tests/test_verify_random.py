@@ -2,7 +2,8 @@
 
 Each history is a producer with a ledger and arrivals of its own: parts, torn tails, no close, damaged lines,
 drops, copies, corrupt copies, swaps near and far, sequences never sent, other people's events, users' own
-ids, producers without ids, three listeners, captures that were never closed.
+ids, producers without ids, captures that were never closed; Lumberjack at three listeners, Logjam at a device
+and at a consumer of two, requests and async, compressed in every way.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "anonymous": {"anonymous": 0.2, "users": 0.05},
     "unclosed": {"unclosed": "b"},
     "unclosed anonymous": {"anonymous": 0.2, "unclosed": "a"},
+    "logjam": {"logjam": 1.0, "users": 0.1, "anonymous": 0.05},
+    "logjam unclosed": {"logjam": 0.6, "unclosed": "e"},
 }
 
 
@@ -36,6 +39,14 @@ def check(world: World, verdict: Any, out: Path) -> None:
         for word, events in inprocess.found(out).items()
     }
     wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
+    devices = {
+        (x.listener, x.device): (
+            x.received, x.heartbeats, x.first, x.last, x.missing, x.gaps, x.restarts, x.wraps
+        )
+        for x in verdict.devices
+    }  # fmt: skip
+    if devices != world.gaps():
+        wrong.append(f"devices: {devices}, the oracle says {world.gaps()}")
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
     # Each sequence is exactly one thing; what lies beyond all sequences comes on top.
     for x in verdict.producers:
@@ -64,7 +75,12 @@ def test_histories_in_process(
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "histories", "bits", "tail"),
-    [("plain", 3000, 3, 2), ("anonymous", 1500, 2, 1), ("unclosed", 500, 4, 8)],
+    [
+        ("plain", 3000, 3, 2),
+        ("anonymous", 1500, 2, 1),
+        ("unclosed", 500, 4, 8),
+        ("logjam", 1500, 3, 2),
+    ],
 )
 def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:
     """All of them in one Spark job."""

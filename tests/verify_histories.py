@@ -7,18 +7,33 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import verify_files as files
-from tests.oracle.verify import Arrival, Part, Result, judge
+from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, judge
 
-LISTENERS = ("a", "b", "c")
+# Where the events of a protocol may arrive; "e/2" is what device 2 published, at the consumer e.
+ENDPOINTS = {"lumberjack": ("a", "b", "c"), "logjam": ("d", "e/1", "e/2")}
+TOPICS = ("logs.shop.production", "events.shop.production", "frontend.page", "mobile")
 HUGE = (1 << 48) - 1
 
 
 class Sent(NamedTuple):
     """One copy of an event on its way."""
 
-    listener: str
+    endpoint: str
     raw: bytes
     arrival: Arrival
+    topic: str = ""  # Logjam's
+
+
+def compressions() -> list[int]:
+    """Those of Logjam's that can be written here."""
+    found = []
+    for number in range(4):
+        try:
+            files.packed(number, b"x")
+        except ImportError:
+            continue
+        found.append(number)
+    return found
 
 
 class History:
@@ -30,6 +45,9 @@ class History:
         self.rng = rng
         self.producer = rng.randbytes(10).hex()
         self.protocol = protocol
+        self.endpoints = ENDPOINTS[protocol]
+        self.mode = rng.choice(("request", "async")) if protocol == "logjam" else ""
+        self.topics: dict[int, str] = {}
         self.identity = "none" if rng.random() < anonymous else "id"
         self.users = users if self.identity == "id" else 0.0
         self.bodies: dict[int, bytes] = {}
@@ -43,6 +61,10 @@ class History:
     # -- ledger
 
     def _body(self, seq: int, text: str) -> bytes:
+        if self.protocol == "logjam":
+            topic = self.topics.setdefault(seq, self.rng.choice(TOPICS))
+            ident = files.event_id(self.producer, seq) if self.identity == "id" else None
+            return files.document(ident, text, topic=topic, user=self.user_ids.get(seq))
         if self.identity == "none":
             return files.body(None, text)
         if seq in self.user_ids:
@@ -119,7 +141,7 @@ class History:
         pieces = [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
         for number, piece in enumerate(pieces, 1):
             mine: list[dict[str, Any] | None] = [
-                files.open_line(self.producer, number, self.identity, self.protocol), *piece
+                files.open_line(self.producer, number, self.identity, self.protocol, self.mode), *piece
             ]  # fmt: skip
             raw: list[dict[str, Any] | bytes] = [
                 rng.choice((b"{nonsense\n", b'{"t":"batch","seqs":[[9,2]],"n":1}\n', b"[]\n"))
@@ -138,16 +160,17 @@ class History:
 
     # -- arrivals
 
-    def _copy(self, listener: str, seq: int, raw: bytes) -> Sent:
+    def _copy(self, endpoint: str, seq: int, raw: bytes) -> Sent:
         user = None
         if seq in self.user_ids:
             text = self.user_ids[seq].encode()
             user = files.xxh64(text), files.xxh64(text, 43)
         ours = self.identity == "id" and user is None
         return Sent(
-            listener,
+            endpoint,
             raw,
-            Arrival(listener, self.producer if ours else "", seq if ours else 0, files.xxh64(raw), user),
+            Arrival(endpoint, self.producer if ours else "", seq if ours else 0, files.xxh64(raw), user),
+            self.topics.get(seq, ""),
         )
 
     def _arrivals(self) -> None:
@@ -159,20 +182,20 @@ class History:
         for seq, raw in sorted(self.bodies.items()):
             if rng.random() < bad:
                 continue
-            listener = rng.choice(LISTENERS) if many and rng.random() < 0.3 else LISTENERS[0]
+            endpoint = rng.choice(self.endpoints) if many and rng.random() < 0.3 else self.endpoints[0]
             copies = 1 + (rng.randint(1, 3) if rng.random() < bad else 0)
             for _ in range(copies):
                 mine = self._body(seq, f"{seq} other") if rng.random() < bad / 3 else raw
-                sent.append(self._copy(listener, seq, mine))
+                sent.append(self._copy(endpoint, seq, mine))
                 if many and rng.random() < 0.5:
-                    listener = rng.choice(LISTENERS)
+                    endpoint = rng.choice(self.endpoints)
         for _ in range(rng.choice((0, 0, 1, 2)) if bad else 0):  # what was not sent
             seq = rng.choice((0, 1, 2, 5, len(self.bodies), len(self.bodies) + 1, len(self.bodies) + 9, HUGE))
             if self.identity == "id" and seq not in self.bodies:
                 for _ in range(rng.choice((1, 1, 2))):
                     sent.insert(
                         rng.randint(0, len(sent)),
-                        self._copy(rng.choice(LISTENERS), seq, self._body(seq, "phantom")),
+                        self._copy(rng.choice(self.endpoints), seq, self._body(seq, "phantom")),
                     )
         for _ in range(int(len(sent) * bad)):  # moved, near and far
             i = rng.randrange(len(sent))
@@ -187,17 +210,26 @@ class World:
     """Many histories in one ledger folder and one capture folder, and the oracle's word on them."""
 
     def __init__(
-        self, seed: int, n: int, *, anonymous: float = 0.0, users: float = 0.0, unclosed: str = ""
+        self,
+        seed: int,
+        n: int,
+        *,
+        anonymous: float = 0.0,
+        users: float = 0.0,
+        unclosed: str = "",
+        logjam: float = 0.3,
     ) -> None:
         rng = self.rng = random.Random(seed)
         self.unclosed = unclosed
-        # Only Lumberjack can be decoded: another name stands for producers that a doubt does not touch.
+        self.methods = compressions()
+        self.numbers: dict[int, int] = {}  # device -> its last number
+        self.published: list[Published] = []
         self.histories = [
             History(
                 rng,
                 anonymous=anonymous,
                 users=users,
-                protocol="logjam" if unclosed and rng.random() < 0.3 else "lumberjack",
+                protocol="logjam" if rng.random() < logjam else "lumberjack",
             )
             for _ in range(n)
         ]
@@ -215,19 +247,26 @@ class World:
 
     def _stranger(self) -> Sent:
         rng = self.rng
-        listener = rng.choice(LISTENERS)
+        protocol = rng.choice(sorted(ENDPOINTS))
+        endpoint, topic = rng.choice(ENDPOINTS[protocol]), rng.choice(TOPICS)
+
+        def body(ident: str | None, text: str, user: str | None = None) -> bytes:
+            if protocol == "logjam":
+                return files.document(ident, text, topic=topic, user=user)
+            return files.body(ident, text, user=user)
+
         kind = rng.randint(0, 2)
         if kind == 0:
             producer, seq = f"{rng.randint(1, 5):020x}", rng.randint(1, 3)
-            raw = files.body(files.event_id(producer, seq), "stranger")
-            return Sent(listener, raw, Arrival(listener, producer, seq, files.xxh64(raw)))
+            raw = body(files.event_id(producer, seq), "stranger")
+            return Sent(endpoint, raw, Arrival(endpoint, producer, seq, files.xxh64(raw)), topic)
         if kind == 1:
             text = f"stranger-{rng.randint(1, 5)}"
-            raw = files.body(None, "stranger", user=text)
+            raw = body(None, "stranger", text)
             user = files.xxh64(text.encode()), files.xxh64(text.encode(), 43)
-            return Sent(listener, raw, Arrival(listener, "", 0, files.xxh64(raw), user))
-        raw = files.body(None, f"stranger {rng.randint(1, 5)}")
-        return Sent(listener, raw, Arrival(listener, "", 0, files.xxh64(raw)))
+            return Sent(endpoint, raw, Arrival(endpoint, "", 0, files.xxh64(raw), user), topic)
+        raw = body(None, f"stranger {rng.randint(1, 5)}")
+        return Sent(endpoint, raw, Arrival(endpoint, "", 0, files.xxh64(raw)), topic)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """The ledger's and the capture's folder."""
@@ -236,8 +275,11 @@ class World:
         for history in self.histories:
             for number, lines in history.raw_parts.items():
                 files.write_part(ledger, history.producer, number, lines)
-        for listener in LISTENERS:
-            mine = [i for i, sent in enumerate(self.merged) if sent.listener == listener]
+        names = {name.partition("/")[0]: protocol for protocol, some in ENDPOINTS.items() for name in some}
+        for listener, protocol in names.items():
+            mine = [
+                i for i, sent in enumerate(self.merged) if sent.endpoint.partition("/")[0] == listener
+            ]
             units: list[tuple[bytes, int, int]] = []
             at = 1_500_000
             while mine:
@@ -247,23 +289,73 @@ class World:
                 for i in piece:
                     sent = self.merged[i]
                     self.merged[i] = sent._replace(arrival=sent.arrival._replace(received_us=at))
-                raws = [self.merged[i].raw for i in piece]
-                units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
-                units.append((b"2A\0\0\0\1", 1, at))
+                some = [self.merged[i] for i in piece]
+                if protocol == "logjam":
+                    units += [(unit, way, at) for sent in some for unit, way in self._messages(sent)]
+                else:
+                    raws = [sent.raw for sent in some]
+                    units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
+                    units.append((b"2A\0\0\0\1", 1, at))
             files.write_segments(
                 capture,
                 listener,
                 units,
                 per_segment=max(3, len(units) // rng.randint(1, 4)),
                 closed=listener != self.unclosed,
+                protocol=protocol,
             )
         return ledger, capture
+
+    def _messages(self, sent: Sent) -> list[tuple[bytes, int]]:
+        """(wire unit, direction) of an event, and of what travels besides."""
+        rng = self.rng
+        compression = rng.choice(self.methods)
+        listener, _, device = sent.endpoint.partition("/")
+        if not device:
+            request = rng.random() < 0.5
+            unit = files.message(sent.raw, request=request, compression=compression, topic=sent.topic)
+            return [(unit, 0), (files.ACCEPTED, 1)] if request else [(unit, 0)]
+        number = self._number(listener, int(device), heartbeat=False)
+        found = [
+            files.message(
+                sent.raw, request=False, compression=compression, topic=sent.topic,
+                device=int(device), number=number,
+            )
+        ]  # fmt: skip
+        if rng.random() < 0.05:
+            other = rng.choice((1, 2, 3, (1 << 32) - 1))
+            found.append(files.heartbeat(other, self._number(listener, other, heartbeat=True)))
+        return [(unit, 0) for unit in found]
+
+    def _number(self, listener: str, device: int, *, heartbeat: bool) -> int:
+        """The next one of a device, which loses some and starts anew now and then."""
+        rng = self.rng
+        number = self.numbers.get(device, rng.choice((0, 0, 7, (1 << 64) - 9))) + 1
+        if rng.random() < 0.05:
+            number += rng.randint(1, 20)
+        if number >= 1 << 64 or rng.random() < 0.01:
+            number = rng.randint(1, 5)
+        self.numbers[device] = number
+        self.published.append(Published(listener, device, number, heartbeat))
+        return number
+
+    def gaps(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Of devices, after `write`; as `oracle.verify.gaps_of` has them."""
+        return gaps_of(self.published)
 
     def expected(self) -> Result:
         """After `write`, which says when units arrived."""
         ledgers = {history.producer: history.parts for history in self.histories}
-        doubtful = ["lumberjack"] if self.unclosed else []
+        doubtful = ["logjam" if self.unclosed in "de" else "lumberjack"] if self.unclosed else []
         return judge(ledgers, [sent.arrival for sent in self.merged], doubtful)
+
+
+def breaks(facts: Any, counts: dict[str, int]) -> tuple[str, ...]:
+    """Which words of a producer's break its promise: order is one where things are acknowledged."""
+    words = ["lost", "corrupted", "unexpected"]
+    if facts.protocol == "lumberjack" or facts.mode == "request":
+        words.append("reordered")
+    return tuple(word for word in words if counts.get(word))
 
 
 def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, int]]]) -> list[str]:
@@ -282,6 +374,9 @@ def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, 
         wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
         if mine[producer].gaps != expected.gaps[producer]:
             wrong["gaps"] = (mine[producer].gaps, expected.gaps[producer])
+        broken = breaks(expected.facts[producer], counts)
+        if mine[producer].breaks != broken:
+            wrong["breaks"] = (mine[producer].breaks, broken)
         if wrong:
             out.append(f"{producer}: {wrong}")
     for word in (

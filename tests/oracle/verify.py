@@ -20,7 +20,7 @@ STRENGTH = {"": 0, "dropped": 1, "failed": 2, "handed": 3, "acked": 4}
 class Arrival(NamedTuple):
     """One event that arrived; the list of them is in the order of arrival at each listener."""
 
-    listener: str
+    listener: str  # or what else has an order of its own: a device at a consumer
     producer: str  # of its id; "" when it has none
     seq: int
     hash: int
@@ -47,6 +47,7 @@ class Facts:
         self.users: list[tuple[int, tuple[int, int]]] = []
         self.identity = "id"
         self.protocol = ""
+        self.mode = ""
         closes = []
         stopped = False
         listed = 0
@@ -66,6 +67,7 @@ class Facts:
                 if line["t"] == "open":
                     opened = True
                     self.identity, self.protocol = line["identity"], line["protocol"]
+                    self.mode = line.get("mode", "")
                 elif line["t"] == "batch":
                     packed = base64.b64decode(line["hashes"])
                     after = base64.b64decode(line["created"])
