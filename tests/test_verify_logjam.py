@@ -73,8 +73,10 @@ class Run:
         files.write_segments(self.capture, listener, rows, protocol="logjam", **options)
         return self
 
-    def verdict(self) -> Any:
-        return inprocess.run(self.monkeypatch, self.ledger, self.capture, out=self.out, bits=4, units=7)
+    def verdict(self, bits: int = 4, units: int = 7) -> Any:
+        return inprocess.run(
+            self.monkeypatch, self.ledger, self.capture, out=self.out, bits=bits, units=units
+        )
 
     def found(self) -> dict[str, set[int]]:
         return {word: {seq for _, seq in rows} for word, rows in inprocess.found(self.out).items()}
@@ -342,13 +344,14 @@ def frames_of(unit: bytes) -> list[bytes]:
     return parts
 
 
-def test_more_devices_than_are_told_apart(run: Run) -> None:
+@pytest.mark.parametrize("units", [7, 1000])
+def test_more_devices_than_are_told_apart(run: Run, units: int) -> None:
     """Numbers are what somebody sends: memory is bounded, nothing is called out of order that is not."""
     sent = bodies(200)
-    units = [
+    messages = [
         files.message(sent[s], request=False, device=1000 + s, number=1) for s in sorted(sent, reverse=True)
     ]
-    verdict = run.sent(sent).arrived(units, SUB).verdict()
+    verdict = run.sent(sent).arrived(messages, SUB).verdict(8, units)
     assert counted(verdict) == {"events": 200, "ok": 200}
     assert len(verdict.devices) == 200
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
+
+# What a URL may say of the device that is to listen there.
+_DEVICE: dict[str, Callable[[str], Any]] = {
+    "push": config._integer(0, 65535),
+    "publish": config._optional(config._integer(0, 65535)),
+    "device": config._integer(1, (1 << 32) - 1),
+    "allow_invalid": config._boolean,
+    "recompress": config._choice("none", "zlib", "snappy", "lz4"),
+    "heartbeat": config._duration(0, 3600),
+}
 
 
 @contextmanager
@@ -54,30 +64,59 @@ def _tls(given: config.Config) -> SSLContext:
 def _collectors(urls: Sequence[str], **options: Any) -> list[Collector | logjam.Collector]:
     collectors: list[Collector | logjam.Collector] = []
     for url in urls:
+        url, device = _device_options(url)
         given = config.parse(url, listen=True)
         if given.given - _TLS:
             raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
         if given.path:
             raise ConfigError("path: none in a collector's URL, it takes what comes")
+        if "device" in device and len(given.endpoints) > 1:
+            raise ConfigError("device: one number for several addresses")
         tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
             if given.protocol == "logjam":
-                collectors.append(_device(given.scheme, host, port, len(collectors) + 1, options))
+                of_its_own = {"device": len(collectors) + 1, **device}
+                collectors.append(_device(given.scheme, host, port, {**options, **of_its_own}))
             else:
                 collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
     return collectors
 
 
-def _device(scheme: str, host: str, port: int, number: int, options: dict[str, Any]) -> logjam.Collector:
-    """A logjam-device with the one socket of the URL, and one for consumers at any free port."""
+def _device_options(url: str) -> tuple[str, dict[str, Any]]:
+    """A Logjam URL without what only a device has, and that by name."""
+    head, _, query = url.partition("?")
+    if not head.lower().startswith("logjam"):
+        return url, {}
+    rest, found = [], {}
+    for pair in query.split("&") if query else ():
+        name, _, text = pair.partition("=")
+        if name not in _DEVICE:
+            rest.append(pair)
+            continue
+        if name in found:
+            raise ConfigError(f"{name}: given twice in the URL")
+        try:
+            found[name] = _DEVICE[name](text)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    return head + ("?" if rest else "") + "&".join(rest), found
+
+
+def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
+    """A logjam-device: the socket of the URL, the other kind where it is asked for, one for consumers."""
     from logclient.collectors import logjam
 
-    push = scheme == "logjam+push"
+    router: int | None = port
+    pull = options.pop("push", None)
+    if scheme == "logjam+push":
+        if pull is not None:
+            raise ConfigError("push: logjam+push is that socket, its port stands behind the host")
+        router, pull = None, port
     return logjam.Collector(
         host,
-        None if push else port,
-        push_port=port if push else None,
-        device=number,
+        router,
+        push_port=pull,
+        publish_port=options.pop("publish", 0),
         count_duplicates=True,
         **options,
     )
@@ -86,8 +125,14 @@ def _device(scheme: str, host: str, port: int, number: int, options: dict[str, A
 def _listens(collector: Collector | logjam.Collector) -> dict[str, Any]:
     if isinstance(collector, Collector):
         return {"url": collector.url, "port": collector.port}
-    port = collector.push_port if collector.port is None else collector.port
-    return {"url": collector.url, "port": port, "publish": collector.publish_url}
+    found: dict[str, Any] = {"url": collector.url, "port": collector.port}
+    if collector.port is None:
+        found["port"] = collector.push_port
+    elif collector.push_port is not None:
+        found["push"] = collector.push_url
+    if collector.publish_port is not None:
+        found["publish"] = collector.publish_url
+    return found
 
 
 def run(
@@ -103,10 +148,11 @@ def run(
 ) -> int:
     """Listen on each URL until SIGTERM, SIGINT or for `seconds`; then close the captures.
 
-    Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; with a Logjam
-    device's ``publish``, where consumers connect. At the end, with `as_json`, again a line each: the same,
-    every field of ``Counts``, ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol
-    errors); else words on stderr.
+    Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
+    device also ``publish``, where consumers connect, and ``push``, where it has both sockets for
+    producers. At the end, with `as_json`, again a line each: the same, every field of ``Counts``,
+    ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol errors); else words on
+    stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.

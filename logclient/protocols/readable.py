@@ -117,7 +117,8 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
             body = shown(frame.body, limit, frame.length) if frame.body else ""
         else:
             body = _pairs(frame.body, limit, frame.length)
-        out.append(f"{frame.offset:>{len(indent) - 2}}  {frame.title}{': ' if body else ''}{body}")
+        title = escape(frame.title)  # it may quote what travelled
+        out.append(f"{frame.offset:>{len(indent) - 2}}  {title}{': ' if body else ''}{body}")
     if frame.wrong:
         out.append(f"{indent}WRONG at byte {frame.offset}: {escape(frame.wrong)}")
         out += [f"{indent}{row}" for row in hexdump(frame.around, frame.around_at)]

@@ -324,7 +324,8 @@ class _Mapper:
             yield from self.endpoint(events, xs, received, listener)
             return
         # Each device is an endpoint: events of a producer that came by two of them have no common order.
-        numbers = np.unique(device).astype(np.int64)
+        device = device.astype(np.int64)
+        numbers = np.unique(device)
         if len(numbers) > DEVICES:
             device = np.where(np.isin(device, numbers[:DEVICES]), device, OTHERS)
             numbers = np.append(numbers[:DEVICES], OTHERS)
