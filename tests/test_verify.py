@@ -444,13 +444,13 @@ def test_a_unit_of_very_many_events(scene: Scene, run: Run, monkeypatch: pytest.
     gather = pytest.importorskip("logclient.verify.gather")
     monkeypatch.setattr(gather, "ROWS", 16)
     made = []
-    rows = gather._Mapper.rows
+    rows = gather.Mapper.rows
 
     def watched(self: Any, keys: Any, listener: int, starts: Any, offs: Any, *rest: Any) -> Any:
         made.append(len(offs))
         return rows(self, keys, listener, starts, offs, *rest)
 
-    monkeypatch.setattr(gather._Mapper, "rows", watched)
+    monkeypatch.setattr(gather.Mapper, "rows", watched)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
     scene.write_ledger()
     one = files.window(list(scene.bodies.values()), compress=True)

@@ -35,7 +35,7 @@ from logclient.verify.devices import Stretches
 from logclient.verify.ledger import I64, U64, Ledger
 from logclient.verify.overview import Grid
 
-__all__ = ["map_task"]
+__all__ = ["Facts", "Mapper", "Pieces", "map_task"]
 
 ROWS = 1 << 17  # events packed at a time, which bounds what a stretch can hold: 3 MB
 
@@ -48,7 +48,7 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
     # A name of its own for each attempt: rows name the file that they are in.
     name = f"{number}-{uuid.uuid4().hex}.arrivals"
     with open(os.path.join(work, name), "wb", buffering=0) as file:
-        mapper = _Mapper(plan, packed, only, name, file)
+        mapper = Mapper(plan, packed, only, name, file)
         if only is None and "live" in task:
             low, high = task["live"]
             yield from mapper.skeleton(packed.live[low:high])
@@ -90,7 +90,75 @@ def _follow(devices: Stretches, events: decode.Events) -> None:
         devices.add(events.own["device"][mine], events.own["number"][mine], beat)
 
 
-class _Mapper:
+class Facts:
+    """What a task has to say of a segment, or of a share of some records, beside its events."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.most = plan.examples
+        self.fields: dict[str, Any] = {
+            "acks": 0,
+            "events": 0,
+            "quiet": {},
+            "undecodable": {},
+            "undecoded": [],
+            "first_us": 0,
+            "last_us": 0,
+            "devices": [],
+            "devices_left_out": 0,
+        }
+
+    def count(self, name: str, at: I64, received: I64, events: decode.Events) -> None:
+        """Some units, where they are in what is called `name`, and what they hold."""
+        fields = self.fields
+        bad = events.status >= decode.NOT_JSON
+        fields["events"] += int((events.status <= decode.NOT_JSON).sum())
+        first, last = int(received.min()), int(received.max())
+        fields["first_us"] = min(fields["first_us"] or first, first)
+        fields["last_us"] = max(fields["last_us"], last)
+        for row in np.flatnonzero(bad):
+            word = events.names[events.status[row]]
+            if word in decode.QUIET:
+                fields["quiet"][word] = fields["quiet"].get(word, 0) + 1
+                continue
+            self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
+
+    def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
+        """A thing that did not decode, `offset` bytes from the start of the unit that is `at`."""
+        fields = self.fields
+        fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
+        if len(fields["undecoded"]) < self.most:
+            fields["undecoded"].append({"segment": name, "unit_at": at, "reason": word, "offset": offset})
+
+
+class Pieces:
+    """Events on their way into rows: small reads stay in the cache of the processor, few rows cost little
+    to shuffle."""
+
+    def __init__(self, mapper: Mapper, listener: int) -> None:
+        self.mapper = mapper
+        self.listener = listener
+        self.most = min(ROWS, mapper.plan.units)
+        self.pieces: list[tuple[decode.Events, I64, I64]] = []
+        self.held = 0
+
+    def add(self, events: decode.Events, xs: I64, received: I64) -> Iterator[pa.RecordBatch]:
+        for low in range(0, len(xs), ROWS):
+            some = slice(low, low + ROWS)
+            piece = (events.part(some), xs[some], received[some])
+            if self.held + len(piece[1]) > self.most:
+                yield from self.rest()
+            self.pieces.append(piece)
+            self.held += len(piece[1])
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self.pieces:
+            yield from self.mapper.batch(*_joined(self.pieces), self.listener)
+            self.pieces, self.held = [], 0
+
+
+class Mapper:
+    """Packs what arrived into a file of the work folder, and makes the rows that say where it is."""
+
     def __init__(
         self, plan: Plan, packed: Ledger, only: frozenset[int] | None, name: str, file: IO[bytes]
     ) -> None:
@@ -200,24 +268,15 @@ class _Mapper:
         fields, listener, rank, protocol = entry
         segment = sources.Segment(*fields)
         reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
-        facts: dict[str, Any] = {
-            "acks": 0,
-            "events": 0,
-            "quiet": {},
-            "undecodable": {},
-            "undecoded": [],
-            "first_us": 0,
-            "last_us": 0,
-        }
+        facts = Facts(self.plan)
         find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
         devices = Stretches(segment.listener)
-        pieces: list[tuple[decode.Events, I64, I64]] = []
-        held, most = 0, min(ROWS, self.plan.units)
+        pieces = Pieces(self, listener)
         for batch in reader:
             if batch.ordinal + len(batch.offset) > 1 << UNIT_BITS:
                 raise OverflowError(f"capture: {segment.name}: too many units to number them")
             units = np.flatnonzero(batch.direction == 0)
-            facts["acks"] += len(batch.offset) - len(units)
+            facts.fields["acks"] += len(batch.offset) - len(units)
             if find is None:
                 continue
             for which in self.shares(batch, units):
@@ -228,32 +287,23 @@ class _Mapper:
                     _follow(devices, events)
                 if int(events.within.max(initial=0)) >> EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
-                self.count(facts, part, events, segment)
+                facts.count(segment.name, part.base + part.offset, part.received_us, events)
                 received = part.received_us[events.unit]
                 xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + which[events.unit]) << EVENT_BITS
                 xs += events.within
-                for low in range(0, len(xs), ROWS):
-                    some = slice(low, low + ROWS)
-                    piece = (events.part(some), xs[some], received[some])
-                    # Small reads stay in the cache of the processor, few rows cost little to shuffle.
-                    if held + len(piece[1]) > most and pieces:
-                        yield from self.batch(*_joined(pieces), listener)
-                        pieces, held = [], 0
-                    pieces.append(piece)
-                    held += len(piece[1])
-        if pieces:
-            yield from self.batch(*_joined(pieces), listener)
+                yield from pieces.add(events, xs, received)
+        yield from pieces.rest()
         if self.only is not None:
             return
         counts = dict(reader.counts)
         problems = [list(problem) for problem in reader.problems]
-        if decode.NO_LIBRARY in facts["undecodable"]:
+        if decode.NO_LIBRARY in facts.fields["undecodable"]:
             # It may well be an event that was sent: nothing can be called lost.
-            n = counts["unreadable"] = facts["undecodable"][decode.NO_LIBRARY]
+            n = counts["unreadable"] = facts.fields["undecodable"][decode.NO_LIBRARY]
             problems.append(
                 ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
             )
-        facts.update(
+        facts.fields.update(
             devices=[list(device) for device in devices.devices.values()],
             devices_left_out=devices.left_out,
             listener=segment.listener,
@@ -270,7 +320,7 @@ class _Mapper:
             closed=reader.closed,
             header=reader.header is not None,
         )
-        yield self.fact(facts)
+        yield self.fact(facts.fields)
 
     def shares(self, batch: sources.Batch, units: I64) -> Iterator[I64]:
         """Units in shares of about `ROWS` events, as far as units so far tell: compressed ones hold many."""
@@ -287,33 +337,6 @@ class _Mapper:
     def learn(self, part: sources.Batch, events: decode.Events) -> None:
         """Keep the density of events in the units, in events per byte."""
         self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
-
-    def count(
-        self, facts: dict[str, Any], batch: sources.Batch, events: decode.Events, segment: sources.Segment
-    ) -> None:
-        bad = events.status >= decode.NOT_JSON
-        facts["events"] += int((events.status <= decode.NOT_JSON).sum())
-        first, last = int(batch.received_us.min()), int(batch.received_us.max())
-        facts["first_us"] = min(facts["first_us"] or first, first)
-        facts["last_us"] = max(facts["last_us"], last)
-        if not bad.any():
-            return
-        for row in np.flatnonzero(bad):
-            name = events.names[events.status[row]]
-            if name in decode.QUIET:
-                facts["quiet"][name] = facts["quiet"].get(name, 0) + 1
-                continue
-            facts["undecodable"][name] = facts["undecodable"].get(name, 0) + 1
-            if len(facts["undecoded"]) < self.plan.examples:
-                at = batch.base + int(batch.offset[events.unit[row]])
-                facts["undecoded"].append(
-                    {
-                        "segment": segment.name,
-                        "unit_at": at,
-                        "reason": name,
-                        "offset": int(events.offset[row]),
-                    }
-                )
 
     def batch(self, events: decode.Events, xs: I64, received: I64, listener: int) -> Iterator[pa.RecordBatch]:
         """The rows of one batch of events of a listener."""
