@@ -356,6 +356,33 @@ def test_more_devices_than_are_told_apart(run: Run, units: int) -> None:
     assert len(verdict.devices) == 200
 
 
+# -- the report
+
+
+def test_the_report_tells_of_devices_and_modes(run: Run) -> None:
+    from logclient.verify import report
+
+    sent = bodies(10)
+    units = [*published(sent, [1, 2, 3], 7, 1), *published(sent, [5, 6, 7, 8, 9, 10], 7, 5)]
+    verdict = run.sent(sent, "handed", mode="async").arrived([*units, files.heartbeat(8, 3)], SUB).verdict()
+    text = report.text(verdict)
+    assert f"devices: 2, missing messages: 1 of device 7 at {SUB}" in text
+    assert "missing                  1  handed over" in text
+    page = (run.out / "report.html").read_text()
+    assert "<h2>Devices</h2>" in page
+    assert "async: not acknowledged" in page
+    row = page[page.index("<h2>Devices</h2>") :].split("<tr>")[2]
+    cells = [cell.split("<")[0] for cell in row.replace("</td>", "").split(">")[1:]]
+    assert [cell for cell in cells if cell] == [SUB, "7", "9", "1", "10", "1", "1", "0", "4"]
+    verdict = verdict._replace(devices=tuple(x._replace(missing=0) for x in verdict.devices))
+    assert "devices: 2, no message of theirs is missing" in report.text(verdict)
+    hostile = verdict.devices[0]._replace(listener="<script>\x1b[31m")
+    page = report.page(verdict._replace(devices=(hostile,) * 300))
+    assert "<script>\x1b" not in page
+    assert "&lt;script&gt;\\x1b" in page
+    assert "and 100 more devices" in page
+
+
 # -- as a DataFrame
 
 

@@ -15,6 +15,7 @@ from logclient.verify.markup import Html, el, join
 from logclient.verify.markup import text as escaped
 
 if TYPE_CHECKING:
+    from logclient.verify.devices import Device
     from logclient.verify.verdict import Counts, Latency, Map, ProducerVerdict, Verdict
 
 __all__ = ["page", "text"]
@@ -24,6 +25,7 @@ NEWLINE = Html("\n")
 STRIPS = 6  # producers whose strips are open
 MAPS = 20  # and with those behind a click
 PROBLEMS = 200
+DEVICES = 200
 BODY = 2048  # characters of a body
 
 WORDS = (
@@ -247,6 +249,8 @@ def text(verdict: Verdict) -> str:
         lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
     if verdict.latency:
         lines.append(f"latency: {_quantiles(verdict.latency)}")
+    if verdict.devices:
+        lines.append(_devices_in_words(verdict))
     if verdict.undecodable:
         reasons = ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
         lines.append(f"undecodable: {reasons}")
@@ -255,6 +259,19 @@ def text(verdict: Verdict) -> str:
         lines.append(f"... and {len(verdict.problems) - 10:,} more problems")
     lines.append(verdict.sentence)
     return "\n".join(map(escape, lines))
+
+
+def _devices_in_words(verdict: Verdict) -> str:
+    lacking = [x for x in _worst_devices(verdict) if x.missing]
+    some = [f"{x.missing:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
+    if len(lacking) > 3:
+        some.append(f"of {len(lacking) - 3:,} more too")
+    told = f"missing messages: {', '.join(some)}" if some else "no message of theirs is missing"
+    return f"devices: {len(verdict.devices):,}, {told}"
+
+
+def _worst_devices(verdict: Verdict) -> list[Device]:
+    return sorted(verdict.devices, key=lambda x: (-x.missing, -x.restarts, x.listener, x.device))
 
 
 def _breaking(verdict: Verdict) -> set[str]:
@@ -286,6 +303,7 @@ def page(verdict: Verdict) -> str:
         _over_time(verdict),
         _producers(verdict),
         _by_sequence(verdict),
+        _devices(verdict),
         _examples(verdict),
         _undecoded(verdict),
         _problems(verdict),
@@ -599,6 +617,8 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
         remarks.append("ledger not closed")
     if x.producer and x.order != "checked":
         remarks.append(f"order {x.order}")
+    if x.mode == "async":
+        remarks.append("async: not acknowledged")
     counts: Counts = x.counts
     words = [word for word, _ in WORDS]
     latency = x.latency
@@ -619,6 +639,34 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
         el("td", "; ".join(remarks)),
         el("td", x.url or x.protocol, class_="url soft", title=x.url),
         NEWLINE,
+    )
+
+
+def _devices(verdict: Verdict) -> Html | None:
+    """What Logjam devices published, and what consumers did not get of it."""
+    if not verdict.devices:
+        return None
+    ranked = _worst_devices(verdict)
+    rows = []
+    for x in ranked[:DEVICES]:
+        numbers = x.received, x.first, x.last, x.missing, x.gaps, x.restarts
+        gaps = "; ".join(f"{low:,} to {high:,}" if high > low else f"{low:,}" for low, high in x.longest_gaps)
+        cells = (el("td", f"{n:,}", class_="n" if n else "n zero") for n in numbers)
+        which = el("td", x.device, class_="n")  # a name, not a quantity
+        rows.append(el("tr", el("td", x.listener), which, *cells, el("td", gaps)))
+    heads = ("device", "messages", "first", "last", "missing", "gaps", "restarts")
+    head = el("tr", el("th", "listener"), *(el("th", x, class_="n") for x in heads), el("th", "longest gaps"))
+    more = len(ranked) - DEVICES
+    return join(
+        el("h2", "Devices"),
+        el(
+            "p",
+            "Logjam devices number what they publish, heartbeats too. What is missing between the first and "
+            "the last number of a device did not reach the consumer.",
+            class_="soft small",
+        ),
+        _wide(el("table", el("thead", head), el("tbody", *rows)), "Devices"),
+        el("p", f"and {more:,} more devices, see verdict.json", class_="soft") if more > 0 else None,
     )
 
 
