@@ -53,8 +53,9 @@ class Run:
         mode: str = "request",
         identity: str = "id",
         users: list[tuple[int, str]] | None = None,
+        path: str = "",
     ) -> Run:
-        lines: list[Any] = [files.open_line(P, identity=identity, protocol="logjam", mode=mode)]
+        lines: list[Any] = [files.open_line(P, 1, identity, "logjam", mode, path)]
         lines.append(files.batch_line([(s, 1000 * s, files.xxh64(raw)) for s, raw in sorted(sent.items())]))
         if users:
             lines.append(files.ids_line(users))
@@ -244,6 +245,34 @@ def test_order_is_a_promise_of_requests(run: Run, mode: str, code: ExitCode) -> 
     assert run.found()["reordered"] == {3, 7, 8}
     assert verdict.exit_code == code
     assert verdict.producers[0].breaks == (("reordered",) if code else ())
+
+
+@pytest.mark.parametrize("identity", ["id", "none"])
+def test_messages_of_other_applications_are_not_judged(run: Run, identity: str) -> None:
+    """A device has those of many: only what comes under an app-env of the ledger can be unexpected."""
+    sent = bodies(5) if identity == "id" else {s: files.document(None, f"line {s}") for s in range(1, 6)}
+    stranger = files.document("f" * 32, "not ours")
+    theirs = [
+        files.message(stranger, app_env="mail-production"),
+        files.message(files.document(None, "x"), app_env="shop-productioN", compression=1),
+        files.message(b"[1]", app_env="shop-preview"),
+    ]
+    ours = [files.message(raw, number=s) for s, raw in sent.items()]
+    # An id of ours counts wherever it comes, and a stranger among ours is one.
+    under_another = files.message(sent[5], app_env="mail-production") if identity == "id" else ours[4]
+    units = [*ours[:2], *theirs, *ours[2:4], under_another, files.message(stranger)]
+    run.sent(sent, identity=identity, path="/shop-production").arrived(units)
+    verdict = run.verdict()
+    assert counted(verdict) == {"events": 5, "ok": 5, "unexpected": 1}
+    assert verdict.capture["others"] == 3
+    assert verdict.undecodable == {}
+    # Who did not say what its app-env is may have sent any of them.
+    run.sent(sent, identity=identity)
+    verdict = run.verdict()
+    # Without ids no body is looked into.
+    unexpected, undecodable = (2, {"not_json": 1}) if identity == "id" else (3, {})
+    assert counted(verdict)["unexpected"] == unexpected
+    assert verdict.undecodable == undecodable
 
 
 # -- what devices publish

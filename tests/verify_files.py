@@ -124,11 +124,16 @@ def ranges(seqs: Iterable[int]) -> list[list[int]]:
 
 
 def open_line(
-    producer: str, part: int = 1, identity: str = "id", protocol: str = "lumberjack", mode: str = ""
+    producer: str,
+    part: int = 1,
+    identity: str = "id",
+    protocol: str = "lumberjack",
+    mode: str = "",
+    path: str = "",
 ) -> dict[str, Any]:
     return {
         "t": "open", "version": 1, "producer": producer, "part": part, "protocol": protocol,
-        "url": f"{protocol}://127.0.0.1:5044", "identity": identity, "pid": 1, "host": "h", "at_us": 1,
+        "url": f"{protocol}://127.0.0.1:5044{path}", "identity": identity, "pid": 1, "host": "h", "at_us": 1,
         **({"mode": mode} if mode else {}),
     }  # fmt: skip
 

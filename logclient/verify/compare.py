@@ -129,6 +129,7 @@ class Plan(NamedTuple):
     violations: str  # folder, empty for none
     grid: list[int]  # overview.Grid
     families: int  # of protocols that a doubt touches together
+    app_envs: list[str]  # of the Logjam producers; none: not known
 
     def save(self) -> None:
         with open(os.path.join(self.work, "plan.json"), "w") as file:

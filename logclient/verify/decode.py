@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logclient.errors import ConfigError
 from logclient.verify.sources import I64, U8, U64, Batch
 
-__all__ = ["Events", "decoder", "expand", "protocol_of"]
+__all__ = ["Events", "decoder", "expand", "protocol_of", "without_others"]
 
 
 class _Codec(NamedTuple):
@@ -46,8 +46,8 @@ _CODECS = {
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
-QUIET = ("ping", "heartbeat")
-"""Names of statuses: whole, and not meant to be an event."""
+QUIET = ("ping", "heartbeat", "other")
+"""Names of statuses: whole, and no event that anybody here asks about."""
 NO_LIBRARY = "no_library"
 """Nothing can be said of it on this machine."""
 
@@ -78,6 +78,26 @@ class Events(NamedTuple):
         own = {name: column[rows] for name, column in self.own.items()}
         columns = (column[rows] for column in self[:-2])
         return Events(*columns, own=own, names=self.names)  # type: ignore[arg-type, misc]
+
+
+def without_others(batch: Batch, events: Events, app_envs: list[bytes]) -> Events:
+    """The events, those without an id of ours that are of none of these app-envs marked as ``other``."""
+    no_library = events.names.index(NO_LIBRARY)
+    status = events.status
+    rows = np.flatnonzero(((status > OK) & (status <= NOT_JSON)) | (status == no_library))
+    if not len(rows):
+        return events
+    begin = batch.offset[events.unit[rows]] + events.own["app_env_offset"][rows]
+    length = events.own["app_env_length"][rows]
+    data = np.frombuffer(batch.data, np.uint8)
+    other = np.ones(len(rows), bool)
+    for app_env in app_envs:
+        some = np.flatnonzero(length == len(app_env))
+        places = begin[some, None] + np.arange(len(app_env))
+        other[some[(data[places] == np.frombuffer(app_env, np.uint8)).all(axis=1)]] = False
+    status = status.copy()
+    status[rows[other]] = len(events.names)
+    return events._replace(status=status, names=(*events.names, "other"))
 
 
 def protocol_of(name: str) -> str:

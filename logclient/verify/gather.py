@@ -172,6 +172,7 @@ class Mapper:
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
         self.pools = plan.pools > 0
+        self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte, to begin with
         self.last = np.append(packed.last, 0)
@@ -283,6 +284,8 @@ class Mapper:
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
                 events = find(part)
                 self.learn(part, events)
+                if events.own and self.app_envs:
+                    events = decode.without_others(part, events, self.app_envs)
                 if self.only is None:
                     _follow(devices, events)
                 if int(events.within.max(initial=0)) >> EVENT_BITS:

@@ -601,7 +601,18 @@ class _Verification:
             violations=os.path.join(self.out, "violations") if self.out else "",
             grid=[*Grid.over(*packed.span.tolist())],
             families=len(packed.families),
+            app_envs=_app_envs(packed.producers),
         )
+
+
+def _app_envs(producers: list[Any]) -> list[str]:
+    """Those of the Logjam producers' URLs; nothing when one has none: a server has the messages of many."""
+    found = {
+        x.url.partition("://")[2].partition("?")[0].partition("/")[2]
+        for x in producers
+        if x.protocol == "logjam"
+    }
+    return [] if "" in found else sorted(found)
 
 
 def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None:
