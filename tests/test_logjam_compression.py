@@ -453,7 +453,7 @@ def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, s
         writer.flush()
     with Outside(BEGIN + READERS[reader], str(tmp_path / "run")) as process:
         assert process.hear() == "ready"
-        before = process.peak()
+        before = process.mark()
         *said, good = process.ask(seconds=20)
         grown = process.peak() - before
         process.tell()
@@ -487,7 +487,7 @@ def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
         with Outside(BEGIN + SUBSCRIBER, f"tcp://127.0.0.1:{port}") as process:
             assert process.hear() == "ready"
             assert publisher.poll(DEADLINE)  # its subscription
-            before = process.peak()
+            before = process.mark()
             for name, (method, body, _) in attacks.items():
                 publisher.send_multipart(message(body, method))
                 assert said_of(name)[1] in process.ask(seconds=20), name
@@ -511,7 +511,7 @@ def test_device(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It opens bodies to look for ids, takes what it cannot open as the real one does, and goes on."""
     with Outside(BEGIN + DEVICE, None) as process, Producer(process.hear()) as producer:
         producer.ship(1)
-        before = process.peak()
+        before = process.mark()
         for method, body, _ in attacks.values():
             producer.ask(message(body, method))
             assert producer.reply() == ACCEPTED

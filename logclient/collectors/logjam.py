@@ -9,7 +9,8 @@ by producer in the order of arrival. As with the real device "202 Accepted" says
 valid: a message whose topic is none of Logjam's is accepted, and neither captured nor published.
 
 What libzmq takes in before we see it is bounded for each frame (`max_bytes`) and in messages (`hwm`), not
-in the frames of one message: somebody who never ends a message makes any ZeroMQ socket grow.
+in the frames of one message: somebody who never ends a message makes any ZeroMQ socket grow. Where the
+kernel tells what comes over a connection (Linux), such a one is cut: see `zeromq.Endless`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ _TURN_BYTES = 8 << 20
 _OWED_MAX = 10_000  # replies that wait for a producer, beyond those libzmq holds for it
 _PEERS_MAX = 10_000
 _REASONS_MAX = 1000
+_SUBSCRIPTION_MAX = 4096
+_LOOK = 0.1  # seconds between two looks at what connections have brought
+_UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
 _NEVER = float("inf")
 _BODIES_MAX = 64 << 20  # bytes of a body that ``decode`` unpacks: what the importer takes
 
@@ -487,6 +491,8 @@ class Collector(Running[Counts]):
         self._owed: dict[bytes, _Peer] = {}  # those with steps
         self._swapping: dict[bytes, _Peer] = {}  # those with a message held
         self._pushers: _Peer | None = None
+        self._endless = zeromq.Endless(max_bytes + _UNREAD)
+        self._look_at = 0.0
         self._peer_number = 0
         self._capture: CaptureWriter | None = None
         self._witness: Witness | None = None
@@ -567,7 +573,8 @@ class Collector(Running[Counts]):
                 continue
             sock = self._context.socket(kind)
             sock.setsockopt(zmq.LINGER, 100)
-            sock.setsockopt(zmq.MAXMSGSIZE, self._max_bytes)
+            most = _SUBSCRIPTION_MAX if kind == zmq.XPUB else self._max_bytes
+            sock.setsockopt(zmq.MAXMSGSIZE, most)
             sock.setsockopt(zmq.RCVHWM, self._hwm)
             if ":" in self.host:
                 sock.setsockopt(zmq.IPV6, 1)
@@ -664,7 +671,15 @@ class Collector(Running[Counts]):
                 self._answer(peer, now)
             if now >= self._beat_at:
                 self._beat(now)
+            if now >= self._look_at:
+                self._look(now)
             self._changed.notify_all()
+
+    def _look(self, now: float) -> None:
+        self._look_at = now + _LOOK
+        for fd in self._endless.look(self._open):
+            self._note("frames: no end")
+            _shut(fd, self._open[fd])
 
     def _drain(self) -> None:
         try:
@@ -674,7 +689,7 @@ class Collector(Running[Counts]):
 
     def _next_due(self) -> int | None:
         """Milliseconds until something is due, None when nothing is."""
-        due = self._beat_at
+        due = min(self._beat_at, self._look_at if self._open else _NEVER)
         if not self._holding:
             for peer in self._owed.values():
                 due = min(due, peer.steps[0].due)
@@ -695,6 +710,7 @@ class Collector(Running[Counts]):
             if kind == zmq.EVENT_ACCEPTED:
                 self._count["connections"] += 1
                 self._open[fd] = _address(fd)
+                self._endless.forget(fd)
             else:
                 self._open.pop(fd, None)
 
@@ -718,6 +734,8 @@ class Collector(Running[Counts]):
                 return
             parts, first, count = got
             size += count
+            if self._endless.watched:
+                self._endless.heard(self._source(first))
             self._count["messages"] += 1
             self._count["bytes"] += count
             if push:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["load", "receive", "send"]
+__all__ = ["Endless", "load", "receive", "send"]
 
 # As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
 _NOBLOCK, _SNDMORE = 1, 2
@@ -54,3 +57,63 @@ def send(sock: Any, parts: list[bytes]) -> None:
     for part in parts[:-1]:
         sock.send(part, _NOBLOCK | _SNDMORE)
     sock.send(parts[-1], _NOBLOCK)
+
+
+class Endless:
+    """Finds connections over which much comes and no message.
+
+    libzmq gives us a message when it is whole, and holds what there is of it until then, however many
+    frames that are: who never ends one makes it grow. The kernel counts what came over each connection
+    (Linux: TCP_INFO). One that has brought a MiB is watched: when it brings `most` more without a message,
+    it is to be cut. Only while one is watched need it be asked where messages come from.
+
+    Args:
+        most: bytes; more than the longest message that is taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._before: dict[int, int] = {}
+        self.watched: dict[int, int] = {}  #: descriptor -> what it had brought when that began
+
+    def heard(self, fd: int) -> None:
+        """A whole message came over this one; -1: over one of them, nobody knows which."""
+        if fd < 0:
+            self.watched.clear()
+        elif fd in self.watched:
+            del self.watched[fd]
+            self._before[fd] = _brought(fd)
+
+    def forget(self, fd: int) -> None:
+        """It is another connection now."""
+        self.watched.pop(fd, None)
+        self._before.pop(fd, None)
+
+    def look(self, open_now: Iterable[int]) -> list[int]:
+        """Those of the connections that are to be cut."""
+        endless = []
+        for fd in open_now:
+            brought = _brought(fd)
+            if fd in self.watched:
+                if brought - self.watched[fd] > self._most:
+                    endless.append(fd)
+            elif brought - self._before.get(fd, 0) > _WATCHED_FROM:
+                self.watched[fd] = brought
+        return endless
+
+
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+_WATCHED_FROM = 1 << 20
+_BRINGS = 128  # where struct tcp_info has tcpi_bytes_received, a u64
+
+
+def _brought(fd: int) -> int:
+    """Bytes that came over a TCP connection; 0 where nobody can say."""
+    if _TCP_INFO is None:
+        return 0
+    try:
+        with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BRINGS + 8)
+    except OSError:
+        return 0  # it is gone
+    return int.from_bytes(info[_BRINGS : _BRINGS + 8], sys.byteorder)

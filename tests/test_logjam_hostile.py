@@ -1,0 +1,626 @@
+"""Peers that mean harm, at the client and at the device: each with a bound on memory and time.
+
+Who is attacked is a process of its own, looked at from outside; who attacks speaks ZMTP by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+pytest.importorskip("zmq")
+
+from tests.logjam_rig import ACCEPTED, APP_ENV, Producer, message
+from tests.outside import MIB, PATIENCE, Outside
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+
+MORE, LONG, COMMAND = 1, 2, 4
+GREETING = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+def zframe(part: bytes, flags: int = 0) -> bytes:
+    """A frame of ZMTP 3."""
+    if len(part) < 256:
+        return bytes((flags, len(part))) + part
+    return bytes((flags | LONG,)) + struct.pack(">Q", len(part)) + part
+
+
+def zmessage(parts: list[bytes]) -> bytes:
+    return b"".join(zframe(part, MORE) for part in parts[:-1]) + zframe(parts[-1])
+
+
+def ready(kind: bytes) -> bytes:
+    said = b"\5READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind + b"\x08Identity" + bytes(4)
+    return zframe(said, COMMAND)
+
+
+class Peer:
+    """One TCP connection, and ZMTP by hand on it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.settimeout(PATIENCE)
+        self._file = sock.makefile("rb")
+
+    def shake(self, kind: bytes) -> None:
+        self.say(GREETING)
+        assert len(self._take(64)) == 64
+        self.say(ready(kind))
+        self.frame()
+
+    def say(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def tell(self, *messages: list[bytes]) -> None:
+        self.say(b"".join(map(zmessage, messages)))
+
+    def _take(self, n: int) -> bytes:
+        data = self._file.read(n)
+        if len(data) < n:
+            raise ConnectionError("it has hung up")
+        return data
+
+    def frame(self) -> tuple[int, bytes]:
+        flags = self._take(1)[0]
+        size = struct.unpack(">Q", self._take(8))[0] if flags & LONG else self._take(1)[0]
+        return flags, self._take(size)
+
+    def hear(self) -> list[bytes]:
+        """The next message."""
+        parts = []
+        flags = MORE
+        while flags & MORE:
+            flags, part = self.frame()
+            parts.append(part)
+        return parts
+
+    def answer(self, n: int) -> None:
+        for _ in range(n):
+            assert self.hear()[0] == b""
+            self.tell(ACCEPTED)
+
+    def spit(self, data: bytes) -> None:
+        """Say it, to somebody who may hang up meanwhile."""
+        with suppress(ConnectionError):
+            self.sock.sendall(data)
+
+    def flood(self, data: bytes, most: int) -> int:
+        """Say it again and again, until it hangs up: how many bytes it has taken; not more than `most`."""
+        said = 0
+        self.sock.setblocking(False)
+        while said < most:
+            readable, writable, _ = select.select([self.sock], [self.sock], [], PATIENCE)
+            assert readable or writable, "it neither reads nor hangs up"
+            try:
+                if readable and not self.sock.recv(MIB):
+                    break
+                if writable:
+                    said += self.sock.send(memoryview(data)[said % len(data) :])
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                break
+        self.sock.settimeout(PATIENCE)
+        return said
+
+    def gone(self) -> None:
+        """Wait until the other side hangs up, and take what it says until then."""
+        try:
+            while self.sock.recv(1 << 20):
+                pass
+        except ConnectionError:
+            pass
+
+    def close(self) -> None:
+        self._file.close()
+        self.sock.close()
+
+
+class Honest:
+    """Answers whatever comes on a connection, until it ends."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.heard = 0
+        self._peer = peer
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError, ValueError):
+            while True:
+                request = self._peer.hear()[0] == b""
+                self.heard += 1
+                if request:
+                    self._peer.tell(ACCEPTED)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._peer.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+class Server:
+    """A listener whose every connection is the test's to play."""
+
+    def __init__(self, kind: bytes) -> None:
+        self._kind = kind
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        self.port: int = self._listener.getsockname()[1]
+        self._peers: list[Peer] = []
+
+    def accept(self) -> Peer:
+        """A connection that has said nothing yet."""
+        peer = Peer(self._listener.accept()[0])
+        self._peers.append(peer)
+        return peer
+
+    def shaken(self) -> Peer:
+        peer = self.accept()
+        peer.shake(self._kind)
+        return peer
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in self._peers:
+            peer.close()
+        self._listener.close()
+
+
+CLIENT = """if 1:
+    import json, sys, time
+    from logclient.delivery.engine import Engine, Limits
+    from logclient.protocols.logjam import Logjam, Options
+    from logclient.transports.zmq import Zmq
+
+    (port, kind, compiled, own), = json.loads(sys.argv[1])
+
+    class Chosen(Zmq):
+        def pump(self, flight, core, **limits):
+            found = super().pump(flight, core, **limits)
+            assert found is not None or not compiled
+            return found if compiled else None
+
+    options = Options("shop-production", push=kind == "PUSH", mode="async" if kind == "PUSH" else "request",
+                      **own)
+    engine = Engine(
+        lambda producer: Logjam(options, producer),
+        Chosen(1.0, kind=kind),
+        (("127.0.0.1", port),),
+        Limits(backoff_min=0.01, backoff_max=0.05),
+    )
+
+    def say(what):
+        print(json.dumps(what), flush=True)
+
+    say("ready")
+    for line in sys.stdin:
+        word, _, number = line.strip().partition(" ")
+        if word == "put":
+            body = b'{"line":"%s"}' % (b"x" * (1000 if kind == "DEALER" else 1))
+            say([engine.put(body, 2, 1) > 0 for _ in range(int(number))].count(True))
+        elif word == "flush":
+            say(engine.flush(float(number)))
+        elif word == "close":
+            begin = time.monotonic()
+            engine.close(float(number))
+            say(time.monotonic() - begin)
+        else:
+            say(engine.stats()._asdict())
+"""
+
+COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
+
+
+# -- at the client: a ROUTER ----------------------------------------------------------------------
+#
+# Each gets 20 requests, does what it does, and returns how many of them it has answered rightly.
+
+SENT = 20
+
+
+def says(*messages: list[bytes]) -> Callable[[Peer], int]:
+    def attack(peer: Peer) -> int:
+        for _ in range(SENT):
+            peer.hear()
+        peer.spit(b"".join(map(zmessage, messages)))
+        return 0
+
+    return attack
+
+
+def bytes_said(data: bytes) -> Callable[[Peer], int]:
+    def attack(peer: Peer) -> int:
+        peer.hear()
+        peer.spit(data)
+        return 0
+
+    return attack
+
+
+def nobody_asked(peer: Peer) -> int:
+    peer.answer(SENT)
+    peer.tell(*[ACCEPTED] * 3)
+    return SENT
+
+
+def one_too_many_of_another(peer: Peer) -> int:
+    peer.answer(3)
+    peer.tell([b"other-production", b"202 Accepted"], ACCEPTED)
+    return 3
+
+
+def faster_than_requests(peer: Peer) -> int:
+    peer.answer(5)
+    assert peer.flood(zmessage(ACCEPTED) * 2000, 1 << 30) < 1 << 30
+    return SENT  # all that were sent: it believed so many, and not one more
+
+
+def never_answers(peer: Peer) -> int:
+    for _ in range(SENT):
+        peer.hear()
+    return 0
+
+
+def hangs_up(peer: Peer) -> int:
+    peer.answer(2)
+    peer.say(zmessage(ACCEPTED)[:-3])
+    peer.sock.shutdown(socket.SHUT_RDWR)
+    return 2
+
+
+ATTACKS: dict[str, Callable[[Peer], int]] = {
+    "nobody asked": nobody_asked,
+    "another app-env": says([b"other-production", b"202 Accepted"]),
+    "another app-env between": one_too_many_of_another,
+    "other words": says([APP_ENV, b"200 OK"]),
+    "a pong": says([b"ping", b"200 OK", b"host"]),
+    "an empty frame before": says([b"", *ACCEPTED]),
+    "one frame": says([b"202 Accepted"]),
+    "1,000 frames": says([*ACCEPTED, *[b"x"] * 998]),
+    "1,000 empty frames": says([b""] * 1000),
+    "50,000 frames": says([b"x"] * 50_000),
+    "30 KB": says([APP_ENV, b"x" * 30_000]),
+    "1,000 replies of 30 KB": says(*[[APP_ENV, b"x" * 30_000]] * 1000),
+    "a frame over the limit": says([APP_ENV, b"x" * 40_000]),
+    "1 GiB announced": bytes_said(bytes((LONG,)) + struct.pack(">Q", 1 << 30) + bytes(MIB)),
+    "1 GiB announced behind a good frame": bytes_said(
+        zframe(APP_ENV, MORE) + bytes((LONG,)) + struct.pack(">Q", 1 << 30) + bytes(MIB)
+    ),
+    "2**63 announced": bytes_said(bytes((LONG,)) + b"\x80" + bytes(7) + bytes(MIB)),
+    "2**64 - 1 announced": bytes_said(bytes((LONG,)) + b"\xff" * 8 + bytes(MIB)),
+    "a command of 1 GiB announced": bytes_said(bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30)),
+    "garbage": bytes_said(b"\x80\xff\xfe" * 50_000),
+    "half a reply": bytes_said(zframe(APP_ENV, MORE)),
+    "half a frame": bytes_said(zmessage(ACCEPTED)[:-3]),
+    "faster than requests": faster_than_requests,
+    "never answers": never_answers,
+    "hangs up inside a reply": hangs_up,
+}
+
+
+Make = Callable[..., tuple[Server, Outside]]
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[dict[str, tuple[Server, Outside]]]:
+    made: dict[str, tuple[Server, Outside]] = {}
+    yield made
+    for server, client in made.values():
+        with server, client:
+            pass
+
+
+@pytest.fixture
+def attacked(kept: dict[str, tuple[Server, Outside]], request: pytest.FixtureRequest) -> Iterator[Make]:
+    """A client of this kind, one for all tests that leave it well, and whom it connects to."""
+    used: list[str] = []
+
+    def make(kind: str, compiled: bool, **options: Any) -> tuple[Server, Outside]:
+        key = f"{kind} {compiled} {options}"
+        used.append(key)
+        if key not in kept:
+            server = Server(b"PULL" if kind == "PUSH" else b"ROUTER")
+            kept[key] = server, Outside(CLIENT, [server.port, kind, compiled, options])
+            assert kept[key][1].hear() == "ready"
+        return kept[key]
+
+    failed = request.session.testsfailed
+    yield make
+    if request.session.testsfailed > failed:
+        for key in used:
+            server, client = kept.pop(key)
+            with server:
+                client.end()
+
+
+@COMPILED
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_router(attacked: Make, attack: str, compiled: bool) -> None:
+    """The client hangs up, counts no reply for another, and all arrives on the next connection.
+
+    Within 20 s, 1 s of them the silence that is waited for, and 48 MiB.
+    """
+    server, client = attacked("DEALER", compiled, silence=1.0)
+    start = client.ask("stats")
+    assert client.ask(f"put {SENT}") == SENT
+    peer = server.shaken()
+    before = client.mark()
+    begin = time.monotonic()
+    answered = ATTACKS[attack](peer)
+    peer.gone()
+    assert client.ask("put 5") == 5
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert time.monotonic() - begin < 20
+    assert client.peak() - before < 48 * MIB
+    honest.close()
+    stats = client.ask("stats")
+    assert stats["acked"] - start["acked"] == SENT + 5
+    assert stats["connects"] - start["connects"] == 2
+    assert (stats["queued"], stats["inflight"], stats["failed"], stats["dropped"]) == (0, 0, {}, {})
+    # What was answered right before the connection ended may not have been read: that is sent again.
+    lost = honest.heard - (SENT + 5 - answered)
+    assert 0 <= lost <= (answered if attack == "hangs up inside a reply" else 0)
+
+
+def silent(peer: Peer) -> None:
+    pass
+
+
+def slow_loris(peer: Peer) -> None:
+    for byte in GREETING:
+        try:
+            peer.say(bytes((byte,)))
+        except ConnectionError:
+            return
+        if select.select([peer.sock], [], [], 0.1)[0]:
+            peer.sock.recv(1000)  # its own greeting, or its end
+
+
+def half_shaken(data: bytes) -> Callable[[Peer], None]:
+    def attack(peer: Peer) -> None:
+        peer.spit(GREETING + data)
+
+    return attack
+
+
+def commands(peer: Peer) -> None:
+    peer.say(GREETING)
+    peer.flood(zframe(b"\x05HELLO" + bytes(200), COMMAND) * 2000, 1 << 30)
+
+
+HANDSHAKES: dict[str, Callable[[Peer], None]] = {
+    "silent": silent,
+    "slow loris": slow_loris,
+    "no READY": half_shaken(b""),
+    "a READY of 1 GiB announced": half_shaken(bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30)),
+    "a READY with a property of 4 GiB announced": half_shaken(
+        zframe(b"\5READY\x0bSocket-Type\xff\xff\xff\xff", COMMAND)
+    ),
+    "a READY with 3,000 properties": half_shaken(
+        zframe(b"\5READY" + b"".join(b"\4X%03d\0\0\0\1x" % (n % 1000) for n in range(3000)), COMMAND)
+    ),
+    "no command": half_shaken(zmessage(ACCEPTED) * 1000),
+    "other commands": commands,
+    "HTTP": lambda peer: peer.spit(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n" + b"x" * MIB),
+    "garbage": lambda peer: peer.spit(bytes(range(256)) * 4096),
+    "no ROUTER": half_shaken(ready(b"PUB")),
+}
+
+PASS = {"a READY with a property of 4 GiB announced", "a READY with 3,000 properties"}
+"""libzmq takes these for a peer of no type; the silence is what ends them."""
+
+
+@pytest.mark.parametrize("attack", HANDSHAKES)
+def test_handshake(attacked: Make, attack: str) -> None:
+    """The attempt fails, in 1 s at most, and the next one is made. Within 20 s and 16 MiB."""
+    server, client = attacked("DEALER", True, silence=1.0)
+    start = client.ask("stats")
+    before = client.mark()
+    begin = time.monotonic()
+    assert client.ask(f"put {SENT}") == SENT
+    peer = server.accept()
+    HANDSHAKES[attack](peer)
+    peer.gone()
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert time.monotonic() - begin < 20
+    assert client.peak() - before < 16 * MIB
+    honest.close()
+    stats = client.ask("stats")
+    assert stats["acked"] - start["acked"] == honest.heard == SENT
+    assert stats["connects"] - start["connects"] == 1 + (attack in PASS)
+
+
+# -- at the client: who reads nothing, who floods --------------------------------------------------
+
+
+def pings(peer: Peer) -> None:
+    """ZeroMQ's own, each of which wants a pong, which nobody reads."""
+    peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB)
+
+
+@COMPILED
+def test_pings_without_end(attacked: Make, compiled: bool) -> None:
+    """256 MiB of them: 16 MiB and 20 s, and whatever else there is goes on."""
+    server, client = attacked("DEALER", compiled, silence=1.0)
+    assert client.ask("put 1") == 1
+    peer = server.shaken()
+    before = client.mark()
+    begin = time.monotonic()
+    pings(peer)
+    assert time.monotonic() - begin < 20
+    peer.close()
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert client.peak() - before < 16 * MIB
+    honest.close()
+
+
+# -- at the device --------------------------------------------------------------------------------
+#
+# What is only in test_logjam_device.py: 1,000 frames, 1 GiB announced, unknown compressions and other
+# framings, long names, replies that nobody reads, no ZMTP, garbage behind the handshake.
+
+DEVICE = """if 1:
+    import json, resource, sys
+    from logclient.collectors.logjam import Collector
+
+    (files, options), = json.loads(sys.argv[1])
+    if files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with Collector(**options) as collector:
+        print(json.dumps([collector.port, collector.push_port, collector.publish_port]), flush=True)
+        for line in sys.stdin:
+            print(json.dumps([collector.counts._asdict(), collector.reasons]), flush=True)
+"""
+
+
+class Target(Outside):
+    """A device in a process of its own."""
+
+    def __init__(self, files: int = 0, **options: Any) -> None:
+        super().__init__(DEVICE, [files, {"max_bytes": MIB, **options}])
+        self.port, self.push_port, self.publish_port = self.hear()
+
+    def dial(self, kind: bytes = b"DEALER", port: int = 0) -> Peer:
+        peer = Peer(socket.create_connection(("127.0.0.1", port or self.port)))
+        peer.shake(kind)
+        return peer
+
+    def serves(self) -> None:
+        """Somebody new gets answers."""
+        with Producer(self.port) as producer:
+            assert producer.ship(1, 2, 3) == [ACCEPTED] * 3
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with Target() as target:
+        target.serves()
+        yield target
+
+
+@pytest.mark.parametrize("push", [False, True], ids=["ROUTER", "PULL"])
+@pytest.mark.parametrize("size", [0, 1, 30_000])
+def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
+    """Cut, though libzmq never shows us anything of it; within 20 s and 512 MiB. Others are served."""
+    if not hasattr(socket, "TCP_INFO"):
+        pytest.skip("the kernel does not tell what came")
+    before = target.mark()
+    begin = time.monotonic()
+    sender = target.dial(b"PUSH" if push else b"DEALER", target.push_port if push else 0)
+    target.serves()
+    said = sender.flood(zframe(b"x" * size, MORE) * (MIB // (size + 2)), 2 << 30)
+    assert said < 2 << 30
+    assert time.monotonic() - begin < 20
+    assert target.peak() - before < 512 * MIB
+    sender.close()
+    target.serves()
+    assert target.ask()[1]["frames: no end"] >= 1
+
+
+def test_a_thousand_connections() -> None:
+    """Each has shaken hands and asked something: 128 KiB for each, and they are served; within 20 s."""
+    with Target() as target:
+        target.serves()
+        many_connections(target, 1000)
+        target.serves()
+
+
+def many_connections(target: Target, count: int) -> None:
+    before = target.mark()
+    begin = time.monotonic()
+    request = zmessage([b"", *message(1)])
+    peers = []
+    try:
+        for n in range(count):
+            peers.append(target.dial())
+            peers[n].say(request)
+        for peer in peers:
+            assert peer.hear() == ACCEPTED
+        target.serves()
+        assert time.monotonic() - begin < 20
+        grown = target.peak() - before
+        assert grown < count * 128 * 1024
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_slow_loris(target: Target) -> None:
+    """500 that never end their greeting: 16 MiB, and others are served."""
+    before = target.mark()
+    begin = time.monotonic()
+    peers = [Peer(socket.create_connection(("127.0.0.1", target.port))) for _ in range(500)]
+    try:
+        for byte in GREETING[:20]:
+            for peer in peers:
+                peer.say(bytes((byte,)))
+        target.serves()
+        assert time.monotonic() - begin < 20
+        assert target.peak() - before < 16 * MIB
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.long
+def test_half_a_handshake_is_cut(target: Target) -> None:
+    """After the 30 s that libzmq gives."""
+    peer = Peer(socket.create_connection(("127.0.0.1", target.port)))
+    peer.sock.settimeout(45)
+    peer.say(GREETING[:20])
+    peer.gone()
+    peer.close()
+
+
+def test_more_connections_than_files() -> None:
+    """Who is connected is served, and when they are gone, whoever comes; within 20 s and 16 MiB."""
+    with Target(files=64) as target, Producer(target.port) as producer:
+        assert producer.ship(1) == [ACCEPTED]
+        before = target.mark()
+        begin = time.monotonic()
+        peers = []
+        try:
+            for _ in range(100):
+                peers.append(Peer(socket.create_connection(("127.0.0.1", target.port))))
+                peers[-1].say(GREETING)
+            for n in range(100):
+                assert producer.ship(n) == [ACCEPTED]
+        finally:
+            for peer in peers:
+                peer.close()
+        target.serves()
+        assert time.monotonic() - begin < 20
+        assert target.peak() - before < 16 * MIB
+
+
+def test_subscriptions(target: Target) -> None:
+    """A subscription of 1 GiB, or of 5,000 bytes, ends the connection of who makes it; within 16 MiB."""
+    before = target.mark()
+    for said in (
+        bytes((LONG,)) + struct.pack(">Q", 1 << 30) + b"\1" + bytes(MIB),
+        zmessage([b"\1" + b"x" * 5000]),
+        bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30) + b"\x09SUBSCRIBE",
+    ):
+        peer = target.dial(b"SUB", target.publish_port)
+        peer.spit(said)
+        peer.gone()
+        peer.close()
+    target.serves()
+    assert target.peak() - before < 16 * MIB
