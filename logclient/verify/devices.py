@@ -89,8 +89,9 @@ class Stretches:
 
     def add(self, device: npt.NDArray[Any], number: U64, beat: npt.NDArray[np.bool_]) -> None:
         """Messages in the order of arrival; none of device 0."""
-        order = np.argsort(device, kind="stable")
-        device, number, beat = device[order], number[order], beat[order]
+        if (device != device[0]).any():
+            order = np.argsort(device, kind="stable")
+            device, number, beat = device[order], number[order], beat[order]
         edges = np.flatnonzero(np.concatenate(([True], device[1:] != device[:-1], [True])))
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             which = int(device[low])

@@ -350,6 +350,9 @@ class Mapper:
             yield from self.endpoint(events, xs, received, listener)
             return
         # Each device is an endpoint: events of a producer that came by two of them have no common order.
+        if bool((device == device[0]).all()):
+            yield from self.endpoint(events, xs, received, listener + (int(device[0]) << LISTENER_BITS))
+            return
         device = device.astype(np.int64)
         numbers = np.unique(device)
         if len(numbers) > DEVICES:
