@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.outside import Outside
+
 zmq = pytest.importorskip("zmq")
 
 DEADLINE = 20_000  # ms
@@ -89,3 +91,30 @@ class Producer:
 
     def connected(self) -> bool:
         return not self._monitor.poll(0)
+
+
+class DeviceProcess(Outside):
+    """A device in a process of its own; to any line it answers with its counts and its reasons.
+
+    Args:
+        files: how many it may have open; 0: as many as we.
+        options: of the `Collector`.
+    """
+
+    PROGRAM = """if 1:
+        import json, sys
+        from logclient.collectors.logjam import Collector
+        files, options = json.loads(sys.argv[1])
+        if files:
+            import resource
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        def say(what): print(json.dumps(what), flush=True)
+        with Collector(**options) as collector:
+            say([collector.port, collector.push_port, collector.publish_port])
+            for line in sys.stdin:
+                say([collector.counts._asdict(), collector.reasons])
+    """
+
+    def __init__(self, files: int = 0, **options: Any) -> None:
+        super().__init__(self.PROGRAM, files, options)
+        self.port, self.push_port, self.publish_port = self.hear()

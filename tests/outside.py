@@ -92,7 +92,8 @@ class Outside:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.process.communicate(timeout=PATIENCE)  # the end of its input is its end
+            if self.alive:
+                self.process.communicate(timeout=PATIENCE)  # the end of its input is its end
         finally:
             if self.alive:
                 self.end()

@@ -38,7 +38,15 @@ from tests.outside import MIB, Outside
 zmq = pytest.importorskip("zmq")
 
 from logclient.transports.zmq import Zmq  # noqa: E402
-from tests.logjam_rig import ACCEPTED, APP_ENV, DEADLINE, TOPIC, Producer, message  # noqa: E402
+from tests.logjam_rig import (  # noqa: E402
+    ACCEPTED,
+    APP_ENV,
+    DEADLINE,
+    TOPIC,
+    DeviceProcess,
+    Producer,
+    message,
+)
 
 RAW = 1
 METHODS = range(4)
@@ -496,26 +504,16 @@ def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
             assert process.peak() - before < 160 * MIB
 
 
-DEVICE = """
-    from logclient.collectors.logjam import Collector
-    with Collector(count_duplicates=True, publish_port=None, push_port=None) as collector:
-        say(collector.port)
-        wait()
-        say([collector.counts.captured_events, collector.counts.duplicates])
-        wait()
-"""
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 def test_device(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It opens bodies to look for ids, takes what it cannot open as the real one does, and goes on."""
-    with Outside(BEGIN + DEVICE, None) as process, Producer(process.hear()) as producer:
+    with DeviceProcess(count_duplicates=True) as process, Producer(process.port) as producer:
         producer.ship(1)
         before = process.mark()
         for method, body, _ in attacks.values():
             producer.ask(message(body, method))
             assert producer.reply() == ACCEPTED
         assert producer.ship(1, 2) == [ACCEPTED, ACCEPTED]
-        assert process.ask() == [len(attacks) + 3, 1]
+        counts, _ = process.ask()
+        assert (counts["captured_events"], counts["duplicates"]) == (len(attacks) + 3, 1)
         assert process.peak() - before < 160 * MIB
-        process.tell()

@@ -7,10 +7,8 @@ import json
 import os
 import re
 import resource
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -30,7 +28,7 @@ from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
-from tests.shared import clean_environment, need
+from tests.shared import need
 
 zmq = pytest.importorskip("zmq")
 
@@ -42,6 +40,7 @@ from tests.logjam_rig import (  # noqa: E402
     NOW,
     REFUSED,
     TOPIC,
+    DeviceProcess,
     Frames,
     Producer,
     event,
@@ -354,52 +353,12 @@ class TestCapture:
         assert (counts.duplicates, counts.copies) == (3, 5)
 
 
-class Process:
-    """A device in a process of its own, to be killed."""
-
-    PROGRAM = """if 1:
-        import json, sys, threading
-        from logclient.collectors.logjam import Collector
-        options = json.loads(sys.argv[1])
-        with Collector(**options) as collector:
-            print(json.dumps([collector.port, collector.push_port, collector.publish_port]), flush=True)
-            sys.stdin.read()
-    """
-
-    def __init__(self, **options: Any) -> None:
-        environment = clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.PROGRAM, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        assert self.process.stdout is not None
-        self.port, self.push_port, self.publish_port = json.loads(self.process.stdout.readline())
-
-    def resident(self) -> int:
-        """The peak of its memory, in bytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) * 1024  # type: ignore[index]
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=30)
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.communicate(timeout=30)
-
-
 def test_killed_and_restarted(tmp_path):
     """Whatever it answered before kill -9 is in the capture; the next one goes on with that capture."""
     acked = sent = 0
     port = 0
     for life in range(4):
-        with Process(port=port, capture=str(tmp_path), listener="here") as process:
+        with DeviceProcess(port=port, capture=str(tmp_path), listener="here") as process:
             port = process.port
             with Producer(port) as producer:
                 for _ in range(300):
@@ -811,8 +770,8 @@ def closed(sock: socket.socket) -> bool:
 
 
 @pytest.fixture(scope="class")
-def process() -> Iterator[Process]:
-    with Process(count_duplicates=True, heartbeat=0.1, max_bytes=4 * MIB) as process:
+def process() -> Iterator[DeviceProcess]:
+    with DeviceProcess(count_duplicates=True, heartbeat=0.1, max_bytes=4 * MIB) as process:
         with Producer(process.port) as producer:
             producer.ship(1)
         yield process
@@ -825,13 +784,13 @@ class TestHostile:
     BOUND = 48 * MIB
 
     @pytest.fixture(autouse=True)
-    def bound(self, process: Process) -> Iterator[None]:
-        before = process.resident()
+    def bound(self, process: DeviceProcess) -> Iterator[None]:
+        before = process.mark()
         yield
-        assert process.process.poll() is None
+        assert process.alive
         with Producer(process.port) as producer:
             assert producer.ship(1) == [ACCEPTED]
-        assert process.resident() - before <= self.BOUND
+        assert process.peak() - before <= self.BOUND
 
     def test_1000_frames(self, process):
         for count in (10, 11, 12, 13, 30, 1000, 50_000):
