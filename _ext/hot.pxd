@@ -97,6 +97,7 @@ ctypedef struct lc_outcomes:
     uint32_t capacity
     uint32_t alive           # signs of life seen (keep-alives too)
     uint32_t progress        # acknowledgements that moved something
+    uint32_t heard           # answers to calls, and what else the Python core has to tell
 
 
 ctypedef struct lc_hot:
@@ -108,6 +109,9 @@ ctypedef struct lc_hot:
     # the flight settles them. Returns the number that went on the wire, or a negative Stop.
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
+    # The transport has taken these bytes of the wire, whole messages or datagrams: fates of a protocol
+    # without acknowledgements. NULL where they come from the peer.
+    void (*sent)(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil
     # Bytes from the peer. Returns 0, or a negative Stop; the Python core then has the words.
     int (*receive)(void *self, const uint8_t *data, size_t size, double now,
                    lc_outcomes *out) noexcept nogil

@@ -28,7 +28,7 @@ class Hot(Writer):
         app_env: the first frame of each message; 1 to 255 bytes.
         topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` where
             the topic begins with ``logs``, else into ``uuid``.
-        request: ask for a reply to each message; else events are ``handed`` once they are encoded.
+        request: ask for a reply to each message; else events are ``handed`` once ZeroMQ has taken them.
         inflight: requests without a reply at one time; the next go when a quarter of them is free.
         batch_bytes: bodies encoded at once, at most; a larger one goes alone.
         compression: 0 none, 1 zlib, 2 snappy, 3 LZ4.
@@ -75,6 +75,8 @@ class Hot(Writer):
     def connected(self, now: float) -> None: ...
     def connection_lost(self) -> int:
         """Forget what was in flight; the number of requests there were."""
+    def sent(self, rest: int = 0) -> None:
+        """ZeroMQ has taken all that was ready but the last `rest` messages, which whoever sends it keeps."""
     def ping(self) -> None:
         """Put a ping behind what is to be sent.
 

@@ -151,6 +151,9 @@ ctypedef struct lc_client:
     uint32_t head
     uint32_t count
     uint32_t pings
+    uint64_t *unsent             # async: engine sequences that ZeroMQ has not taken yet, ROUND at most
+    uint32_t unsent_head
+    uint32_t unsent_count
     double now
     double last_sign
     lc_wire partial              # of a reply
@@ -165,7 +168,7 @@ ctypedef struct lc_client:
 # Messages that may be encoded now.
 cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
     if not w.request:
-        return ROUND
+        return <uint32_t> ROUND - w.unsent_count
     return w.inflight - w.count if w.count < w.inflight else 0     # pings are beyond it
 
 
@@ -314,14 +317,15 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         wire.size = body + done + 4 + META_SIZE
         taken += size
         n += 1
+        batch.fate[i] = INFLIGHT
         if w.request:
-            batch.fate[i] = INFLIGHT
             if w.count == 0:
                 w.last_sign = now    # nothing was awaited before
             w.ring[(w.head + w.count) % w.room] = batch.seq[i]
             w.count += 1
         else:
-            batch.fate[i] = HANDED
+            w.unsent[(w.unsent_head + w.unsent_count) % <uint32_t> ROUND] = batch.seq[i]
+            w.unsent_count += 1
     if waiting:
         hash_bodies(batch, wire.data, at, sizes, index, waiting)
     return n
@@ -368,6 +372,7 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
             memcpy(to + 4, frames[2].at, frames[2].size)
             w.pongs.size += frames[2].size
         w.pings -= 1
+        out.heard += 1
     else:
         good = n == 2 and says(&frames[1], b"202 Accepted", 12)
         if (not good and not (n == 2 and says(&frames[1], b"400 Bad Request", 15))
@@ -379,6 +384,29 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
     w.head = (w.head + 1) % w.room
     w.count -= 1
     return 0
+
+
+# Async: ZeroMQ has taken these messages.
+cdef void client_sent(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil:
+    cdef size_t at = 0
+    cdef uint32_t head
+    cdef bint first = True
+    while at < size:
+        head = lc_get_frame(data + at)
+        if first and head & FRAME_SIZE:      # a ping begins with an empty frame
+            hand_over(<lc_client *> self, 1, out)
+        first = head & FRAME_MORE == 0
+        at += 4 + (head & FRAME_SIZE)
+
+
+cdef void hand_over(lc_client *w, uint32_t messages, lc_outcomes *out) noexcept nogil:
+    cdef uint64_t seq
+    for messages in range(min(messages, w.unsent_count)):
+        seq = w.unsent[w.unsent_head]
+        if outcome_add(out, seq, seq, HANDED, R_NONE) < 0:
+            return               # in flight still: sent again when this connection is over
+        w.unsent_head = (w.unsent_head + 1) % <uint32_t> ROUND
+        w.unsent_count -= 1
 
 
 # The message at p: 1 whole, `used` bytes; 0 not yet; STOP_PROTOCOL.
@@ -457,7 +485,7 @@ cdef double client_deadline(void *self) noexcept nogil:
 
 
 cdef void forget(lc_client *w) noexcept nogil:
-    w.head = w.count = w.pings = 0
+    w.head = w.count = w.pings = w.unsent_head = w.unsent_count = 0
     w.partial.size = 0
     w.pongs.size = 0
 
@@ -516,7 +544,8 @@ cdef class Hot(Writer):
         w.number = number
         w.room = inflight + PINGS
         w.ring = <uint64_t *> calloc(w.room, sizeof(uint64_t))
-        if w.ring == NULL:
+        w.unsent = <uint64_t *> calloc(ROUND, sizeof(uint64_t))
+        if w.ring == NULL or w.unsent == NULL:
             raise MemoryError()
         self.app_env = app_env
         w.app_env = <const uint8_t *> PyBytes_AS_STRING(app_env)
@@ -539,9 +568,12 @@ cdef class Hot(Writer):
         self.hot.encode = client_encode_held if packer_needs_gil(&w.packer) else client_encode
         self.hot.receive = client_receive
         self.hot.deadline = client_deadline
+        if not request:
+            self.hot.sent = client_sent
 
     def __dealloc__(self):
         free(self.w.ring)
+        free(self.w.unsent)
         free(self.w.partial.data)
         free(self.w.pongs.data)
         free(self.w.packed.data)
@@ -584,13 +616,18 @@ cdef class Hot(Writer):
         forget(&self.w)
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
-        self.sent()
+        Writer.sent(self)
 
     def connection_lost(self):
         cdef uint32_t requests = self.w.count
         forget(&self.w)
-        self.sent()
+        Writer.sent(self)
         return requests
+
+    def sent(self, uint32_t rest=0):
+        Writer.sent(self)
+        if rest < self.w.unsent_count:
+            hand_over(&self.w, self.w.unsent_count - rest, &self.out)
 
     def ping(self):
         cdef lc_client *w = &self.w

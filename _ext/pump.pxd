@@ -53,6 +53,8 @@ cdef class CompiledPump:
     cdef double last_report
     cdef double last_progress
     cdef int stopping
+    cdef int poked
+    cdef bint heard_something
     cdef int ledger_fd
     cdef int ledger_errno
     cdef uint64_t ledger_bytes

@@ -12,7 +12,7 @@ POSIX only; elsewhere ``delivery.pump.PythonPump`` does the same with the same v
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from logclient._ext.flight cimport (
     Flight,
@@ -35,7 +35,7 @@ from logclient._ext.handoff cimport (
     lc_mutex_unlock,
     lc_wake_clear,
 )
-from logclient._ext.hot cimport STOP_MEMORY, lc_batch
+from logclient._ext.hot cimport STOP_MEMORY, lc_batch, wire_reserve
 
 
 cdef extern from *:
@@ -125,6 +125,31 @@ cdef class CompiledPump:
     def resume(self):
         self.stopping = False
 
+    def poke(self):
+        """Make ``run`` return soon, once: there is a call to make."""
+        self.poked = True
+
+    def post(self):
+        """Send what the core has to send of its own, in its turn."""
+        cdef const uint8_t[::1] view
+        cdef uint8_t *to
+        for ready in self.core.data_to_send():
+            for buffer in ready.buffers:
+                view = buffer
+                to = wire_reserve(&self.wire, <size_t> view.shape[0])
+                if to == NULL:
+                    raise MemoryError
+                memcpy(to, &view[0], <size_t> view.shape[0])
+                self.wire.size += <size_t> view.shape[0]
+        self.core.sent()
+
+    def heard(self):
+        """What came besides fates: answers to calls, and what the peer said of its own accord."""
+        if not self.heard_something:
+            return []
+        self.heard_something = False
+        return list(self.core.events_received())
+
     def set_ledger(self, int fd):
         """The descriptor that ``batch`` lines go to, or -1."""
         self.ledger_fd = fd
@@ -187,6 +212,11 @@ cdef class CompiledPump:
                 if n > 0:
                     self.offset += <size_t> n
                     self.bytes_sent += <uint64_t> n
+                    if self.hot.sent != NULL:
+                        self.hot.sent(self.hot.self, self.wire.data + self.offset - <size_t> n, <size_t> n,
+                                      &self.out)
+                        flight_apply(f, &self.out)
+                        self.last_progress = now
                 elif n == 0:
                     return 1
                 else:
@@ -240,7 +270,9 @@ cdef class CompiledPump:
             if self.out.progress:
                 self.last_progress = now
                 self.progress += self.out.progress
-            self.out.alive = self.out.progress = 0
+            if self.out.heard:
+                self.heard_something = True
+            self.out.alive = self.out.progress = self.out.heard = 0
             # What was acknowledged before the peer broke the rules stays acknowledged.
             flight_apply(&self.flight.f, &self.out)
             if stop < 0:
@@ -269,7 +301,9 @@ cdef class CompiledPump:
                 return END_STOPPED
             if now >= until:
                 return END_UNTIL
-            if f.report.n and (f.aside or now - self.last_report >= REPORT_MS / 1000.0):
+            if (self.poked or self.heard_something
+                    or f.report.n and (f.aside or now - self.last_report >= REPORT_MS / 1000.0)):
+                self.poked = False
                 self.last_report = now
                 return END_REPORT
             deadline = self.hot.deadline(self.hot.self)

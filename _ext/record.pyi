@@ -16,6 +16,7 @@ class Encoder:
         max_event_bytes: a longer document fails as too_large.
         truncate: cut the message of such a document instead, and mark it (``log.flags``).
         pairs: make pair blocks (Lumberjack version 1) instead of JSON objects.
+        text: what makes a mapping of a string; None: ``{"message": ...}``.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Encoder:
         max_event_bytes: int = 1 << 20,
         truncate: bool = False,
         pairs: bool = False,
+        text: Callable[[str], dict[str, Any]] | None = None,
     ) -> None: ...
     @property
     def handoff(self) -> Handoff | None: ...
@@ -78,7 +80,7 @@ class Emitter:
     def encoder(self) -> Encoder: ...
     @property
     def formatter(self) -> logging.Formatter | None:
-        """The formatter; without one of the user's, the one that makes ECS documents."""
+        """The formatter; without one of the user's, the one of our own documents."""
 
     @formatter.setter
     def formatter(self, value: logging.Formatter | None) -> None: ...
@@ -87,6 +89,7 @@ class Emitter:
         encoder: Encoder,
         attend: Callable[[], object],
         put_slowly: Callable[[int, bytes, int, int], object],
+        maker: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
         formatter: logging.Formatter,
         own_emit: bool,
         own_format: bool,

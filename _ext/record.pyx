@@ -1037,12 +1037,15 @@ cdef class Encoder:
         Cut the message of such a document instead, and mark it with ``"log.flags": ["truncated"]``.
     pairs
         Make pair blocks (Lumberjack version 1) instead of JSON objects.
+    text
+        What makes a mapping of a string; None: ``{"message": ...}``.
     """
 
     cdef readonly Handoff handoff
     cdef readonly size_t max_event_bytes
     cdef readonly bint truncate
     cdef readonly bint pairs
+    cdef object text
     cdef dict standard               # every attribute that is not the user's -> its slot
     cdef object order                # keeps the names alive
     cdef PyObject *names[ORDER]      # as LogRecord.__init__ makes them, so that one pass finds them all
@@ -1053,11 +1056,12 @@ cdef class Encoder:
     cdef object format_exception
 
     def __cinit__(self, Handoff handoff=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
-                  bint pairs=False):
+                  bint pairs=False, text=None):
         self.handoff = handoff
         self.max_event_bytes = max_event_bytes
         self.truncate = truncate
         self.pairs = pairs
+        self.text = text
         self.record_type = logging.LogRecord
         self.get_message = logging.LogRecord.getMessage
         self.format_exception = logging.Formatter().formatException
@@ -1128,7 +1132,7 @@ cdef class Encoder:
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
-            d = {"message": obj}
+            d = {"message": obj} if self.text is None else <dict?> self.text(obj)
         elif isinstance(obj, Mapping):
             try:
                 d = dict(obj)
@@ -1651,13 +1655,15 @@ cdef class Emitter:
     cdef Handoff handoff
     cdef object attend               # Client._attend()
     cdef object put_slowly           # Client._put_slowly(code, body, level, kind)
+    cdef object maker                # maker(record, made): ships it; None: our own document is made here
     cdef object own_formatter
     cdef object user_formatter       # None: our document
     cdef bint own_emit               # a subclass has an emit() of its own
     cdef bint own_format             # ... a format()
     cdef bint direct                 # none of these
 
-    def _bind(self, Encoder encoder not None, attend, put_slowly, formatter, bint own_emit, bint own_format):
+    def _bind(self, Encoder encoder not None, attend, put_slowly, maker, formatter, bint own_emit,
+              bint own_format):
         """Before ``logging.Handler.__init__``: where events go, and what a subclass has made its own."""
         if encoder.handoff is None:
             raise TypeError("encoder: needs a hand-off")
@@ -1665,6 +1671,7 @@ cdef class Emitter:
         self.handoff = encoder.handoff
         self.attend = attend
         self.put_slowly = put_slowly
+        self.maker = maker
         self.own_formatter = formatter
         self.own_emit = own_emit
         self.own_format = own_format
@@ -1673,7 +1680,7 @@ cdef class Emitter:
 
     @property
     def formatter(self):
-        """The formatter; without one of the user's, the one that makes ECS documents."""
+        """The formatter; without one of the user's, the one of our own documents."""
         return self.own_formatter if self.user_formatter is None else self.user_formatter
 
     @formatter.setter
@@ -1754,6 +1761,8 @@ cdef class Emitter:
         if here.own and not _in_destructor():
             self.handoff.count_ignored()
             return 0
+        if self.maker is not None:
+            return self._ship_made(record, made)
         status = (<record_function> _record)(self.encoder, &o, stack, here, record, made, True, &created_us,
                                                 &level)
         if status == 0:
@@ -1782,6 +1791,19 @@ cdef class Emitter:
             except Exception:
                 self._complain(record)
                 return self._put_tomb(record, <uint8_t> R_UNENCODABLE, level)
+        return 0
+
+    cdef int _ship_made(self, object record, object made) except -1:
+        # A document that is not made here: a line of a request, or what another protocol wants.
+        cdef object name = getattr(record, "name", None)
+        if _own_logger(<PyObject *> name):
+            self.handoff.count_ignored()
+            return 0
+        try:
+            self.maker(record, made)
+        except Exception:
+            self._complain(record)
+            return self._put_tomb(record, <uint8_t> R_UNENCODABLE, 2)
         return 0
 
     cdef inline int _put(self, object record, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,

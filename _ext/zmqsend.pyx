@@ -97,6 +97,7 @@ cdef class ZmqPump(CompiledPump):
     cdef lc_zmq zmq
     cdef void *socket
     cdef void *monitor
+    cdef bint reads              # a PUSH socket has nothing to read
     cdef int fd
     cdef int monitor_fd
 
@@ -140,6 +141,7 @@ cdef class ZmqPump(CompiledPump):
     cdef int _take(self, link) except -1:
         self.socket = <void *> <size_t> link.socket.underlying
         self.monitor = <void *> <size_t> link.monitor.underlying
+        self.reads = link.reads
         self.fd = link.socket.FD
         self.monitor_fd = link.monitor.FD
         return 0
@@ -171,7 +173,7 @@ cdef class ZmqPump(CompiledPump):
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef size_t done = 0
         cdef ssize_t n
-        while done < size // 2:
+        while self.reads and done < size // 2:
             n = self._message(self.socket, data + done, size - done)
             if n < 0:
                 return n

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from logclient import registry
 from logclient._ext.record import Encoder, Sender
@@ -41,7 +41,25 @@ def connect(url: str, /, **options: Any) -> Client:
         ConfigError: the URL or an option breaks a rule.
         LedgerError: the ledger's directory cannot be used.
     """
-    return Client(parse(url, **options))
+    return open_client(parse(url, **options))
+
+
+def open_client(config: Config) -> Client:
+    """The client that the scheme of this configuration wants: its protocol's own, where it has one."""
+    client: Client = registry.load(registry.lookup(config.scheme).client)(config)
+    return client
+
+
+class Documents(Protocol):
+    """What makes documents of records and texts, for a protocol that does not want ECS."""
+
+    formatter: Any  # a logging.Formatter: what a Handler without one says it has
+
+    def ship(self, record: Any, made: str | dict[str, Any] | None) -> object:
+        """Ship a LogRecord; `made` is what the user's formatter has made of it, if there is one."""
+
+    def text(self, text: str) -> dict[str, Any]:
+        """The document of a plain text."""
 
 
 class Client(Sender):
@@ -77,11 +95,13 @@ class Client(Sender):
             ledger=ledger,
             url=config.redacted,
         )
+        self.documents = self._documents(config, self._engine)
         encoder = Encoder(
             self._engine.handoff,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
             pairs=config.protocol == "lumberjack" and config.version == 1,
+            text=None if self.documents is None else self.documents.text,
         )
         self._bind(encoder, _slow_sender(self._engine, encoder, config))
         if config.verify == "none":
@@ -92,6 +112,11 @@ class Client(Sender):
             )
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
+
+    def _documents(self, config: Config, engine: Engine) -> Documents | None:
+        """What makes documents, if not `Encoder`. It may hold the engine, never the client: one that
+        nobody holds must be found out at once."""
+        return None
 
     def submit(self, event: Event, level: int = INFO) -> Delivery:
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""

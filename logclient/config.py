@@ -242,6 +242,23 @@ def _text(value: Any) -> str:
     return value
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    """From a URL with commas between them; from a keyword also as a list."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"must be names with commas between them, got {_echo(value)}")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _z85(value: Any) -> str:
+    """A CURVE key as text: 40 characters, of those that Z85 has."""
+    if not isinstance(value, str) or len(value) != 40 or not all(
+        char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value
+    ):
+        raise ValueError(f"must be a key of 40 characters of Z85, got {_echo(value)}")
+    return value
+
+
 def _host(value: Any) -> str:
     """A name or an address, as in a certificate."""
     name = value.rstrip(".") if isinstance(value, str) else ""
@@ -287,6 +304,7 @@ def _seconds(value: float) -> str:
 _LJ = ("lumberjack",)
 _LOGJAM = ("logjam",)
 _TLS = ("+tls",)
+_SLOW = ("+tls", "logjam")
 _DAY = 86400.0
 
 _TABLE = (
@@ -346,9 +364,9 @@ _TABLE = (
            "Last bound of that wait."),
     Option("slow_min", "duration", _duration(0.001, _DAY), 30.0, "30s",
            "First bound of the wait after a certificate or key that was not accepted; "
-           "half of it is random.", _TLS),
+           "half of it is random.", _SLOW),
     Option("slow_max", "duration", _duration(0.001, _DAY), 300.0, "5m",
-           "Last bound of that wait.", _TLS),
+           "Last bound of that wait.", _SLOW),
     Option("max_age", "duration", _optional(_duration(0.001, 365 * _DAY)), None, "none",
            "Events older than this fail as max_age; none: they are kept until sent."),
     Option("flush_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
@@ -375,8 +393,30 @@ _TABLE = (
            "none: take any certificate, from whomever. For tests.", _TLS),
     Option("token", "secret", _secret_text, None, "none",
            "Credentials of the connection.", ("logux",), True),
-    Option("curve_secret", "secret", _secret_text, None, "none",
-           "CURVE secret key.", ("logjam",), True),
+    Option("hwm", "number", _integer(1, 10_000_000), 1000, "1000",
+           "Messages that ZeroMQ takes and holds for one connection; what it holds is lost with that, "
+           "or (requests) sent again.", _LOGJAM),
+    Option("heartbeat", "duration", _duration(0, 3600), 0.0, "0",
+           "Time between two of ZeroMQ's own pings; a connection without an answer to two of them is "
+           "dropped; 0: none.", _LOGJAM),
+    Option("curve_server", "text", _optional(_z85), None, "none",
+           "The server's public CURVE key, 40 characters of Z85: encrypted, and only with that server.",
+           _LOGJAM),
+    Option("curve_secret", "secret", _secret_text, None, "a new one for each process",
+           "Our own secret CURVE key, 40 characters of Z85, for servers that know their clients.",
+           _LOGJAM, True),
+    Option("zone", "text", _optional(_text), None, "this machine's",
+           "Time zone of the importer, as in Europe/Berlin: it reads started_at as its own local time.",
+           _LOGJAM),
+    Option("host_name", "text", _optional(_text), None, "this machine's",
+           "What documents say of where they were made.", _LOGJAM),
+    Option("cluster", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
+    Option("datacenter", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
+    Option("namespace", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
+    Option("revision", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
+    Option("mask", "names", _names, (), "none",
+           "More parts of names, with commas between them: values of headers and parameters with such a "
+           "name are masked, besides those with password, token, cookie and the like.", _LOGJAM),
 )  # fmt: skip
 
 # Of options that are different things to different protocols, the first.
@@ -434,7 +474,17 @@ class Config(NamedTuple):
     server_name: str | None
     verify: str
     token: Secret | None
+    hwm: int
+    heartbeat: float
+    curve_server: str | None
     curve_secret: Secret | None
+    zone: str | None
+    host_name: str | None
+    cluster: str | None
+    datacenter: str | None
+    namespace: str | None
+    revision: str | None
+    mask: tuple[str, ...]
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -493,6 +543,8 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         raise ConfigError("slow_min: must not be above slow_max")
     if values["key"] is not None and values["cert"] is None:
         raise ConfigError("key: needs cert")
+    if values["curve_secret"] is not None and values["curve_server"] is None:
+        raise ConfigError("curve_secret: needs curve_server")
     if values["ca"] is not None and values["verify"] == "none":
         raise ConfigError("ca: has no use with verify=none")
     if values["max_event_bytes"] > values["max_bytes"]:

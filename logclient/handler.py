@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from logclient._ext.record import Emitter
-from logclient.client import Client
+from logclient.client import Client, open_client
 from logclient.config import parse
 from logclient.formatters import EcsFormatter
 
@@ -32,6 +32,9 @@ class Handler(Emitter, logging.Handler):
     A formatter of your own decides over the message: a string it returns becomes ``message``, a dict
     becomes fields like a message that is a mapping, and bytes are a JSON object that travels unchanged
     but for the id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
+
+    A record becomes an ECS document. With a ``logjam`` URL it is a line of the request that is running
+    in its context, or a document of its own (``logclient.logjam``).
 
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
     ignored (and counted): a shipper that ships its own complaints never ends. What a destructor logs
@@ -64,7 +67,7 @@ class Handler(Emitter, logging.Handler):
             raise TypeError("url: needed, unless a client is given; not both")
         if client is None:
             assert url is not None
-            client = Client(parse(url, handler=True, **options))
+            client = open_client(parse(url, handler=True, **options))
             self._owner = True
         elif options:
             raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
@@ -72,11 +75,13 @@ class Handler(Emitter, logging.Handler):
             self._owner = False
         self.client = client
         kind = type(self)
+        documents = client.documents
         self._bind(
             client.encoder,
             client.attend,
             client.put_slowly,
-            EcsFormatter(),
+            None if documents is None else documents.ship,
+            EcsFormatter() if documents is None else documents.formatter,
             kind.emit is not Handler.emit,
             kind.format is not Handler.format,
         )

@@ -2,10 +2,10 @@
 
 ::
 
-    agent = logclient.logjam.Agent(sink, "shop-production")
-    logging.getLogger().addHandler(logclient.logjam.Handler(agent))
+    client = logclient.connect("logjam://logs.example.net/shop-production")
+    logging.getLogger().addHandler(logclient.Handler(client=client))
 
-    with agent.request("Shop::OrdersController#create") as request:
+    with client.request("Shop::OrdersController#create") as request:
         log.info("order %s", number)            # a line of this request
         with request.measure("db"):             # db_time, db_calls
             ...
@@ -17,6 +17,8 @@ that were given the context. What is logged outside of any request is a document
 
 Nothing here raises into the application for what it logged: what cannot be said is changed, cut or
 left out, within the limits of ``protocols/logjam_document.py``.
+
+`Subscriber` is the other side: what a device publishes.
 """
 
 from __future__ import annotations
@@ -26,26 +28,34 @@ import datetime
 import logging
 import os
 import re
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
+from logclient import client
+from logclient._ext.handoff import REASONS
 from logclient._ext.record import Encoder
+from logclient.config import Config
+from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConfigError, EncodeError
 from logclient.protocols import logjam_document as document
 from logclient.protocols.logjam import split_app_env
 from logclient.protocols.logjam_document import MASKED
 
-__all__ = ["MASKED", "Agent", "Handler", "Request", "current"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from logclient.collectors.subscriber import Subscriber as Subscriber
+
+__all__ = ["MASKED", "Agent", "Client", "Pong", "Request", "Subscriber", "current"]
 
 LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """Topics, as the high nibble of the kind of an event says them."""
 
+K_TOMB = 3
 K_ID1_TAKEN = 0x04
 TOPIC_SHIFT = 4
 
@@ -62,6 +72,8 @@ _AGES = 1e9  # seconds; beyond, and what is no number, is no time that a request
 PAGE_TIMINGS = 16
 AJAX_TIMINGS = 2
 
+_UNENCODABLE = bytes([REASONS.index("unencodable")])
+
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -72,6 +84,19 @@ _innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("log
 def current(agent: Agent | None = None) -> Request | None:
     """The innermost request of this context that has not ended: of `agent`, or of any."""
     return _running(_innermost.get(), agent)
+
+
+class LineFormatter(logging.Formatter):
+    """What a line is where the user has no formatter: the message, with the traceback below.
+
+    Arguments that do not fit their message are shown beside it.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        try:
+            return super().format(record)
+        except Exception:
+            return f"{record.msg} % {record.args!r}"
 
 
 class Agent:
@@ -87,10 +112,15 @@ class Agent:
         host: None: this machine's name.
         cluster, datacenter, namespace, revision: said in each document when given.
         mask: parts of the names of headers and parameters whose values are masked.
+        max_event_bytes: a longer document is not made.
+        reporter: where own errors are said.
+        lost: called for each document that was not made or not taken.
 
     Raises:
         ConfigError: an argument breaks a rule.
     """
+
+    formatter = LineFormatter()
 
     def __init__(
         self,
@@ -104,6 +134,9 @@ class Agent:
         namespace: str | None = None,
         revision: str | None = None,
         mask: Iterable[str] = MASKED,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        reporter: Reporter | None = None,
+        lost: Callable[[], object] | None = None,
     ) -> None:
         split_app_env(app_env)
         if isinstance(mask, str):
@@ -121,8 +154,9 @@ class Agent:
             "revision": revision,
         }
         self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
-        self._encoder = Encoder(max_event_bytes=MAX_EVENT_BYTES)
-        self._reporter = Reporter()
+        self._encoder = Encoder(max_event_bytes=max_event_bytes)
+        self._reporter = reporter or Reporter()
+        self._lost = lost
 
     def request(
         self,
@@ -157,7 +191,53 @@ class Agent:
         request.fields.update(fields or {})
         return request
 
-    def record(self, record: logging.LogRecord, text: str | None = None) -> bool:
+    def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
+        """A line of the request that runs in this context, else a document; False: there was neither.
+
+        Args:
+            record: an exception in it is named in the request: from ERROR on in ``exceptions``, below in
+                ``soft_exceptions``.
+            made: what a formatter has made of it: the text of the line, or fields with the text as
+                ``message``; None: the message, with the traceback below.
+        """
+        try:
+            fields: dict[str, Any] = {}
+            if isinstance(made, dict):
+                fields = dict(made)
+                made = str(fields.pop("message", ""))
+            text = self.formatter.format(record) if made is None else made
+            request = current(self)
+            while request is not None and not request.line(record.levelno, text, record.created):
+                request = _running(request.parent, self)  # it has just ended
+            if request is None:
+                return self.record(record, text, fields)
+            request.fields.update(fields)
+            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+            if error is not None:
+                request.exception(error, soft=record.levelno < logging.ERROR)
+                request._shown = error
+        except Exception as error:
+            self.complain(error, f"a record of logger {getattr(record, 'name', '?')!r}")
+            return False
+        return True
+
+    def text(self, text: str) -> dict[str, Any]:
+        """The document of a plain text: one line, of the action ``Unknown#line``."""
+        now = time.time()
+        return {
+            "action": "Unknown#line",
+            **self._times(now),
+            "total_time": 1.0,
+            "code": 200,
+            "severity": INFO,
+            **self.place,
+            "process_id": os.getpid(),
+            "lines": [[INFO, document.timestamp(now, self.zone), document.line_text(text, INFO)]],
+        }
+
+    def record(
+        self, record: logging.LogRecord, text: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> bool:
         """A record outside of any request, as a document with one line; whether it was taken.
 
         The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on.
@@ -180,7 +260,7 @@ class Agent:
             if error is not None:
                 made["exceptions" if severity >= ERROR else "soft_exceptions"] = [_error_name(error)]
             extra = {name: value for name, value in record.__dict__.items() if name not in _record_names()}
-            _add_fields(made, extra, values)
+            _add_fields(made, {**extra, **(fields or {})}, values)
             self._put(made, LOGS, record.levelno)
         except Exception as error:
             self.complain(error, "a record")
@@ -268,6 +348,8 @@ class Agent:
     def complain(self, error: BaseException, what: str) -> None:
         """Count a document that was lost on our side, and say so: a line a minute per kind."""
         self.failed += 1
+        if self._lost is not None:
+            self._lost()
         self._reporter.complain(f"logjam:{type(error).__name__}", f"{what}: {type(error).__name__}: {error}")
 
     def _frontend(
@@ -293,6 +375,82 @@ class Agent:
     def _put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
         body = self._encoder.encode(made)[0]
         return self.sink(body, level, topic << TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
+
+
+class Pong(NamedTuple):
+    """A device's answer to a ping."""
+
+    host: str | None
+    """What it calls itself; None: it did not take our ping for one."""
+    seconds: float
+    """From the ping's way into ZeroMQ to its answer."""
+
+
+class Client(client.Client):
+    """The client of ``logclient.connect("logjam://...")``; an `Agent` makes its documents.
+
+    ``send`` and ``submit`` take documents as mappings or bytes, as they are; a text becomes a document
+    with one line.
+    """
+
+    agent: Agent
+
+    def _documents(self, config: Config, engine: Engine) -> Agent:
+        def put(body: bytes, level: int, kind: int) -> int:
+            return engine.put(body, max(0, min(5, level // 10)), kind)
+
+        def lost() -> None:
+            engine.put(_UNENCODABLE, INFO + 1, K_TOMB)
+
+        self.agent = Agent(
+            put,
+            config.path[1:],
+            zone=config.zone,
+            host=config.host_name,
+            cluster=config.cluster,
+            datacenter=config.datacenter,
+            namespace=config.namespace,
+            revision=config.revision,
+            mask=(*MASKED, *config.mask),
+            max_event_bytes=config.max_event_bytes,
+            reporter=engine.reporter,
+            lost=lost,
+        )
+        return self.agent
+
+    def request(self, action: object = None, **given: Any) -> Request:
+        """A request that begins now; see ``Agent.request``."""
+        return self.agent.request(action, **given)
+
+    def event(self, label: object, **fields: Any) -> int:
+        """Something that happened to the whole application; see ``Agent.event``. Its sequence."""
+        return int(self.agent.event(label, **fields))
+
+    def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
+        """How long a browser took for a page; see ``Agent.page``. Its sequence."""
+        return int(self.agent.page(request_id, timings, action=action, **fields))
+
+    def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
+        """How long a browser waited for a request of a page; see ``Agent.ajax``. Its sequence."""
+        return int(self.agent.ajax(request_id, timings, action=action, **fields))
+
+    def javascript(self, description: object, **fields: Any) -> int:
+        """An error in a browser's script; see ``Agent.javascript``. Its sequence."""
+        return int(self.agent.javascript(description, **fields))
+
+    def mobile(self, **fields: Any) -> int:
+        """What a mobile application reports; see ``Agent.mobile``. Its sequence."""
+        return int(self.agent.mobile(**fields))
+
+    def ping(self, timeout: float = 5.0) -> Pong:
+        """Ask the device for a sign of life, in line with what is sent already.
+
+        Raises:
+            ConnectFailed: no answer within `timeout` seconds, or no connection.
+            ValueError: nothing comes back on a PUSH socket.
+        """
+        host, seconds = self._engine.call("ping", None, timeout)
+        return Pong(host, seconds)
 
 
 class Request:
@@ -643,65 +801,6 @@ class Measure:
         self._request.add_time(self._name, time.perf_counter() - self._began)
 
 
-class Handler(logging.Handler):
-    """Puts records where they belong: a line of the current request, else a document of their own.
-
-    A formatter decides over the text of the line; without one it is the message, with the traceback
-    below. A record with an exception names it in the request: from ERROR on in ``exceptions``, below
-    in ``soft_exceptions``. Takes no lock, never raises.
-    """
-
-    ships_logs = True
-    """Tells the reporter of our own errors to leave this handler alone."""
-
-    def __init__(self, agent: Agent, level: int | str = logging.NOTSET) -> None:
-        super().__init__(level)
-        self.agent = agent
-
-    def createLock(self) -> None:
-        """None: a log call in a destructor or a signal handler may come in the middle of another."""
-        self.lock = None
-
-    def handle(self, record: logging.LogRecord) -> Any:
-        try:
-            found = self.filter(record)
-        except Exception:
-            self.handleError(record)
-            return False
-        if isinstance(found, logging.LogRecord):
-            record = found
-        if found:
-            self.emit(record)
-        return found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name.partition(".")[0] in _NOT_OURS:
-            return
-        try:
-            text = self.format(record)
-            request = current(self.agent)
-            while request is not None and not request.line(record.levelno, text, record.created):
-                request = _running(request.parent, self.agent)  # it has just ended
-            if request is None:
-                self.agent.record(record, text)
-                return
-            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-            if error is not None:
-                request.exception(error, soft=record.levelno < logging.ERROR)
-                request._shown = error
-        except Exception:
-            self.handleError(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if error is not None:
-            self.agent.complain(error, f"a record of logger {getattr(record, 'name', '?')!r}")
-
-
-# What ships logs must not ship what it says about that.
-_NOT_OURS = frozenset({"logclient", "zmq", "websockets"})
-
-
 def _running(request: Request | None, agent: Agent | None) -> Request | None:
     """The request, or the next one around it, that lines of this process and this agent belong to."""
     pid = os.getpid()
@@ -817,3 +916,12 @@ def _record_names() -> frozenset[str]:
         plain = logging.LogRecord("", 0, "", 0, "", None, None).__dict__
         _names = frozenset({*plain, "message", "asctime", "taskName"})
     return _names
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Subscriber":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Only for who subscribes: it needs pyzmq at once.
+    from logclient.collectors.subscriber import Subscriber
+
+    return Subscriber

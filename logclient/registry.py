@@ -13,12 +13,13 @@ __all__ = ["SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
 
 
 class Scheme(NamedTuple):
-    """One row. ``core`` and ``transport`` are written ``module:attribute``."""
+    """One row. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
 
     protocol: str  # the core's name, as in logclient.protocols.<name>
     core: str
     transport: str  # empty: no transport for it in this version
     document: str  # what a LogRecord becomes by default
+    client: str  # the client, with the protocol's own verbs where it has any
     port: int  # where its servers listen when the URL does not say
     tls: bool
     path: bool = False  # whether the URL may have a path
@@ -30,6 +31,7 @@ SCHEMES: dict[str, Scheme] = {
         core="logclient.protocols.lumberjack:Lumberjack",
         transport="logclient.transports.tcp:Tcp",
         document="ecs",
+        client="logclient.client:Client",
         port=5044,
         tls=False,
     ),
@@ -38,14 +40,16 @@ SCHEMES: dict[str, Scheme] = {
         core="logclient.protocols.lumberjack:Lumberjack",
         transport="logclient.transports.tls:Tls",
         document="ecs",
+        client="logclient.client:Client",
         port=5044,
         tls=True,
     ),
     "logjam": Scheme(
         protocol="logjam",
         core="logclient.protocols.logjam:Logjam",
-        transport="",
+        transport="logclient.transports.zmq:Zmq",
         document="logjam",
+        client="logclient.logjam:Client",
         port=9604,
         tls=False,
         path=True,
@@ -53,8 +57,9 @@ SCHEMES: dict[str, Scheme] = {
     "logjam+push": Scheme(
         protocol="logjam",
         core="logclient.protocols.logjam:Logjam",
-        transport="",
+        transport="logclient.transports.zmq:Zmq",
         document="logjam",
+        client="logclient.logjam:Client",
         port=9605,
         tls=False,
         path=True,

@@ -1,10 +1,11 @@
 """Where tests find what is not in this tree, and what happens when it is missing."""
 
 import importlib
+import logging
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -42,3 +43,31 @@ def clean_environment(**extra: str) -> dict[str, str]:
     """The environment for a fresh interpreter without what measures this one (coverage, pytest)."""
     ours = ("COV_", "COVERAGE_", "PYTEST_", "PYTHON")
     return {k: v for k, v in os.environ.items() if not k.startswith(ours)} | extra
+
+
+def agent_handler(agent: Any) -> logging.Handler:
+    """A ``logclient.Handler`` whose documents an agent makes for a sink of its own."""
+    from logclient import Handler
+    from logclient._ext.handoff import Handoff
+    from logclient._ext.record import Encoder
+
+    class Client:
+        documents = agent
+        encoder = Encoder(Handoff())
+
+        class config:
+            redacted = "test://agent"
+
+        def attend(self) -> None:
+            pass
+
+        def put_slowly(self, *given: Any) -> int:
+            return 0
+
+        def flush(self) -> int:
+            return 0
+
+        def complain(self, kind: str, text: str) -> None:
+            agent.complain(RuntimeError(text), "a record")
+
+    return Handler(client=Client())  # type: ignore[arg-type]

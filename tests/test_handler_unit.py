@@ -38,6 +38,8 @@ K_MASK, K_RAW = 0x03, 1
 class Parked:
     """A client whose sender never starts: what was put stays in the hand-off."""
 
+    documents = None
+
     class config:
         redacted = "test://parked"
 
@@ -84,7 +86,7 @@ class Parked:
         self.flight.report()
         return found
 
-    def documents(self) -> list[dict[str, Any]]:
+    def made(self) -> list[dict[str, Any]]:
         return [json.loads(event.body) for event in self.events()]
 
     def failed(self) -> dict[str, int]:
@@ -104,7 +106,7 @@ class Fixture:
         self.log.addHandler(self.handler)
 
     def messages(self) -> list[str]:
-        return [d["message"] for d in self.client.documents()]
+        return [d["message"] for d in self.client.made()]
 
 
 Make = Callable[..., Fixture]
@@ -232,7 +234,7 @@ class TestFail:
     def test_truncate(self, make: Make) -> None:
         one = make(max_event_bytes=1000, truncate=True)
         one.log.info("x" * 2000)
-        (document,) = one.client.documents()
+        (document,) = one.client.made()
         assert document["log.flags"] == ["truncated"]
 
     def test_arguments_that_do_not_fit(self, make: Make) -> None:
@@ -325,7 +327,7 @@ class TestFormatter:
         one = make()
         one.handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         one.log.info("hi %s", "you", extra={"a": 1})
-        (document,) = one.client.documents()
+        (document,) = one.client.made()
         assert (document["message"], document["a"], document["log.level"]) == ("INFO: hi you", 1, "info")
         one.handler.setFormatter(formatters.EcsFormatter())
         one.log.info("hi %s", "you")
@@ -339,7 +341,7 @@ class TestFormatter:
         one = make()
         one.handler.setFormatter(Fields())
         one.log.info("hi", extra={"a": 1})
-        (document,) = one.client.documents()
+        (document,) = one.client.made()
         assert (document["message"], document["n"], document["a"]) == ("e", 1, 1)
 
     def test_bytes_travel_unchanged(self, make: Make) -> None:
@@ -586,7 +588,7 @@ class TestLife:
         with pytest.raises(logclient.ConfigError, match="windw"):
             Handler(NOWHERE, windw=3)
         with pytest.raises(TypeError, match="encoder"):
-            Emitter()._bind(Encoder(), print, print, logging.Formatter(), False, False)
+            Emitter()._bind(Encoder(), print, print, None, logging.Formatter(), False, False)
 
     def test_close(self, make: Make) -> None:
         """A client of the user's stays open; a handler's own is closed."""
@@ -618,7 +620,7 @@ class TestLife:
         listener = logging.handlers.QueueListener(line, one.handler)  # type: ignore[arg-type]
         listener.start()
         listener.stop()
-        (document,) = one.client.documents()
+        (document,) = one.client.made()
         assert document["message"].startswith("a b")
         assert "ValueError: why" in document["message"]
         assert document["x"] == 1

@@ -197,7 +197,9 @@ class TestMessages:
         first = [b""] if mode == "request" else []
         meta = struct.pack(">HBBIQQ", 0xCABD, 0, 1, 0, created // 1000, 1)
         assert message == [*first, APP_ENV, TOPICS[nibble], body, meta]
-        assert batch.fates() == {1: "inflight" if mode == "request" else "handed"}
+        handed = [Outcome("handed", "", [(1, 1)])] if mode == "async" else []
+        assert list(core.events_received()) == handed
+        assert batch.fates() == {1: "inflight"}
 
     def test_no_topic_of_that_number(self) -> None:
         _, batch = flight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
@@ -418,14 +420,26 @@ class TestCredit:
         core.receive_data(OK_REPLY * 6, 100.3)
         assert core.credit(100.3)[0] == 8
 
-    def test_async_always(self) -> None:
+    def test_async_is_handed_when_it_is_sent(self) -> None:
         core = core_of(mode="async", inflight=1)
         flight, batch = flight_of([(b"{}", RAW)] * 5000)
-        assert core.encode(batch, 5000, 100.0) == core.credit(100.0)[0] == 2048
+        assert core.encode(batch, 5000, 100.0) == 2048
         flight.encoded(batch)
         assert core.requests == 0
         assert core.next_timeout(100.0) is None
-        assert sum(fate == "handed" for fate in batch.fates().values()) == 2048
+        assert core.credit(100.0)[0] == 0, "what is encoded is not sent yet"
+        assert list(core.events_received()) == []
+        core.sent(48)  # ZeroMQ is full
+        assert list(core.events_received()) == [Outcome("handed", "", [(1, 2000)])]
+        assert core.credit(100.0)[0] == 2000
+        core.sent()
+        assert list(core.events_received()) == [Outcome("handed", "", [(2001, 2048)])]
+        assert core.credit(100.0)[0] == 2048
+        assert core.encode(batch, 5000, 100.0) == 2048
+        flight.encoded(batch)
+        core.connection_lost()
+        core.sent()
+        assert list(core.events_received()) == [], "forgotten: to be sent again"
 
     def test_bytes(self) -> None:
         """A batch stops before it grows too large; one large event goes alone."""

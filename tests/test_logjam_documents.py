@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
-from logclient.logjam import Agent, Handler, Request, current
+from logclient.logjam import Agent, Request, current
 from logclient.protocols import logjam_document as document
 from logclient.protocols.logjam import Logjam, Options
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
-from tests.shared import clean_environment
+from tests.shared import agent_handler, clean_environment
 
 APP = "shop-production"
 
@@ -77,7 +77,7 @@ def agent(sink: Sink) -> Agent:
 def log(agent: Agent) -> Iterator[logging.Logger]:
     """A logger of its own, whose records go to the agent."""
     logger = logging.Logger("shop.orders", logging.DEBUG)
-    logger.addHandler(Handler(agent))
+    logger.addHandler(agent_handler(agent))
     yield logger
     assert agent.failed == 0
 
@@ -559,10 +559,12 @@ def test_chain_of_requests_keeps_nothing(agent: Agent, sink: Sink) -> None:
 def test_forked_child_sends_no_copy() -> None:
     program = """
 import logging, os, sys
-from logclient.logjam import Agent, Handler
+from logclient.logjam import Agent
 log = logging.getLogger("shop"); log.setLevel(10)
 agent = Agent(lambda body, level, kind: os.write(1, body + b"\\n"), "shop-test")
-log.addHandler(Handler(agent))
+handler = logging.Handler()
+handler.emit = agent.ship
+log.addHandler(handler)
 pid = 0
 with agent.request("a#b"):
     log.info("before")
@@ -768,7 +770,7 @@ def test_formatter_decides_over_the_line(agent: Agent, sink: Sink, log: logging.
 
 
 def test_own_loggers_are_left_alone(agent: Agent, sink: Sink) -> None:
-    handler = Handler(agent)
+    handler = agent_handler(agent)
     for name in ("logclient", "zmq.auth", "websockets"):
         logger = logging.Logger(name)
         logger.addHandler(handler)
@@ -789,12 +791,16 @@ def test_nothing_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(body: bytes, level: int, kind: int) -> None:
         raise OSError("full")
 
+    class Odd:
+        def __repr__(self) -> str:
+            raise TypeError("no words")
+
     agent = Agent(broken, APP)
     log = logging.Logger("x")
-    handler = Handler(agent)
+    handler = agent_handler(agent)
     log.addHandler(handler)
     with agent.request("a#b"):
-        log.info("%d", "no number")  # counted, and the request goes on
+        log.info("%d", Odd())  # counted, and the request goes on
         log.info("fine")
     log.error("plain")
     handler.addFilter(lambda record: 1 / 0)  # type: ignore[arg-type,return-value]

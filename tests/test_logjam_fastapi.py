@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from logclient.integrations.asgi import LogjamMiddleware
-from logclient.logjam import Agent, Handler, current
+from logclient.logjam import Agent, current
 from tests.oracle.logjam_document import judge
-from tests.shared import need
+from tests.shared import agent_handler, need
 
 fastapi = need("fastapi")
 uvicorn = need("uvicorn")
@@ -87,7 +87,7 @@ def test_fastapi_under_load() -> None:
         made.append(document)
 
     agent = Agent(sink, "shop-production")
-    log.handlers = [Handler(agent)]
+    log.handlers = [agent_handler(agent)]
     config = uvicorn.Config(LogjamMiddleware(application(), agent), port=0, log_level="critical")
     server = uvicorn.Server(config)
     running = threading.Thread(target=server.run)

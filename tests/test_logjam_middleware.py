@@ -20,10 +20,10 @@ import pytest
 
 from logclient.integrations import asgi, wsgi
 from logclient.integrations.http import wait_seconds
-from logclient.logjam import Agent, Handler, current
+from logclient.logjam import Agent, current
 from tests.asgi_server import serve
 from tests.oracle.logjam_document import judge
-from tests.shared import missing
+from tests.shared import agent_handler, missing
 
 APP = "shop-production"
 CLIENTS = 8
@@ -61,7 +61,7 @@ def sink() -> Sink:
 @pytest.fixture
 def agent(sink: Sink) -> Iterator[Agent]:
     agent = Agent(sink, APP)
-    handler = Handler(agent)
+    handler = agent_handler(agent)
     log.addHandler(handler)
     yield agent
     log.removeHandler(handler)
@@ -198,7 +198,7 @@ def flask_port(agent: Agent) -> Iterator[int]:
 
     app.register_blueprint(orders)
     # Flask answers 500 itself and logs the exception.
-    app.logger.handlers = [Handler(agent)]
+    app.logger.handlers = [agent_handler(agent)]
     app.logger.propagate = False
     app.wsgi_app = wsgi.LogjamMiddleware(app.wsgi_app, agent)  # type: ignore[method-assign]
 

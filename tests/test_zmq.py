@@ -183,12 +183,12 @@ def test_curve(bound: Callable[..., Any]) -> None:
 
 def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
     puller = bound("PULL", RCVHWM=1)
-    push = Zmq(5.0, kind="PUSH", linger=PATIENCE, hwm=1000)
+    push = Zmq(5.0, kind="PUSH", lingers=True, hwm=1000)
     link = push.connect(("127.0.0.1", port_of(puller)), never)
     count = 0
     while count < 500 and link.send([join([[b"x" * 20_000]])]):
         count += 1
-    closer = threading.Thread(target=link.close)
+    closer = threading.Thread(target=link.close, args=(PATIENCE,))
     closer.start()
     for _ in range(count):
         assert puller.recv() == b"x" * 20_000

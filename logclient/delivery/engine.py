@@ -31,6 +31,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS, Handoff
 from logclient._ext.record import own_thread
 from logclient.delivery import lifecycle
+from logclient.delivery.calls import Calls
 from logclient.delivery.isolation import ASIDE, NOTHING, POISON, Isolation
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
@@ -38,7 +39,7 @@ from logclient.delivery.pump import REPORT_EVERY, Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
-from logclient.errors import CredentialError
+from logclient.errors import ConnectFailed, CredentialError
 from logclient.protocols.core import Core, CoreEvent
 
 PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
@@ -168,6 +169,7 @@ class Engine:
         self._role = threading.Lock()
         self._ended = False
         self._forking = False
+        self._linger_until = 0.0
         self._connected_at = 0.0
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -180,10 +182,12 @@ class Engine:
         self._backoff = Backoff(self.limits.backoff_min, self.limits.backoff_max, random)
         self._not_before = 0.0
         self._isolation = Isolation(len(self._endpoints))
+        self.calls = Calls()
         self._slow: dict[int, _Slow] = {}  # by the endpoint's place
         self._tls = ""
         self._acked_progress = 0
         self._progress_before = 0
+        self._windows_before = 0
 
     def _new_pump(self) -> Pump:
         limits = self.limits
@@ -316,6 +320,30 @@ class Engine:
             delivery.settle(outcome)
         return delivery
 
+    def call(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
+        """Ask the server something, and wait: (its answer, seconds that it took).
+
+        Raises:
+            ConnectFailed: there is no answer in time, or no connection.
+            ValueError: the protocol has no such question.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        if self.closed or lifecycle.must_not_block(self.sender_ident):
+            raise ConnectFailed(f"{kind}: the client is closed" if self.closed else f"{kind}: not from here")
+        call = self.calls.add(kind, payload)
+        if not self._inline and self._start():
+            self.pump.poke()
+            self.handoff.wake()
+            call.wait(timeout)
+        else:
+            self._drive(lambda: call.done, timeout)
+        why = self.last_error or "silence"
+        call.settle(error=ConnectFailed(f"{kind}: no answer in {timeout:g} s: {why}"))
+        if call.error is not None:
+            raise call.error
+        return call.reply, call.seconds
+
     # -- waiting ----------------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> int:
@@ -392,11 +420,13 @@ class Engine:
         if self.closed:
             return 0
         self.closed = True
+        deadline = time.monotonic() + timeout
         self.handoff.close()
         self.retry_now()
         self._settled_by(self.handoff.next_seq - 1, timeout)
         before = self.handoff.counters()["failed"].get("closed", 0)
-        self._stop_thread(1.0)
+        self._linger_until = deadline
+        self._stop_thread(max(1.0, deadline - time.monotonic()))
         with _held(self._role, 1.0) as held:
             if held:
                 self._end()
@@ -411,9 +441,7 @@ class Engine:
         self.flight.fail(R_CLOSED)
         self.flight.commit()
         self._book()
-        if self.link is not None:
-            self.link.close()
-            self.link = None
+        self._hang_up(self._linger_until)
         self._total_ledger()
         if self.ledger is not None:
             self.pump.set_ledger(-1)
@@ -423,6 +451,13 @@ class Engine:
             self.deliveries.clear()
         for delivery in left:
             delivery.settle(Outcome("failed", "closed"))
+
+    def _hang_up(self, deadline: float) -> None:
+        """End the connection; what the transport still holds has until then to get away."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.close(max(0.0, deadline - time.monotonic()))
+            self.calls.lost()
 
     def _stop_thread(self, timeout: float) -> bool:
         self._stopping = True
@@ -517,6 +552,8 @@ class Engine:
                 left = self.flight.fail(R_CLOSED)
                 self.flight.commit()
             if held:
+                if self.link is not None and self.link.lingers:
+                    self._hang_up(deadline)  # later events make a connection of their own
                 self._book()
                 self._total_ledger()
         if left:
@@ -567,12 +604,16 @@ class Engine:
             return
         assert self.link is not None
         self._open_ledger()
+        if self.calls.ask(self.core):
+            self.pump.post()
         end = self.pump.run(self.link, until)
         if self.pump.progress != self._acked_progress:
             self._acked_progress = self.pump.progress
             self._backoff.reset()
             self._moved()
             self._slow.pop(self._endpoint % len(self._endpoints), None)
+        elif self._backoff.attempts and self._proven():
+            self._backoff.reset()
         if end not in ("until", "report", "target", "stopped"):
             self._lost(end)
         self.flight.gaps()
@@ -586,7 +627,7 @@ class Engine:
 
     def _connect(self, until: float) -> bool:
         """Have a connection if there is something to send and the back-off is over."""
-        if not self._unsent():
+        if not self._unsent() and not self.calls.waiting:
             if self._isolation.aside:  # the others were dropped meanwhile
                 self._give_back()
             else:
@@ -617,9 +658,20 @@ class Engine:
         self._tls = link.tls
         self._connected_at = time.monotonic()
         self._progress_before = self.pump.progress
+        self._windows_before = self.pump.windows
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True
+
+    def _proven(self) -> bool:
+        """Whether this connection is as good as one with an acknowledgement, where there are none: it has
+        taken something, owes no word, and has lasted longer than the longest wait before it."""
+        lasted = time.monotonic() - self._connected_at
+        return (
+            self.pump.windows > self._windows_before
+            and not self.flight.inflight
+            and lasted > self._backoff.bound
+        )
 
     def _called_off(self) -> bool:
         """Asked many times a second while a connection is made: whether to stop. An attempt may take
@@ -632,20 +684,20 @@ class Engine:
     def _lost(self, end: str) -> None:
         """The connection is over: what had no word yet is sent again on the next one."""
         assert self.link is not None
-        peer = self.link.peer
-        self.link.close()
-        self.link = None
+        peer, lingers = self.link.peer, self.link.lingers
+        self._hang_up(0.0)
         self.disconnects += 1
         # Nothing under way: that is how servers end an idle connection. But one that took nothing
         # and ended at once is a failure, or we would connect in a loop.
         used = self.pump.progress > self._progress_before or time.monotonic() - self._connected_at > 1.0
         quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
-        words, error, forever = self._why(end)
+        words, error, forever = self._why(end, lingers)
         flying = self.flight.flying
         self.core.connection_lost()
         self._requeue()
         refused = isinstance(error, CredentialError)
-        at_once = self._suspect("" if refused else end, *flying)
+        # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.
+        at_once = self._suspect("" if refused or lingers else end, *flying)
         self.flight.commit()
         if forever:
             self.fatal = error
@@ -701,7 +753,7 @@ class Engine:
     def _requeue(self) -> None:
         self.flight.requeue()
 
-    def _why(self, end: str) -> tuple[str, Exception | None, bool]:
+    def _why(self, end: str, lingers: bool) -> tuple[str, Exception | None, bool]:
         """The words for an end, the error behind it, and whether that is for ever."""
         if end == "protocol":
             fatal = getattr(self.pump, "fatal", None)
@@ -718,7 +770,9 @@ class Engine:
             return os.strerror(number).lower() if number else "the connection broke", None, False
         return (
             {
-                "closed": "the server closed the connection before it acknowledged anything"
+                "closed": "the server closed the connection"
+                if lingers or not self.flight.inflight
+                else "the server closed the connection before it acknowledged anything"
                 if self.pump.progress == self._progress_before
                 else "the server closed the connection before it acknowledged everything",
                 "silence": "no sign of life from the server in time",
@@ -792,9 +846,9 @@ class Engine:
                     self.pump.set_ledger(ledger.fd)
                 if ledger.stopped:
                     self._complain_ledger()
-        inbox = getattr(self.pump, "inbox", None)
-        while inbox:
-            self.heard(inbox.popleft())
+        for event in self.pump.heard():
+            if not self.calls.heard(event):
+                self.heard(event)
         fates = self.flight.report()
         if not fates:
             return

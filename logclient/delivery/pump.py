@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -47,21 +46,27 @@ class Link(Protocol):
     bite: int
     """Bytes to gather for one ``send``, where each costs more than the window in it; 0: none."""
 
+    lingers: bool
+    """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
+    worth the wait, for nobody will say that they are missing."""
+    unsent: int
+
     def fileno(self) -> int: ...
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool: ...
     def flush(self) -> bool: ...
     def receive(self) -> bytes | None: ...
     def wait(self, wake: int, seconds: float, writable: bool) -> None: ...
-    def close(self) -> None: ...
+    def close(self, linger: float = 0.0) -> None:
+        """End it; what the transport holds may be waited for, `linger` seconds at most."""
     def abandon(self) -> None: ...
 
 
 class Pump(Protocol):
     """What the engine drives. ``run`` returns the name of its end:
 
-    ``until`` (the deadline), ``report`` (fates to tell), ``target`` (a waiter's events are settled),
-    ``stopped``, ``closed`` (by the peer), ``error`` (see ``errno``), ``protocol`` (the peer broke it, or
-    the core gave up), ``silence``, ``stalled`` (no progress), ``memory``.
+    ``until`` (the deadline), ``report`` (fates or answers to tell, or it was poked), ``target`` (a
+    waiter's events are settled), ``stopped``, ``closed`` (by the peer), ``error`` (see ``errno``),
+    ``protocol`` (the peer broke it, or the core gave up), ``silence``, ``stalled`` (no progress), ``memory``.
     """
 
     windows: int
@@ -73,6 +78,9 @@ class Pump(Protocol):
     def connected(self) -> None: ...
     def stop(self) -> None: ...
     def resume(self) -> None: ...
+    def poke(self) -> None: ...
+    def post(self) -> None: ...
+    def heard(self) -> list[CoreEvent]: ...
     def set_ledger(self, fd: int) -> None: ...
     def take_ledger(self) -> tuple[int, int]: ...
     def run(self, link: Any, until: float) -> str: ...
@@ -105,8 +113,9 @@ class PythonPump:
         self.errno = 0
         self.failure: OSError | None = None
         self.fatal: Fatal | None = None
-        self.inbox: deque[CoreEvent] = deque()  # replies and what the peer sent of its own accord
+        self._inbox: list[CoreEvent] = []
         self._stopping = False
+        self._poked = False
         self._full = False
         self._nap_end = 0.0
         self._last_report = 0.0
@@ -126,6 +135,19 @@ class PythonPump:
 
     def resume(self) -> None:
         self._stopping = False
+
+    def poke(self) -> None:
+        """Make ``run`` return soon, once: there is a call to make."""
+        self._poked = True
+
+    def post(self) -> None:
+        """Nothing: what the core has to send goes out with the next ``run``."""
+
+    def heard(self) -> list[CoreEvent]:
+        """What came besides fates: answers to calls, and what the peer said of its own accord."""
+        heard = list(self._inbox)
+        del self._inbox[: len(heard)]
+        return heard
 
     def set_ledger(self, fd: int) -> None:
         self._ledger_fd = fd
@@ -152,7 +174,8 @@ class PythonPump:
                     return "stopped"
                 if now >= until:
                     return "until"
-                if self.inbox or (self.flight.reported and self._report_due(now)):
+                if self._poked or self._inbox or (self.flight.reported and self._report_due(now)):
+                    self._poked = False
                     self._last_report = now
                     return "report"
                 if self.flight.inflight and now - self._last_progress >= self.no_progress:
@@ -199,6 +222,8 @@ class PythonPump:
         """Fill the link; whether it would take more at once."""
         if self._full:
             self._full = not link.flush()
+            if link.lingers:
+                self.core.sent(link.unsent)
         for _ in range(SPREE):
             if self._full:
                 return False
@@ -245,7 +270,7 @@ class PythonPump:
             self.bytes_sent += sum(len(b) for b in wire.buffers)
             self._full = not link.send(wire.buffers)
         if moved:
-            self.core.sent()
+            self.core.sent(link.unsent if link.lingers else 0)
         return moved
 
     def _due(self, now: float) -> bool:
@@ -285,7 +310,7 @@ class PythonPump:
             elif isinstance(event, CloseWanted):
                 end = end or "closed"
             else:
-                self.inbox.append(event)
+                self._inbox.append(event)
         return end
 
     def _rest(self, link: Link, now: float, until: float, timeout: float | None) -> None:

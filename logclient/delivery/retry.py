@@ -23,9 +23,14 @@ class Backoff:
         self._random = random
         self._certain = certain
 
+    @property
+    def bound(self) -> float:
+        """What the next delay cannot exceed."""
+        return min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
+
     def delay(self) -> float:
         """The next delay, and one attempt more."""
-        bound = min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
+        bound = self.bound
         self.attempts += 1
         return bound * (self._certain + (1.0 - self._certain) * self._random())
 

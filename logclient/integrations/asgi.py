@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from logclient.integrations import http
-from logclient.logjam import Agent, Request
+from logclient.logjam import Agent, Client, Request
 
 __all__ = ["LogjamMiddleware"]
 
@@ -30,7 +30,7 @@ class LogjamMiddleware:
 
     Args:
         app: the application.
-        agent: what makes the documents.
+        client: of ``connect("logjam://...")``, or an agent of your own.
         action: called with the scope when the application has returned, and by ``caller_headers``; None or
             empty: not known.
     """
@@ -38,12 +38,12 @@ class LogjamMiddleware:
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        agent: Agent,
+        client: Client | Agent,
         *,
         action: Callable[[Scope], object] | None = None,
     ) -> None:
         self.app = app
-        self.agent = agent
+        self.agent = client if isinstance(client, Agent) else client.agent
         self.action = action
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from logclient.integrations import http
-from logclient.logjam import Agent, Request
+from logclient.logjam import Agent, Client, Request
 
 __all__ = ["LogjamMiddleware"]
 
@@ -31,7 +31,7 @@ class LogjamMiddleware:
 
     Args:
         app: the application.
-        agent: what makes the documents.
+        client: of ``connect("logjam://...")``, or an agent of your own.
         action: called with the environ when the response begins, and by ``caller_headers``; None or
             empty: not known.
     """
@@ -39,12 +39,12 @@ class LogjamMiddleware:
     def __init__(
         self,
         app: Callable[[Environ, Any], Iterable[bytes]],
-        agent: Agent,
+        client: Client | Agent,
         *,
         action: Callable[[Environ], object] | None = None,
     ) -> None:
         self.app = app
-        self.agent = agent
+        self.agent = client if isinstance(client, Agent) else client.agent
         self.action = action
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -81,7 +81,7 @@ class CompiledCore:
     def data_to_send(self) -> list[Wire]:
         return [Wire([buffer]) for buffer in self._hot.buffers()]
 
-    def sent(self) -> None:
+    def sent(self, rest: int = 0) -> None:
         self._hot.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:

@@ -122,7 +122,9 @@ class Core(Protocol):
     def data_to_send(self) -> list[Wire]:
         """What waits to be moved; valid until ``sent()``."""
 
-    def sent(self) -> None: ...
+    def sent(self, rest: int = 0) -> None:
+        """The transport has what was ready; of the last `rest` units it has only a copy still to send."""
+
 
     def receive_data(self, data: bytes, now: float) -> None: ...
 

@@ -12,7 +12,7 @@ States of a connection, as a client that asks for replies sees it::
 
 A reply says which app-env it is for and nothing else, so replies are matched first in, first out, and
 after any doubt the connection is dropped; its requests are sent again on the next one. ``mode=async`` and
-``logjam+push`` ask for no reply: an event is ``handed`` once it is encoded.
+``logjam+push`` ask for no reply: an event is ``handed`` once ZeroMQ has taken it.
 
 =========  ======================================  ==================
 nibble     topic                                   carrier of the id
@@ -215,6 +215,9 @@ class Logjam(CompiledCore):
     def _reset(self) -> None:
         super()._reset()
         self._asked.clear()  # pings are not sent again
+
+    def sent(self, rest: int = 0) -> None:
+        self._hot.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
         """``ping``: the payload of its ``Reply`` is the server's name, or None: it said bad request.

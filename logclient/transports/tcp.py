@@ -26,6 +26,8 @@ class TcpLink:
     """One connected stream socket."""
 
     bite = 0
+    lingers = False
+    unsent = 0
     """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
 
     tls = ""
@@ -85,7 +87,7 @@ class TcpLink:
             seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
         _sleep(reading, reading[:1] if writable else [], seconds)
 
-    def close(self) -> None:
+    def close(self, linger: float = 0.0) -> None:
         self._socket.close()
 
     def abandon(self) -> None:

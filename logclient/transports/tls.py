@@ -151,7 +151,7 @@ class TlsLink(TcpLink):
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
         super().wait(wake, seconds, (writable and not self._reads_first) or self._writes_first)
 
-    def close(self) -> None:
+    def close(self, linger: float = 0.0) -> None:
         try:
             # Sends our close_notify; the peer's is not waited for.
             self._tls.unwrap()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from logclient.errors import CredentialError, MissingExtra
+from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.transports.tcp import _sleep
 
 try:
@@ -79,13 +79,14 @@ class ZmqLink:
 
     bite = 0
     tls = ""
+    lingers = False
+    """Whether what ZeroMQ has taken is worth waiting for at the end: nothing else will send it again."""
 
     def __init__(self, context: zmq.Context[Any], sock: zmq.Socket[bytes], monitor: Any, peer: str) -> None:
         self.peer = peer
         self.monitor = monitor
         self.socket = sock
-        self.linger = 0
-        """Milliseconds that ``close`` waits for what is not written yet."""
+        self.reads = sock.TYPE != zmq.PUSH
         self._context = context
         self._unsent: list[list[memoryview]] = []
         self._pid = os.getpid()
@@ -102,6 +103,11 @@ class ZmqLink:
         for buffer in buffers:
             self._unsent.extend(frames_of(bytes(buffer)))
         return self.flush()
+
+    @property
+    def unsent(self) -> int:
+        """Messages that ZeroMQ has not taken yet."""
+        return len(self._unsent)
 
     def flush(self) -> bool:
         done = 0
@@ -120,7 +126,7 @@ class ZmqLink:
     def receive(self) -> bytes | None:
         found: list[list[bytes]] = []
         size = 0
-        while size < RECEIVE // 2:
+        while self.reads and size < RECEIVE // 2:
             try:
                 found.append(self.socket.recv_multipart(zmq.DONTWAIT))
             except zmq.Again:
@@ -148,13 +154,13 @@ class ZmqLink:
             seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
         _sleep(reading, [], seconds)
 
-    def close(self) -> None:
-        """End it; waits `linger` at most for what ZeroMQ has taken and not written."""
+    def close(self, linger: float = 0.0) -> None:
+        """End it; waits `linger` seconds at most for what ZeroMQ has taken and not written."""
         if self._pid != os.getpid() or self.socket.closed:
             return
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(self.linger)
+        self.socket.close(int(linger * 1000) if self.lingers else 0)
         self._context.term()
 
     def abandon(self) -> None:
@@ -168,10 +174,13 @@ class Zmq:
         connect_timeout: seconds, the handshake included.
         kind: ``DEALER`` or ``PUSH``.
         hwm: messages that ZeroMQ takes and holds, at most.
-        linger: seconds that the end of a link waits for what is not written; 0 where what has no reply
-            is sent again.
+        lingers: whether links wait, when they are closed, for what is not written: not where what has no
+            reply is sent again.
         heartbeat: seconds between two of ZeroMQ's own pings; 0: none.
         curve: (the server's public key, our public key, our secret key), as Z85 texts.
+
+    Raises:
+        ConfigError: keys that are none, or a ZeroMQ without CURVE.
     """
 
     def __init__(
@@ -180,16 +189,32 @@ class Zmq:
         *,
         kind: str = "DEALER",
         hwm: int = 1000,
-        linger: float = 0.0,
+        lingers: bool = False,
         heartbeat: float = 0.0,
         curve: tuple[str, str, str] | None = None,
     ) -> None:
         self.connect_timeout = connect_timeout
         self.kind = kind
         self.hwm = hwm
-        self.linger = linger
+        self.lingers = lingers
         self.heartbeat = heartbeat
         self.curve = curve
+
+    @classmethod
+    def from_config(cls, config: Any) -> Zmq:
+        push = config.scheme.endswith("+push")
+        curve = None
+        if config.curve_server is not None:
+            secret = None if config.curve_secret is None else config.curve_secret.reveal()
+            curve = (config.curve_server, *_pair(secret))
+        return cls(
+            config.connect_timeout,
+            kind="PUSH" if push else "DEALER",
+            hwm=config.hwm,
+            lingers=push or config.mode == "async",
+            heartbeat=config.heartbeat,
+            curve=curve,
+        )
 
     def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> ZmqLink:
         """A link whose handshake is done.
@@ -215,7 +240,7 @@ class Zmq:
                 raise OSError(error.errno, f"{host} is no host name ({_fault(error).strerror})") from None
             self._shake(monitor, stopped)
             link = ZmqLink(context, sock, monitor, f"{host}:{port}")
-            link.linger = int(self.linger * 1000)
+            link.lingers = self.lingers
             link.tls = "CURVE" if self.curve else ""
             return link
         finally:
@@ -287,6 +312,19 @@ class Zmq:
         except ImportError:
             return None
         return ZmqPump.find(flight, core, _library(), **limits)
+
+
+def _pair(secret: str | None) -> tuple[str, str]:
+    """Our public and secret CURVE keys; new ones without a secret."""
+    if not zmq.has("curve"):
+        raise ConfigError("curve_server: this libzmq is built without CURVE")
+    if secret is None:
+        public, made = zmq.curve_keypair()
+        return public.decode("ascii"), made.decode("ascii")
+    try:
+        return zmq.curve_public(secret.encode("ascii")).decode("ascii"), secret
+    except (ValueError, zmq.ZMQError):
+        raise ConfigError("curve_secret: must be a key of 40 characters of Z85") from None
 
 
 def _fault(error: zmq.ZMQError) -> OSError:

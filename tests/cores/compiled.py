@@ -132,7 +132,7 @@ class Compiled:
         data = self._hot.data()
         return [Wire([data])] if data else []
 
-    def sent(self) -> None:
+    def sent(self, rest: int = 0) -> None:
         self._hot.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:

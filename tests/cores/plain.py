@@ -101,7 +101,7 @@ class Base:
     def data_to_send(self) -> list[Wire]:
         return self._out
 
-    def sent(self) -> None:
+    def sent(self, rest: int = 0) -> None:
         self._out = []
 
     def receive_data(self, data: bytes, now: float) -> None:

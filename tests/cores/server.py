@@ -211,6 +211,8 @@ class MemoryLink:
     peer = "test:1"
     tls = ""
     bite = 0
+    lingers = False
+    unsent = 0
 
     def __init__(self, server: MemoryServer) -> None:
         self._in: deque[bytes] = deque()
@@ -276,7 +278,7 @@ class MemoryLink:
         else:
             select.select([self._read, wake], [], [], seconds)
 
-    def close(self) -> None:
+    def close(self, linger: float = 0.0) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -1,0 +1,449 @@
+"""The client of ``connect("logjam://...")``: real sockets, a device, and its capture's word."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient import registry
+from logclient.config import parse
+from logclient.errors import ConfigError, ConnectFailed
+from tests.oracle.logjam_document import judge
+from tests.shared import clean_environment
+
+zmq = pytest.importorskip("zmq")
+
+from logclient.collectors.logjam import Collector  # noqa: E402
+from logclient.logjam import Client, Subscriber  # noqa: E402
+from logclient.transports.zmq import Zmq  # noqa: E402
+
+PATIENCE = 20.0
+HOST = socket.gethostname()
+
+
+def until(done: Callable[[], object]) -> None:
+    """Poll with a deadline: for what another thread or process does."""
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.fixture(params=["compiled", "python"])
+def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the compiled pump, and with the one in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(Zmq, "pump", lambda *_, **__: None)
+    elif sys.platform == "win32":
+        pytest.skip("no compiled pump on Windows")
+    return str(request.param)
+
+
+@pytest.fixture
+def device() -> Iterator[Collector]:
+    with Collector(keep=True) as device:
+        yield device
+
+
+def url_of(device: Collector, scheme: str = "logjam", **options: object) -> str:
+    port = device.push_port if scheme.endswith("push") else device.port
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{scheme}://127.0.0.1:{port}/shop-production" + (f"?{query}" if query else "")
+
+
+def bodies(device: Collector, n: int) -> list[dict[str, Any]]:
+    return [body if isinstance(body, dict) else json.loads(body) for body in device.events(n)]
+
+
+class TestWays:
+    """Requests, async and PUSH."""
+
+    def test_requests_are_acked(self, device: Collector, pump: str) -> None:
+        with logclient.connect(url_of(device)) as client:
+            for n in range(3000):
+                client.send({"n": n})
+            assert client.flush(PATIENCE) == 0
+            stats = client.stats()
+            ids = [client.event_id(n + 1) for n in range(3000)]
+        assert (stats.acked, stats.handed, stats.failed) == (3000, 0, {})
+        found = bodies(device, 3000)
+        assert [(body["n"], body["request_id"]) for body in found] == list(enumerate(ids))
+
+    @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
+    def test_without_replies_they_are_handed(self, device: Collector, pump: str, scheme: str) -> None:
+        options = {"mode": "async"} if scheme == "logjam" else {}
+        with logclient.connect(url_of(device, scheme, **options)) as client:
+            for n in range(5000):
+                client.send({"n": n})
+            assert client.flush(PATIENCE) == 0
+            stats = client.stats()
+        # The end of the client waited for what ZeroMQ still held.
+        assert (stats.acked, stats.handed, stats.failed) == (0, 5000, {})
+        assert [body["n"] for body in bodies(device, 5000)] == list(range(5000))
+
+    def test_handed_is_what_zeromq_has_taken(self, pump: str) -> None:
+        # A peer that shakes hands and reads nothing.
+        context = zmq.Context()
+        sink = context.socket(zmq.PULL)
+        sink.setsockopt(zmq.RCVHWM, 1)
+        sink.setsockopt(zmq.RCVBUF, 4096)
+        port = sink.bind_to_random_port("tcp://127.0.0.1")
+        body = b'{"x":"%s"}' % (b"x" * 2000)
+        url = f"logjam+push://127.0.0.1:{port}/shop-production?hwm=50&max_bytes=100MiB"
+        client = logclient.connect(url)
+        try:
+            for _ in range(30_000):
+                assert client.send(body)
+            assert client.flush(0.2) > 0, "ZeroMQ cannot have taken them all"
+            stats = client.stats()
+            assert 0 < stats.handed < 30_000
+            assert stats.handed + stats.inflight + stats.queued == 30_000
+            got = 0
+            while got < 30_000:
+                assert sink.poll(PATIENCE * 1000)
+                sink.recv_multipart()
+                got += 1
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().handed == 30_000
+        finally:
+            client.close(0.0)
+            context.destroy(linger=0)
+
+    def test_a_break_loses_only_what_zeromq_held(self, pump: str) -> None:
+        """What it had not taken goes over the next connection, once."""
+        body = b'"x":"%s"' % (b"x" * 3000)
+        with Collector() as first:
+            port = first.push_port
+            url = f"logjam+push://127.0.0.1:{port}/shop-production?hwm=20&backoff_min=0.01&backoff_max=0.05"
+            client = logclient.connect(url, max_bytes="100MiB")
+            for n in range(20_000):
+                client.send(b'{"n":%d,%s}' % (n, body))
+            until(lambda: client.stats().handed > 200)
+        assert client.flush(0.0) > 0, "the break came in the middle"
+        with Collector(push_port=port, keep=True) as second, client:
+            assert client.flush(PATIENCE) == 0
+            client.close()
+            stats = client.stats()
+            second.wait_for(events=1)
+            until(lambda: second.events()[-1]["n"] == 19_999)
+            numbers = [event["n"] for event in second.events()]
+        assert stats.handed == 20_000 and stats.connects == 2 and stats.failed == {}
+        assert numbers == list(range(numbers[0], 20_000)), "nothing twice, nothing left out behind the break"
+
+
+class TestOptions:
+    def test_from_a_url(self) -> None:
+        config = parse(
+            "logjam://h:1/shop-production?hwm=7&heartbeat=2s&mode=async",
+            curve_server="a" * 40,
+        )
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        transport = Zmq.from_config(config._replace(curve_server=public))
+        assert (transport.kind, transport.hwm, transport.heartbeat) == ("DEALER", 7, 2.0)
+        assert transport.lingers
+        assert transport.curve is not None and transport.curve[0] == public
+        config = parse("logjam+push://h:1/a-b", curve_server=public, curve_secret=secret)
+        transport = Zmq.from_config(config)
+        assert transport.kind == "PUSH" and transport.curve == (public, public, secret)
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"curve_server": "short"}, "curve_server: must be a key of 40 characters"),
+            ({"curve_secret": "a" * 40}, "curve_secret: needs curve_server"),
+            ({"hwm": 0}, "hwm: must be"),
+            ({"heartbeat": "-1"}, "heartbeat: must be"),
+            ({"zone": "Mars/Crater"}, "zone: must be a name of the time zone database"),
+            ({"mask": 3}, "mask: must be names"),
+            ({"window": 3}, "window: not an option of logjam"),
+        ],
+    )
+    def test_what_is_refused(self, options: dict[str, Any], says: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            logclient.connect("logjam://127.0.0.1/shop-production", **options)
+        assert says in str(caught.value)
+
+    def test_a_secret_that_is_no_key(self) -> None:
+        config = parse("logjam://h/a-b", curve_server="a" * 40, curve_secret="s3cr3t")
+        with pytest.raises(ConfigError) as caught:
+            Zmq.from_config(config)
+        assert str(caught.value) == "curve_secret: must be a key of 40 characters of Z85"
+
+    def test_documents_say_where_they_were_made(self, device: Collector) -> None:
+        options = {"host_name": "web-7", "cluster": "c1", "revision": "r9", "zone": "UTC", "mask": "iban,pin"}
+        with logclient.connect(url_of(device, **options)) as client:
+            assert isinstance(client, Client)
+            info = {"query_parameters": {"iban": "DE00", "color": "red", "password": "x"}}
+            with client.request("a#b", request_info=info):
+                pass
+            assert client.flush(PATIENCE) == 0
+        (made,) = bodies(device, 1)
+        assert (made["host"], made["cluster"], made["revision"]) == ("web-7", "c1", "r9")
+        assert "namespace" not in made
+        assert made["request_info"]["query_parameters"] == {
+            "iban": "[FILTERED]", "color": "red", "password": "[FILTERED]"
+        }  # fmt: skip
+
+
+class TestDocuments:
+    def test_handler_makes_documents(self, device: Collector) -> None:
+        log = logging.Logger("shop.orders", logging.DEBUG)
+        handler = logclient.Handler(url_of(device))
+        log.addHandler(handler)
+        client = handler.client
+        assert isinstance(client, Client)
+        with client.request("Shop::OrdersController#create") as request:
+            log.info("order %s", 17)
+            with request.measure("db"):
+                log.warning("slow")
+            request.code = 201
+        log.error("outside", extra={"color": "red"})
+        handler.close()
+        first, second = bodies(device, 2)
+        for made in (first, second):
+            judged, wrong = judge(json.dumps(made).encode(), 0, now=time.time())
+            assert wrong == [] and judged == made
+        assert first["action"] == "Shop::OrdersController#create" and first["code"] == 201
+        assert [(line[0], line[2]) for line in first["lines"]] == [(1, "order 17"), (2, "slow")]
+        assert first["severity"] == 2 and first["db_calls"] == 1
+        assert second["action"] == "shop.orders#test_handler_makes_documents" and second["code"] == 500
+        assert second["color"] == "red"
+        stats = client.stats()
+        assert stats.acked == 2 and stats.sent == 2
+
+    def test_dict_config_takes_plain_values(self, device: Collector) -> None:
+        import logging.config
+
+        logging.config.dictConfig(
+            {
+                "version": 1,
+                "disable_existing_loggers": False,
+                "handlers": {"jam": {"class": "logclient.Handler", "url": url_of(device), "level": "INFO"}},
+                "loggers": {"shop.plain": {"handlers": ["jam"], "level": "DEBUG", "propagate": False}},
+            }
+        )
+        log = logging.getLogger("shop.plain")
+        log.debug("not this")
+        log.info("this")
+        log.handlers[0].close()
+        log.handlers.clear()
+        (made,) = bodies(device, 1)
+        assert [line[2] for line in made["lines"]] == ["this"]
+
+    def test_a_formatter_decides_over_line_and_fields(self, device: Collector) -> None:
+        class Fields(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> Any:
+                return {"message": f"<{record.getMessage()}>", "shard": 3}
+
+        log = logging.Logger("shop", logging.DEBUG)
+        handler = logclient.Handler(url_of(device))
+        handler.setFormatter(Fields())
+        log.addHandler(handler)
+        client = handler.client
+        assert isinstance(client, Client)
+        with client.request("a#b"):
+            log.info("in")
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        log.info("out")
+        handler.setFormatter(None)
+        log.info("%d rows", "no number")
+        handler.close()
+        one, two, three = bodies(device, 3)
+        assert one["lines"][0][2] == "<in>" and one["shard"] == 3
+        assert two["lines"][0][2] == "INFO out"
+        assert three["lines"][0][2] == "%d rows % ('no number',)"
+
+    def test_a_text_is_a_document_with_one_line(self, device: Collector) -> None:
+        with logclient.connect(url_of(device)) as client:
+            client.send("just a line")
+            delivery = client.submit("another")
+            outcome = delivery.result(PATIENCE)
+            assert outcome is not None and outcome.status == "acked"
+        for made, text in zip(bodies(device, 2), ("just a line", "another"), strict=True):
+            assert judge(json.dumps(made).encode(), 0, now=time.time())[1] == []
+            assert [line[2] for line in made["lines"]] == [text]
+
+    def test_other_topics(self, device: Collector) -> None:
+        subscriber = Subscriber(device.publish_url, app_envs=["shop-production"])
+        topics = set()
+        with subscriber, logclient.connect(url_of(device)) as client:
+            assert isinstance(client, Client)
+            end = time.monotonic() + PATIENCE
+            while len(topics) < 4 and time.monotonic() < end:  # subscriptions take their time
+                client.event("deployed 17", version="1.2")
+                client.javascript("x is undefined", action="a#b")
+                client.mobile(version="3")
+                with client.request("a#b"):
+                    pass
+                client.flush(PATIENCE)
+                for _ in range(4):
+                    message = subscriber.receive(0.2)
+                    if message is not None:
+                        topics.add(message.topic)
+        assert topics == {
+            "events.shop.production", "javascript.shop.production", "mobile", "logs.shop.production"
+        }  # fmt: skip
+
+    def test_what_cannot_be_made_is_counted(
+        self, device: Collector, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with logclient.connect(url_of(device, max_event_bytes=2000)) as client:
+            assert isinstance(client, Client)
+            with client.request("a#b") as request:
+                request.line(logging.ERROR, "x" * 5000)
+            assert client.flush(PATIENCE) == 0
+            stats = client.stats()
+        assert stats.failed == {"unencodable": 1} and stats.acked == 0 and stats.sent == 1
+        assert "max_event_bytes" in capsys.readouterr().err
+
+
+class TestPing:
+    def test_answers(self, device: Collector, pump: str) -> None:
+        with logclient.connect(url_of(device)) as client:
+            assert isinstance(client, Client)
+            first = client.ping(PATIENCE)
+            assert first.host == HOST and 0 < first.seconds < PATIENCE
+            sent = 0
+            for _ in range(20):
+                for _ in range(100):
+                    sent += bool(client.send({"n": sent}))
+                assert client.ping(PATIENCE).host == HOST
+            assert client.flush(PATIENCE) == 0
+            stats = client.stats()
+        assert stats.acked == sent and stats.connects == 1 and stats.resent == 0
+
+    def test_async_too(self, device: Collector, pump: str) -> None:
+        with logclient.connect(url_of(device, mode="async")) as client:
+            assert isinstance(client, Client)
+            for n in range(500):
+                client.send({"n": n})
+            assert client.ping(PATIENCE).host == HOST
+            assert client.flush(PATIENCE) == 0
+            # A ping goes behind what was sent before it, and so does its answer.
+            assert client.stats().handed == 500
+        assert len(bodies(device, 500)) == 500
+
+    def test_nobody_there(self) -> None:
+        with logclient.connect(
+            "logjam://127.0.0.1:1/shop-production?backoff_min=0.02&backoff_max=0.05"
+        ) as client:
+            assert isinstance(client, Client)
+            with pytest.raises(ConnectFailed, match=r"ping: no answer in 0.3 s: .*refused"):
+                client.ping(0.3)
+            # Somebody who gave up is not asked for later.
+            assert client.stats().sent == 0
+
+    def test_push_has_none(self, device: Collector) -> None:
+        with logclient.connect(url_of(device, "logjam+push")) as client:
+            assert isinstance(client, Client)
+            with pytest.raises(ValueError, match="nothing comes back on a PUSH socket"):
+                client.ping(PATIENCE)
+
+    def test_a_connection_that_breaks_ends_it(self, pump: str) -> None:
+        context = zmq.Context()
+        router = context.socket(zmq.ROUTER)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        failures: list[Exception] = []
+        with logclient.connect(f"logjam://127.0.0.1:{port}/shop-production") as client:
+            assert isinstance(client, Client)
+
+            def ask() -> None:
+                try:
+                    client.ping(PATIENCE)
+                except Exception as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=ask)
+            thread.start()
+            assert router.poll(PATIENCE * 1000)
+            router.close(0)
+            thread.join()
+        context.destroy(linger=0)
+        assert [type(error) for error in failures] == [ConnectFailed]
+        assert "the connection ended before the answer" in str(failures[0])
+
+
+class TestEnds:
+    def test_nobody_holds_the_client(self, device: Collector) -> None:
+        client = logclient.connect(url_of(device))
+        client.send({"n": 1})
+        del client
+        gc.collect()
+        assert len(bodies(device, 1)) == 1
+        until(lambda: "logclient-sender" not in {thread.name for thread in threading.enumerate()})
+
+    @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
+    def test_exit_without_close(self, device: Collector, scheme: str) -> None:
+        """What ZeroMQ still holds at the end of the process is waited for."""
+        program = (
+            "import sys, logclient\n"
+            "client = logclient.connect(sys.argv[1], hwm=100000)\n"
+            "for n in range(20000):\n"
+            "    client.send(b'{\"n\":%d}' % n)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, url_of(device, scheme)],
+            capture_output=True,
+            timeout=60,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert [body["n"] for body in bodies(device, 20000)] == list(range(20000))
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_forked_child_has_its_own(self, device: Collector) -> None:
+        program = """
+import os, sys, logclient
+client = logclient.connect(sys.argv[1])
+for n in range(300): client.send({"who": "parent", "n": n})
+pid = os.fork()
+for n in range(300, 600): client.send({"who": "parent" if pid else "child", "n": n})
+if pid:
+    os.waitpid(pid, 0)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program, url_of(device)],
+            capture_output=True,
+            timeout=60,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        found = bodies(device, 900)
+        numbers = {who: [b["n"] for b in found if b["who"] == who] for who in ("parent", "child")}
+        assert numbers == {"parent": list(range(600)), "child": list(range(300, 600))}
+        assert len({body["request_id"] for body in found}) == 900
+        assert len({body["request_id"][:20] for body in found}) == 2
+
+
+def test_missing_extra_names_the_line() -> None:
+    """Without pyzmq the error says what to install."""
+    program = (
+        "import sys\nsys.modules['zmq'] = None\nimport logclient\n"
+        "try:\n    logclient.connect('logjam://h/a-b')\n"
+        "except logclient.MissingExtra as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+    )
+    assert 'pip install "logclient[logjam]"' in done.stdout
+
+
+def test_both_schemes_are_there() -> None:
+    assert registry.lookup("logjam").port == 9604
+    assert registry.lookup("logjam+push").port == 9605
