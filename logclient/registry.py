@@ -64,6 +64,14 @@ SCHEMES: dict[str, Scheme] = {
         tls=False,
         path=True,
     ),
+    "plog": Scheme(
+        protocol="plog",
+        core="logclient.protocols.plog:Plog",
+        transport="",
+        document="plog",
+        port=23456,
+        tls=False,
+    ),
 }
 
 
