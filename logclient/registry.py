@@ -69,6 +69,7 @@ SCHEMES: dict[str, Scheme] = {
         core="logclient.protocols.plog:Plog",
         transport="",
         document="plog",
+        client="logclient.client:Client",
         port=23456,
         tls=False,
     ),
