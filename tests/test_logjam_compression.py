@@ -24,9 +24,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import logclient
 from logclient._ext.logjam import MAX_BODY
 from logclient.collectors.capture import CaptureWriter
-from logclient.delivery.engine import Engine, Limits
 from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
 from tests import shared
 from tests.batches import flight_of
@@ -95,37 +95,22 @@ def bodies() -> list[bytes]:
     ]
 
 
-class Plain(Zmq):
-    """With the pump in Python."""
-
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
-        return None
-
-
 class Shipment(NamedTuple):
     producer: bytes
     arrived: list[list[bytes]]  # frames, from the app-env on
     compressor: str
 
 
-def ship(transport: type[Zmq], kind: str, compression: str, sent: list[bytes]) -> Shipment:
+def ship(scheme: str, compression: str, sent: list[bytes]) -> Shipment:
     """Send bodies to a socket of pyzmq's own."""
-    push = kind == "PUSH"
-    options = Options(
-        APP_ENV.decode(), mode="async" if push else "request", push=push, compression=compression
-    )
+    push = scheme == "logjam+push"
     with zmq.Context() as context, context.socket(zmq.PULL if push else zmq.ROUTER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
         port = sock.bind_to_random_port("tcp://127.0.0.1")
-        engine = Engine(
-            lambda producer: Logjam(options, producer),
-            transport(5.0, kind=kind, linger=5.0),
-            (("127.0.0.1", port),),
-            Limits(),
-        )
-        try:
+        url = f"{scheme}://127.0.0.1:{port}/{APP_ENV.decode()}"
+        with logclient.connect(url, compression=compression) as client:
             for body in sent:
-                assert engine.put(body, 2, RAW)
+                assert client.send(body)
             arrived = []
             for _ in sent:
                 assert sock.poll(DEADLINE)
@@ -135,22 +120,20 @@ def ship(transport: type[Zmq], kind: str, compression: str, sent: list[bytes]) -
                     assert empty == b""
                     sock.send_multipart([who, APP_ENV, b"202 Accepted"])
                 arrived.append(frames)
-            assert engine.flush(10.0) == 0
-            stats = engine.stats()
+            assert client.flush(10.0) == 0
+            stats = client.stats()
             assert (stats.handed if push else stats.acked) == len(sent)
-            return Shipment(engine.producer, arrived, stats.compressor)
-        finally:
-            engine.close(5.0)
+            return Shipment(bytes.fromhex(stats.producer), arrived, stats.compressor)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("transport", "kind"), [(Zmq, "DEALER"), (Plain, "DEALER"), (Zmq, "PUSH")], ids=["C", "Python", "push"]
-)
-def test_opened_by_others(transport: type[Zmq], kind: str, method: int) -> None:
+@pytest.mark.parametrize("how", ["C", "Python", "push"])
+def test_opened_by_others(how: str, method: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "Python":
+        monkeypatch.setattr(Zmq, "pump", lambda *_, **__: None)
     need(method)
     sent = bodies()
-    shipment = ship(transport, kind, COMPRESSIONS[method], sent)
+    shipment = ship("logjam+push" if how == "push" else "logjam", COMPRESSIONS[method], sent)
     assert shipment.compressor.removeprefix("python ").split()[0] in (COMPRESSIONS[method], "isal")
     compressed = 0
     for seq, (body, frames) in enumerate(zip(sent, shipment.arrived, strict=True), 1):
@@ -317,7 +300,7 @@ def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], cho
 
 def test_auto_is_shown() -> None:
     """In the stats, and by what the meta says."""
-    shipment = ship(Zmq, "DEALER", "auto", [b'{"a":"%s"}' % (b"x" * 2000)])
+    shipment = ship("logjam", "auto", [b'{"a":"%s"}' % (b"x" * 2000)])
     name = shipment.compressor.removeprefix("python ").split()[0]
     name = {"isal": "zlib"}.get(name, name)
     assert name in AUTO
@@ -474,7 +457,7 @@ def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, s
 
 SUBSCRIBER = """
     from logclient.errors import ProtocolError
-    from logclient.collectors.subscriber import Subscriber
+    from logclient.logjam import Subscriber
     with Subscriber(argument) as subscriber:
         say("ready")
         while wait():

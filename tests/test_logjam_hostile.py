@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -182,26 +181,20 @@ class Server:
 
 CLIENT = """if 1:
     import json, sys, time
-    from logclient.delivery.engine import Engine, Limits
-    from logclient.protocols.logjam import Logjam, Options
+    import logclient
     from logclient.transports.zmq import Zmq
 
-    (port, kind, compiled, own), = json.loads(sys.argv[1])
+    url, compiled, size = json.loads(sys.argv[1])
 
-    class Chosen(Zmq):
-        def pump(self, flight, core, **limits):
-            found = super().pump(flight, core, **limits)
-            assert found is not None or not compiled
-            return found if compiled else None
+    pump = Zmq.pump
+    def chosen(self, flight, core, **limits):
+        found = pump(self, flight, core, **limits)
+        assert found is not None or not compiled
+        return found if compiled else None
+    Zmq.pump = chosen
 
-    options = Options("shop-production", push=kind == "PUSH", mode="async" if kind == "PUSH" else "request",
-                      **own)
-    engine = Engine(
-        lambda producer: Logjam(options, producer),
-        Chosen(1.0, kind=kind),
-        (("127.0.0.1", port),),
-        Limits(backoff_min=0.01, backoff_max=0.05),
-    )
+    client = logclient.connect(url, connect_timeout=1.0, silence=1.0, backoff_min=0.01, backoff_max=0.05)
+    body = b'{"line":"%s"}' % (b"x" * size)
 
     def say(what):
         print(json.dumps(what), flush=True)
@@ -210,16 +203,12 @@ CLIENT = """if 1:
     for line in sys.stdin:
         word, _, number = line.strip().partition(" ")
         if word == "put":
-            body = b'{"line":"%s"}' % (b"x" * (1000 if kind == "DEALER" else 1))
-            say([engine.put(body, 2, 1) > 0 for _ in range(int(number))].count(True))
+            say([client.send(body) > 0 for _ in range(int(number))].count(True))
         elif word == "flush":
-            say(engine.flush(float(number)))
-        elif word == "close":
-            begin = time.monotonic()
-            engine.close(float(number))
-            say(time.monotonic() - begin)
+            say(client.flush(float(number)))
         else:
-            say(engine.stats()._asdict())
+            say(client.stats()._asdict())
+    client.close(2.0)
 """
 
 COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
@@ -312,12 +301,13 @@ ATTACKS: dict[str, Callable[[Peer], int]] = {
 }
 
 
-Make = Callable[..., tuple[Server, Outside]]
+Attacked = tuple[Server, Outside]
+Make = Callable[..., Attacked]
 
 
 @pytest.fixture(scope="module")
-def kept() -> Iterator[dict[str, tuple[Server, Outside]]]:
-    made: dict[str, tuple[Server, Outside]] = {}
+def kept() -> Iterator[dict[str, Attacked]]:
+    made: dict[str, Attacked] = {}
     yield made
     for server, client in made.values():
         with server, client:
@@ -325,16 +315,17 @@ def kept() -> Iterator[dict[str, tuple[Server, Outside]]]:
 
 
 @pytest.fixture
-def attacked(kept: dict[str, tuple[Server, Outside]], request: pytest.FixtureRequest) -> Iterator[Make]:
+def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Iterator[Make]:
     """A client of this kind, one for all tests that leave it well, and whom it connects to."""
     used: list[str] = []
 
-    def make(kind: str, compiled: bool, **options: Any) -> tuple[Server, Outside]:
-        key = f"{kind} {compiled} {options}"
+    def make(compiled: bool, scheme: str = "logjam", options: str = "", size: int = 1000) -> Attacked:
+        key = f"{scheme} {compiled} {options} {size}"
         used.append(key)
         if key not in kept:
-            server = Server(b"PULL" if kind == "PUSH" else b"ROUTER")
-            kept[key] = server, Outside(CLIENT, [server.port, kind, compiled, options])
+            server = Server(b"PULL" if scheme == "logjam+push" else b"ROUTER")
+            url = f"{scheme}://127.0.0.1:{server.port}/shop-production{options}"
+            kept[key] = server, Outside(CLIENT, url, compiled, size)
             assert kept[key][1].hear() == "ready"
         return kept[key]
 
@@ -354,7 +345,7 @@ def test_router(attacked: Make, attack: str, compiled: bool) -> None:
 
     Within 20 s, 1 s of them the silence that is waited for, and 48 MiB.
     """
-    server, client = attacked("DEALER", compiled, silence=1.0)
+    server, client = attacked(compiled)
     start = client.ask("stats")
     assert client.ask(f"put {SENT}") == SENT
     peer = server.shaken()
@@ -428,7 +419,7 @@ PASS = {"a READY with a property of 4 GiB announced", "a READY with 3,000 proper
 @pytest.mark.parametrize("attack", HANDSHAKES)
 def test_handshake(attacked: Make, attack: str) -> None:
     """The attempt fails, in 1 s at most, and the next one is made. Within 20 s and 16 MiB."""
-    server, client = attacked("DEALER", True, silence=1.0)
+    server, client = attacked(True)
     start = client.ask("stats")
     before = client.mark()
     begin = time.monotonic()
@@ -457,7 +448,7 @@ def pings(peer: Peer) -> None:
 @COMPILED
 def test_pings_without_end(attacked: Make, compiled: bool) -> None:
     """256 MiB of them: 16 MiB and 20 s, and whatever else there is goes on."""
-    server, client = attacked("DEALER", compiled, silence=1.0)
+    server, client = attacked(compiled)
     assert client.ask("put 1") == 1
     peer = server.shaken()
     before = client.mark()
