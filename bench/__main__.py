@@ -23,7 +23,7 @@ ROWS = {
     "dead": ("bench.dead", ()),
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
-    "web": ("bench.web", ("flask", "fastapi")),
+    "logjam": ("bench.logjam", ("pyzmq",)),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py

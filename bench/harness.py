@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
 QUIET = 0.2   # cores that other programs may use while a row runs, for its figures to be quoted
 CLOCKS = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
+TITLES = {"own": "caller + sender CPU", "io": "libzmq's I/O thread"} | CLOCKS
 
 
 class NotExact(AssertionError):
@@ -336,8 +337,8 @@ def table(row: Row) -> str:
     out = [f"{row.name}: {row.title}"]
     if row.lines:
         width = max(len(line.name) for line in row.lines)
-        clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
-        out.append(f"  {row.unit:{width}}  " + "  ".join(f"{CLOCKS[k]:>24}" for k in clocks))
+        clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]
+        out.append(f"  {row.unit:{width}}  " + "  ".join(f"{TITLES[k]:>24}" for k in clocks))
         for line in row.lines:
             cells = [_cell(line.spread.get(k)) for k in clocks]
             out.append(f"  {line.name:{width}}  " + "  ".join(f"{c:>24}" for c in cells))
@@ -354,8 +355,8 @@ def markdown(row: Row) -> str:
     """For docs/performance.md: one section, machine and date under it."""
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
-        clocks = [k for k in CLOCKS if any(k in line.spread for line in row.lines)]
-        out.append(f"| {row.unit}, median [quartiles] | " + " | ".join(CLOCKS[k] for k in clocks) + " |")
+        clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]
+        out.append(f"| {row.unit}, median [quartiles] | " + " | ".join(TITLES[k] for k in clocks) + " |")
         out.append("|---" * (len(clocks) + 1) + "|")
         for line in row.lines:
             cells = [_cell(line.spread.get(k)) for k in clocks]
@@ -381,6 +382,10 @@ def _jsonable(x: Any) -> Any:
     return None if isinstance(x, float) and (x != x or x in (float("inf"), float("-inf"))) else x
 
 
+def _judged(line: Line) -> Spread:
+    return next(line.spread[clock] for clock in ("own", "cpu", "wall") if clock in line.spread)
+
+
 def plot(row: Row, path: Path) -> bool:
     """A picture of the row's medians and quartiles; False without matplotlib."""
     try:
@@ -395,13 +400,13 @@ def plot(row: Row, path: Path) -> bool:
         return False
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.42 * len(shown)), layout="constrained")
     for i, line in enumerate(reversed(shown)):
-        s = line.spread.get("cpu") or line.spread["wall"]
+        s = _judged(line)
         ours = line.name.startswith("logclient")
         axes.barh(i, s.median, color="#2563a8" if ours else "#a0a7b0")
         axes.plot([s.low, s.high], [i, i], color="black", linewidth=1.5)
         axes.annotate(_digits(s.median), (s.high, i), xytext=(5, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), [line.name for line in reversed(shown)])
-    values = [(line.spread.get("cpu") or line.spread["wall"]).median for line in shown]
+    values = [_judged(line).median for line in shown]
     if min(values) > 0 and max(values) / min(values) > 30:
         axes.set_xscale("log")
     axes.margins(x=0.12)

@@ -80,19 +80,16 @@ def measure(ways: Sequence[Way], sink: Sink, rounds: int, draw: Random, warm: in
     """All of them, one after the other in random order; NotExact when the sink counts otherwise."""
     got = Measured({}, {}, {})
     for way in ways:
-        got.samples[way.name], got.busy[way.name] = {k: [] for k in CLOCKS}, []
+        got.samples[way.name], got.busy[way.name] = {}, []
         for _ in range(warm if way.name.startswith((PRE, OURS)) else 1):
             _run(way, sink)      # the kernel's buffers of a connection grow with use
     for _ in range(rounds):
         for way in draw.sample(ways, len(ways)):
             seconds, before, after = _run(way, sink)
-            for clock, values in got.samples[way.name].items():
-                if clock in seconds:
-                    values.append(seconds[clock] / way.events * 1e6)
+            for clock, spent in seconds.items():
+                got.samples[way.name].setdefault(clock, []).append(spent / way.events * 1e6)
             got.busy[way.name].append((after.cpu - before.cpu) / seconds["wall"])
             got.wire[way.name] = (after.bytes - before.bytes) / way.events
-    for name, clocks in got.samples.items():
-        got.samples[name] = {clock: values for clock, values in clocks.items() if values}
     return got
 
 

@@ -1,4 +1,4 @@
-/* The far end of every benchmark row that needs one: a Lumberjack reader that counts and acks.
+/* The far end of every benchmark row that needs one: a reader of Lumberjack or ZMTP that counts and acks.
  *
  * It stands in its own process so that its CPU is its own, and does as little as a reader can:
  * walk the frames of a window, count them, acknowledge the window with its last sequence number
@@ -6,7 +6,12 @@
  * are skipped, not copied, unless --dump asks for them. Versions 1 and 2 of W, J and C frames are
  * read; D frames are refused, as no row sends them. C frames need zlib (-DSINK_ZLIB -lz).
  *
- *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1]
+ *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1] [--zmtp 1]
+ *
+ * --zmtp: what a ROUTER for DEALER sockets and a PULL for PUSH sockets would read of Logjam (ZMTP 3.0, no
+ * security), without libzmq, whose two threads would take more of a core than a sink may. An event is a
+ * message of four frames, the last one 24 bytes with the tag; one with an empty frame before them is a
+ * request and answered 202.
  *
  * --peek inflates of each C frame no more than the first header, which has the number that the ack is
  * made from, and believes the W frame for the rest: a row about compression is not one about inflating.
@@ -35,6 +40,9 @@
 
 enum { PEERS = 64, HEAD = 10, INFLATED = 256 * 1024 };
 
+/* --zmtp */
+enum { GREETING = 64, MORE = 1, LONG = 2, COMMAND = 4, KEPT = 256, REPLIES = 64 * 1024 };
+
 /* One level of framing: the socket's own, or what comes out of a C frame. */
 typedef struct {
     uint8_t head[HEAD];     /* a header cut by the end of the input */
@@ -43,8 +51,23 @@ typedef struct {
     int kind;               /* 'J' or 'C' while skip > 0 */
 } Walk;
 
+/* --zmtp: the same for its frames; a frame's first bytes are kept until it ends. */
+typedef struct {
+    uint8_t head[9];
+    uint32_t have;
+    int flags;
+    uint64_t left;          /* content still to come */
+    uint8_t kept[KEPT];
+    uint32_t kept_size;
+    int greeted, ready;
+    int frame, request;     /* of the message now read: this one's number; its first frame is empty */
+    uint8_t app_env[KEPT];
+    uint32_t app_env_size;
+} Zmtp;
+
 typedef struct {
     int fd;
+    Zmtp z;
     uint32_t window, seen, last;    /* of the window now read */
     uint8_t version;
     Walk outer, inner;
@@ -64,8 +87,10 @@ static struct {
 static Peer peers[PEERS];
 static int n_peers;
 static FILE *dump;
-static int peek;
+static int peek, zmtp;
 static uint8_t *buffer, *inflated;
+static uint8_t replies[REPLIES];    /* to what one recv brought */
+static size_t replies_size;
 static volatile sig_atomic_t stop;
 
 static void on_signal(int number) { (void)number; stop = 1; }
@@ -274,6 +299,115 @@ static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
     return 0;
 }
 
+static int reply(Peer *peer) {
+    size_t done = 0;
+    while (done < replies_size) {
+        ssize_t n = send(peer->fd, replies + done, replies_size - done, MSG_NOSIGNAL);
+        if (n < 0)
+            return -1;      /* the writer is gone */
+        done += n;
+    }
+    replies_size = 0;
+    return 0;
+}
+
+static int put(Peer *peer, int flags, const void *data, size_t size) {
+    if (replies_size + 2 + size > REPLIES && reply(peer) < 0)
+        return -1;
+    replies[replies_size++] = flags;
+    replies[replies_size++] = size;
+    memcpy(replies + replies_size, data, size);
+    replies_size += size;
+    return 0;
+}
+
+/* What a socket that takes this one says when the greetings are over: its kind. */
+static int shake(Peer *peer, const Zmtp *z) {
+    static const char router[] = "\5READY\13Socket-Type\0\0\0\6ROUTER";
+    static const char pull[] = "\5READY\13Socket-Type\0\0\0\4PULL";
+    if (z->kept_size < 6 || memcmp(z->kept, "\5READY", 6))
+        return broken("no READY command");
+    if (memmem(z->kept, z->kept_size, "\0\0\0\6DEALER", 10))
+        return put(peer, COMMAND, router, sizeof router - 1);
+    if (memmem(z->kept, z->kept_size, "\0\0\0\4PUSH", 8))
+        return put(peer, COMMAND, pull, sizeof pull - 1);
+    return broken("neither a DEALER nor a PUSH");
+}
+
+/* A frame has ended: what is known of it stands in `z`. */
+static int framed(Peer *peer, Zmtp *z) {
+    if (z->flags & COMMAND) {
+        if (z->ready)
+            return 0;
+        z->ready = 1;
+        return shake(peer, z);
+    }
+    if (z->frame == 0)
+        z->request = z->kept_size == 0;
+    if (z->frame == 1 && z->request) {
+        memcpy(z->app_env, z->kept, z->kept_size);
+        z->app_env_size = z->kept_size;
+    }
+    z->frame++;
+    if (z->flags & MORE)
+        return 0;
+    if (z->frame != 4 + z->request || z->kept_size != 24 || memcmp(z->kept, "\xCA\xBD", 2))
+        return broken("a message that is no Logjam");
+    z->frame = 0;
+    total.events++;
+    if (!z->request)
+        return 0;
+    total.acks++;
+    return put(peer, MORE, z->app_env, z->app_env_size) < 0 ? -1 : put(peer, 0, "202 Accepted", 12);
+}
+
+static int walk_zmtp(Peer *peer, const uint8_t *data, size_t size) {
+    Zmtp *z = &peer->z;
+    const uint8_t *end = data + size;
+    while (data < end) {
+        if (!z->left) {
+            z->head[z->have++] = *data++;
+            if (z->have < (z->head[0] & LONG ? 9 : 2))
+                continue;
+            z->flags = z->head[0];
+            z->left = z->flags & LONG ? (uint64_t)be32(z->head + 1) << 32 | be32(z->head + 5) : z->head[1];
+            z->have = z->kept_size = 0;
+            if (z->flags & ~(MORE | LONG | COMMAND) || z->left > 1 << 30)
+                return broken("not a ZMTP frame");
+        } else {
+            size_t part = (uint64_t)(end - data) < z->left ? (size_t)(end - data) : z->left;
+            if (z->frame == 2 + z->request && !(z->flags & COMMAND)) {
+                payload(data, part, part == z->left);
+                total.payload += part;
+            } else {
+                size_t keep = part < KEPT - z->kept_size ? part : KEPT - z->kept_size;
+                memcpy(z->kept + z->kept_size, data, keep);
+                z->kept_size += keep;
+            }
+            data += part;
+            z->left -= part;
+        }
+        if (z->left)
+            continue;
+        if (z->greeted) {
+            if (framed(peer, z) < 0)
+                return -1;
+        } else {
+            if (z->kept[0] != 0xFF || z->kept[10] < 3)
+                return broken("not ZMTP 3");
+            z->greeted = 1;
+        }
+    }
+    return reply(peer);
+}
+
+static void greet(Peer *peer) {
+    uint8_t greeting[GREETING] = {0xFF, [9] = 0x7F, 3, 0, 'N', 'U', 'L', 'L'};
+    peer->z.left = GREETING;
+    if (send(peer->fd, greeting, sizeof greeting, MSG_NOSIGNAL) != GREETING)
+        total.errors++;
+}
+
 static void hang_up(int i) {
     Peer *peer = &peers[i];
     total.open_windows += peer->window != 0;
@@ -295,6 +429,8 @@ int main(int argc, char **argv) {
             capacity = strtoul(argv[i + 1], NULL, 10);
         else if (!strcmp(argv[i], "--peek"))
             peek = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--zmtp"))
+            zmtp = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--dump")) {
             if (!(dump = fopen(argv[i + 1], "wb"))) {
                 perror("sink: --dump");
@@ -351,7 +487,7 @@ int main(int argc, char **argv) {
                 total.first = total.last;
             total.reads++;
             total.bytes += n;
-            if (walk(&peers[i], &peers[i].outer, buffer, n) < 0)
+            if ((zmtp ? walk_zmtp(&peers[i], buffer, n) : walk(&peers[i], &peers[i].outer, buffer, n)) < 0)
                 hang_up(i);
         }
         if (polled[1].revents) {
@@ -360,6 +496,8 @@ int main(int argc, char **argv) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                 peers[n_peers++] = (Peer){.fd = fd};
                 total.connections++;
+                if (zmtp)
+                    greet(&peers[n_peers - 1]);
             }
         }
         if (polled[0].revents) {    /* after the sockets: what had arrived is in the totals */

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,25 +52,31 @@ class Counts(NamedTuple):
 
 
 def build() -> Path:
-    """Compile the sink when it is older than its source; with zlib where there is one."""
-    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
-        return BINARY
+    """The sink, compiled; with zlib where there is one."""
+    return compiled(SOURCE, BINARY, ("-DSINK_ZLIB", "-lz"), ())
+
+
+def compiled(source: Path, binary: Path, *tries: Sequence[str]) -> Path:
+    """Compile when `binary` is older than `source`, with the first of these options that it takes."""
+    if binary.exists() and binary.stat().st_mtime >= source.stat().st_mtime:
+        return binary
     compiler = (
         shutil.which("cc") or shutil.which("gcc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
     )
     if not compiler:
-        raise SinkError("no C compiler found (cc): the sink of this row cannot be built")
-    BINARY.parent.mkdir(parents=True, exist_ok=True)
-    fresh = BINARY.with_suffix(f".{os.getpid()}")
-    base = [compiler, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCE)]
+        raise SinkError(f"no C compiler found (cc): {source.name} cannot be built")
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    fresh = binary.with_suffix(f".{os.getpid()}")
+    base = [compiler, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(fresh), str(source)]
     tried = ""
-    for extra in (["-DSINK_ZLIB", "-lz"], []):
-        done = subprocess.run(base + extra, capture_output=True, text=True, check=False)
+    for extra in tries:
+        done = subprocess.run([*base, *extra], capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            fresh.replace(BINARY)
-            return BINARY
+            fresh.replace(binary)
+            return binary
         tried = done.stderr
-    raise SinkError(f"the sink does not compile: {tried.strip().splitlines()[-1] if tried else 'no output'}")
+    said = tried.strip().splitlines()[-1] if tried else "no output"
+    raise SinkError(f"{source.name} does not compile: {said}")
 
 
 class Sink:
@@ -77,19 +84,25 @@ class Sink:
 
     `dump` is a file for the payloads, one a line (slower: not in a timed run). With `peek` it inflates
     of a compressed frame no more than the first header and counts the events that the window says.
+    With `zmtp` it takes Logjam from DEALER and PUSH sockets instead, and its acks are answers to requests.
     """
 
     def __init__(
-        self, dump: str | os.PathLike[str] | None = None, port: int = 0, *, peek: bool = False
+        self,
+        dump: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        *,
+        peek: bool = False,
+        zmtp: bool = False,
     ) -> None:
-        command = [str(build()), "--port", str(port), "--peek", str(int(peek))]
+        command = [str(build()), "--port", str(port), "--peek", str(int(peek)), "--zmtp", str(int(zmtp))]
         if dump is not None:
             command += ["--dump", os.fspath(dump)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = self._line()
         self.port: int = line["port"]
         self.zlib = bool(line["zlib"])
-        self.url = f"lumberjack://127.0.0.1:{self.port}"
+        self.url = f"{'logjam' if zmtp else 'lumberjack'}://127.0.0.1:{self.port}"
         self._final: Counts | None = None
 
     def _line(self) -> dict:

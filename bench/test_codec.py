@@ -17,6 +17,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Hot as LogjamHot
+from logclient._ext.logjam import Unpacker, expand, pack
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
 from tests.oracle import logjam as twin
 
@@ -197,6 +198,31 @@ def test_logjam_decode_twin(benchmark: Any) -> None:
     data, offsets, lengths = messages(0)
     units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
     benchmark.pedantic(lambda: [twin.decode(unit, [PRODUCER]) for unit in units], **TWINS)
+
+
+@pytest.mark.benchmark(group="Logjam, compress 2048 bodies")
+@pytest.mark.parametrize("function", [pack, twin.pack], ids=["ours", "twin"])
+@pytest.mark.parametrize("compression", range(1, 4), ids=METHODS[1:])
+def test_logjam_pack(benchmark: Any, function: Any, compression: int) -> None:
+    benchmark.pedantic(lambda: [function(compression, BODY) for _ in range(EVENTS)], **TWINS)
+
+
+@pytest.mark.benchmark(group="Logjam, open 2048 bodies")
+@pytest.mark.parametrize("function", [Unpacker().unpack, twin.unpack], ids=["ours", "twin"])
+@pytest.mark.parametrize("compression", range(1, 4), ids=METHODS[1:])
+def test_logjam_unpack(benchmark: Any, function: Any, compression: int) -> None:
+    packed = twin.pack(compression, BODY)
+    got = benchmark.pedantic(lambda: [function(compression, packed) for _ in range(EVENTS)], **TWINS)
+    assert set(got) == {BODY}
+
+
+@pytest.mark.benchmark(group="Logjam, open 2048 bodies")
+@pytest.mark.parametrize("compression", range(4), ids=METHODS)
+def test_logjam_expand(benchmark: Any, compression: int) -> None:
+    """Whole messages, each to itself with its body opened."""
+    data, offsets, lengths = messages(compression)
+    units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    benchmark.pedantic(lambda: [expand(unit) for unit in units], **TWINS)
 
 
 @pytest.mark.benchmark(group="Logjam, 2048 replies")

@@ -209,6 +209,104 @@ def test_the_sink_refuses_what_is_no_lumberjack(running, bad):
         s.wait(1, timeout=1)
 
 
+def zmtp(*frames, flags=0):
+    out = b""
+    for place, frame in enumerate(frames):
+        more = flags | (place < len(frames) - 1)
+        size = len(frame).to_bytes(1, "big") if len(frame) < 256 else len(frame).to_bytes(8, "big")
+        out += bytes([more | (2 if len(size) == 8 else 0)]) + size + frame
+    return out
+
+
+META = b"\xca\xbd\0\1" + bytes(20)
+
+
+def logjam(body, *, request=False):
+    return zmtp(*([b""] if request else []), b"shop-production", b"logs.shop.production", body, META)
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\3\1NULL" + bytes(48)
+
+
+def ready(kind):
+    return zmtp(b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind, flags=4)
+
+
+SHAKEN = GREETING + ready(b"DEALER")
+
+
+def read(connection, size):
+    data = b""
+    while len(data) < size and (part := connection.recv(size - len(data))):
+        data += part
+    return data
+
+
+@pytest.fixture
+def logjam_sink(tmp_path, monkeypatch):
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
+    dump = tmp_path / "dump"
+    with sink.Sink(dump=dump, zmtp=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
+        c.settimeout(20)
+        yield s, c, dump
+
+
+@pytest.mark.parametrize(("kind", "ours"), [(b"DEALER", b"ROUTER"), (b"PUSH", b"PULL")])
+def test_the_sink_counts_logjam_and_answers_requests_cut_at_every_byte(logjam_sink, kind, ours):
+    s, c, dump = logjam_sink
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    wire = GREETING + ready(kind) + logjam(b"{}") + logjam(b"x" * 300, request=True) + logjam(b"y" * 300)
+    for byte in wire:
+        c.sendall(bytes([byte]))
+    reply = zmtp(b"shop-production", b"202 Accepted")
+    answer = read(c, len(GREETING + ready(ours) + reply))
+    assert answer[:12] == b"\xff" + bytes(8) + b"\x7f\3\0"
+    assert answer[64:] == ready(ours) + reply
+    c.sendall((logjam(b"z", request=True) + logjam(b"{}")) * 5000)
+    assert read(c, 5000 * len(reply)) == reply * 5000
+    counts = s.wait(10_003)
+    assert (counts.events, counts.acks, counts.payload) == (10_003, 5001, 602 + 15_000)
+    s.close()
+    assert dump.read_bytes() == b"{}\n" + b"x" * 300 + b"\n" + b"y" * 300 + b"\n" + b"z\n{}\n" * 5000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(b"2W\0\0\0\1" * 20, id="lumberjack"),
+        pytest.param(GREETING + ready(b"SUB"), id="a SUB"),
+        pytest.param(SHAKEN + b"\xf0\0", id="flags"),
+        pytest.param(SHAKEN + zmtp(b"shop-production", b"logs", b"{}"), id="three frames"),
+        pytest.param(SHAKEN + zmtp(b"shop-production", b"logs", b"{}", bytes(24)), id="no tag"),
+        pytest.param(SHAKEN + zmtp(b"", b"a-b", b"logs", b"{}", META, b""), id="six frames"),
+    ],
+)
+def test_the_sink_refuses_what_is_no_logjam(logjam_sink, bad):
+    s, c, _ = logjam_sink
+    c.sendall(bad)
+    with pytest.raises(sink.SinkError, match="broke the protocol"):
+        s.wait(1, timeout=20)
+    assert s.counts().events == 0
+
+
+def test_each_way_of_row_logjam_sends_what_it_says(monkeypatch):
+    shared.need("zmq")
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    from bench import logjam as rows
+
+    monkeypatch.setattr(rows, "EVENTS", 20_000)
+    row = rows.run(rounds=1, quick=True)    # raises where the sink has not counted every message
+    assert {line.name for line in row.lines} >= {rows.MULTIPART, rows.FOUR, rows.LOOP, rows.OURS}
+    assert all(line.spread["own"].median > 0 for line in row.lines)
+    assert {v.what for v in row.verdicts if v.op == ">="} == {
+        f"{rows.MULTIPART} / {rows.OURS}",
+        f"{rows.FOUR} / {rows.OURS}",
+    }
+
+
 def test_a_window_that_never_ended_is_counted(running):
     s, c, _ = running
     c.sendall(b"2W\0\0\0\2" + window(b"{}", 1)[6:])

@@ -1,0 +1,49 @@
+"""Reading captures; run by `make bench ROW=functions`. 2048 records of a message each, 400 bytes."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from typing import Any
+
+import pytest
+
+from bench.lumberjack import carriers, event
+from logclient._ext.capture import crc32, unbase64, walk
+from tests.oracle import capture as twin
+
+RECORDS = 2048
+RAW = event(300, carriers())
+
+
+def record(arrival: int) -> bytes:
+    payload = struct.pack("<BBBQQq", 3, 0, 0, 1, arrival, 1_795_155_232_892_000) + RAW
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+
+
+DATA = b"".join(map(record, range(RECORDS)))
+
+
+@pytest.mark.benchmark(group="capture, 2048 records")
+def test_walk(benchmark: Any) -> None:
+    assert len(benchmark(walk, DATA)) == RECORDS
+
+
+@pytest.mark.benchmark(group="capture, 2048 records")
+def test_walk_twin(benchmark: Any) -> None:
+    assert len(benchmark(twin.walk, DATA).units) == RECORDS
+
+
+@pytest.mark.benchmark(group="CRC-32 of 800 KiB")
+@pytest.mark.parametrize("function", [crc32, zlib.crc32], ids=["ours", "zlib"])
+def test_crc32(benchmark: Any, function: Any) -> None:
+    assert benchmark(function, DATA) == zlib.crc32(DATA)
+
+
+@pytest.mark.benchmark(group="base64 of 800 KiB")
+@pytest.mark.parametrize(
+    "function", [lambda text: unbase64(text, len(DATA)), base64.b64decode], ids=["ours", "b64decode"]
+)
+def test_unbase64(benchmark: Any, function: Any) -> None:
+    assert benchmark(function, base64.b64encode(DATA)) == DATA

@@ -1,0 +1,66 @@
+"""The compiled pump for ZeroMQ against the one in Python; run by `make bench ROW=functions`.
+
+A round: 2048 async messages of 300 bytes out of a batch, encoded and given to ZeroMQ, which holds them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench.lumberjack import event
+from bench.sink import Sink
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient.delivery.pump import PythonPump
+from logclient.protocols.logjam import Logjam, Options
+from logclient.transports.zmq import Zmq
+
+EVENTS = 2048
+BODY = event(300)
+RAW = 1
+PRODUCER = bytes.fromhex("0123456789abcdef0123")
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with Sink(zmtp=True) as running:
+        yield running
+
+
+@pytest.mark.benchmark(group="Logjam, 2048 messages to ZeroMQ")
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
+def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
+    transport = Zmq(5.0, hwm=1_000_000)
+    link = transport.connect(("127.0.0.1", sink.port), lambda: False)
+    core = Logjam(Options("shop-production", mode="async", compression="none"), PRODUCER)
+    handoff = Handoff()
+    flight = Flight(handoff)
+    pump = transport.pump(flight, core) if compiled else PythonPump(flight, core)
+    assert pump is not None
+    core.connected(time.monotonic())
+    pump.connected()
+    sent = 0
+
+    def setup() -> None:
+        nonlocal sent
+        sink.wait(sent)
+        flight.report()
+        for _ in range(EVENTS):
+            handoff.push(BODY, 2, RAW)
+        sent += EVENTS
+        handoff.aim(sent)
+
+    def run() -> None:
+        until = time.monotonic() + 10.0
+        while handoff.settled < sent:
+            assert pump.run(link, until) in ("target", "report")
+
+    try:
+        benchmark.pedantic(run, setup=setup, rounds=50, warmup_rounds=5)
+        assert sink.wait(sent).events == sent
+    finally:
+        link.close()
