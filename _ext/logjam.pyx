@@ -389,19 +389,21 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
 # Async: ZeroMQ has taken these messages.
 cdef void client_sent(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil:
     cdef size_t at = 0
-    cdef uint32_t head
+    cdef uint32_t head, messages = 0
     cdef bint first = True
     while at < size:
         head = lc_get_frame(data + at)
         if first and head & FRAME_SIZE:      # a ping begins with an empty frame
-            hand_over(<lc_client *> self, 1, out)
+            messages += 1
         first = head & FRAME_MORE == 0
         at += 4 + (head & FRAME_SIZE)
+    hand_over(<lc_client *> self, messages, out)
 
 
 cdef void hand_over(lc_client *w, uint32_t messages, lc_outcomes *out) noexcept nogil:
     cdef uint64_t seq
-    for messages in range(min(messages, w.unsent_count)):
+    cdef uint32_t left = w.unsent_count - messages if messages < w.unsent_count else 0
+    while w.unsent_count > left:
         seq = w.unsent[w.unsent_head]
         if outcome_add(out, seq, seq, HANDED, R_NONE) < 0:
             return               # in flight still: sent again when this connection is over
