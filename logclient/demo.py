@@ -23,10 +23,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from logclient.cli import Progress
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError, MissingExtra
+
+if TYPE_CHECKING:
+    from logclient.handler import Handler
 
 __all__ = ["run"]
 
@@ -64,20 +67,23 @@ _NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered
 
 
 class Part(NamedTuple):
-    """One run of a protocol. Windows are small enough for the faults to have something to hit."""
+    """One run of a protocol. Units are small enough for the faults to have something to hit."""
 
     name: str
     liar: bool
-    faults: str  # {sixth} and so on: that share of the windows expected
+    faults: str  # {seventh} and so on: that share of the wire units expected
     handlers: int  # clients that are a logging.Handler, fed by several threads each
     senders: int  # clients fed by client.send
-    window: int
+    unit: int  # events in a wire unit
     least: int  # events per client at least, whatever --events says
 
 
 class Protocol(NamedTuple):
     name: str
     listen: str
+    path: str  # of the clients' URLs
+    unit: str  # the option that says how many events are in a wire unit; empty: always one
+    unit_name: str
     parts: tuple[Part, ...]
 
 
@@ -86,8 +92,11 @@ _THREADS = 4  # per Handler
 PROTOCOLS = (
     Protocol(
         "lumberjack",
-        "lumberjack://127.0.0.1:0",
-        (
+        listen="lumberjack://127.0.0.1:0",
+        path="",
+        unit="window",
+        unit_name="windows",
+        parts=(
             Part(
                 "lumberjack-honest",
                 liar=False,
@@ -97,7 +106,7 @@ PROTOCOLS = (
                 "cut-after-ack=every:{half}:max:1,delay-ack=p:0.05:20ms,seed=1",
                 handlers=1,
                 senders=1,
-                window=1000,
+                unit=1000,
                 least=20_000,
             ),
             Part(
@@ -106,7 +115,7 @@ PROTOCOLS = (
                 faults="discard=every:5:max:8:per-connection,seed=2",
                 handlers=1,
                 senders=2,
-                window=200,
+                unit=200,
                 least=10_000,
             ),
             Part(
@@ -115,8 +124,46 @@ PROTOCOLS = (
                 faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,seed=3",
                 handlers=1,
                 senders=2,
-                window=200,
+                unit=200,
                 least=10_000,
+            ),
+        ),
+    ),
+    Protocol(
+        "logjam",
+        listen="logjam://127.0.0.1:0",
+        path="/demo-production",
+        unit="",
+        unit_name="messages",
+        parts=(
+            Part(
+                "logjam-honest",
+                liar=False,
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "cut-after-ack=every:{half}:max:1,delay-ack=p:0.001:20ms,seed=4",
+                handlers=1,
+                senders=1,
+                unit=1,
+                least=10_000,
+            ),
+            Part(
+                "logjam-discards",
+                liar=True,
+                faults="discard=every:500:max:8:per-connection,seed=5",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+            Part(
+                "logjam-tampers",
+                liar=True,
+                faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
+                "add=every:2400:max:5,seed=6",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
             ),
         ),
     ),
@@ -203,9 +250,14 @@ def run(
 def _extras() -> None:
     from importlib.util import find_spec
 
-    for module in ("pyspark", "pyarrow", "numpy"):
+    for module, extra in (
+        ("pyspark", "verify"),
+        ("pyarrow", "verify"),
+        ("numpy", "verify"),
+        ("zmq", "logjam"),
+    ):
         if find_spec(module) is None:
-            raise MissingExtra(module, "verify")
+            raise MissingExtra(module, extra)
 
 
 # -- input
@@ -304,14 +356,14 @@ def _run(
     clients = part.handlers + part.senders
     wanted = clients * part.least if part.liar else max(events, clients * part.least)
     ledger, capture, checked = folder / "ledger", folder / "capture", folder / "verify"
-    windows = wanted // part.window
-    faults = part.faults.format(seventh=windows // 7, third=windows // 3, half=windows // 2)
+    units = wanted // part.unit
+    faults = part.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
     _say(f"\n{part.name}")
     # The witness lies where no argument of the verifier points to, until the verdict is there.
     with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
         witness = Path(apart) / "witness.jsonl"
         with Collector(protocol.listen, faults, part.liar, capture, witness, folder) as collector:
-            _ship(collector.url, part, lines, wanted, ledger, folder / "client.log")
+            _ship(collector.url + protocol.path, protocol, part, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
         code, verdict = verify(ledger, capture, checked, folder)
         lied = read_witness(witness) if part.liar else {}
@@ -330,18 +382,22 @@ def _run(
         code,
         part.liar and not troubles,
         troubles,
-        _sentence(part, wanted, verdict, counts, lied, caught=not troubles),
+        _sentence(protocol, part, wanted, verdict, counts, lied, caught=not troubles),
         checked / "report.html",
     )
 
 
-def _ship(url: str, part: Part, lines: list[Line], events: int, ledger: Path, log: Path) -> None:
-    """Send `events` lines, wait until each is acknowledged; the clients complain to the file `log`."""
+def _ship(
+    url: str, protocol: Protocol, part: Part, lines: list[Line], events: int, ledger: Path, log: Path
+) -> None:
+    """Send `events` events, wait until each is acknowledged; the clients complain to the file `log`."""
     from logclient.client import connect
     from logclient.handler import Handler
 
     # Nothing is dropped by policy: whoever is too fast waits.
-    options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger), "window": part.window}
+    options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger)}
+    if protocol.unit:
+        options[protocol.unit] = part.unit
     clients: list[Any] = []
     handlers: list[Handler] = []
     threads: list[threading.Thread] = []
@@ -363,7 +419,8 @@ def _ship(url: str, part: Part, lines: list[Line], events: int, ledger: Path, lo
         handlers.append(handler)
         clients.append(handler.client)
         for count in _shares(shares[index], _THREADS):
-            start(_logger_feed(handler, lines, len(threads)), first, count)
+            feed = _request_feed if hasattr(handler.client, "request") else _logger_feed
+            start(feed(handler, lines, len(threads)), first, count)
             first += count
     for index in range(part.senders):
         client = connect(url, **options)
@@ -406,6 +463,21 @@ def _logger_feed(handler: logging.Handler, lines: list[Line], number: int) -> Ca
         for index in range(first, first + count):
             line = lines[index % len(lines)]
             logger.log(line.level, "%s", line.text, extra={"log.file.path": line.file})
+
+    return feed
+
+
+def _request_feed(handler: Handler, lines: list[Line], number: int) -> Callable[[int, int], None]:
+    """Requests of an application that logs: each is an event, with three lines in it."""
+    logger = logging.Logger(f"demo.thread-{number}", logging.DEBUG)
+    logger.addHandler(handler)
+    client: Any = handler.client
+
+    def feed(first: int, count: int) -> None:
+        for index in range(first, first + count):
+            with client.request(f"Demo::Thread{number}#line"):
+                for line in (lines[(index + step) % len(lines)] for step in range(3)):
+                    logger.log(line.level, "%s", line.text)
 
     return feed
 
@@ -649,6 +721,7 @@ def judge_liar(
 
 
 def _sentence(
+    protocol: Protocol,
     part: Part,
     sent: int,
     verdict: dict[str, Any],
@@ -673,7 +746,7 @@ def _sentence(
     deeds = []
     for fault, times in lied.items():
         events = sum(map(len, times))
-        units = f" in {len(times)} units" if len(times) > 1 else ""
+        units = f" in {len(times)} {protocol.unit_name}" if events > len(times) > 1 else ""
         deeds.append(did[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
     end = "every one was found, and nothing else." if caught else "NOT found to the event."
     return f"the collector {', '.join(deeds)}; {end}"

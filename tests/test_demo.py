@@ -14,6 +14,8 @@ import pytest
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 
+PROTOCOLS = ("lumberjack", "logjam")
+
 A, B, C = "a" * 20, "b" * 20, "c" * 20
 
 
@@ -237,10 +239,16 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
 def check(folder: Path, events: int, out: str) -> None:
     runs = json.loads((folder / "verdict.json").read_text())["runs"]
     assert [(run["name"], run["liar"], run["exit"], run["caught"]) for run in runs] == [
-        ("lumberjack-honest", False, 0, False),
-        ("lumberjack-discards", True, 1, True),
-        ("lumberjack-tampers", True, 1, True),
+        (f"{protocol}-{name}", liar, int(liar), liar)
+        for protocol in PROTOCOLS
+        for name, liar in (("honest", False), ("discards", True), ("tampers", True))
     ]
+    for protocol in PROTOCOLS:
+        check_protocol([run for run in runs if run["protocol"] == protocol], events, out)
+    assert "verdict.json" in out
+
+
+def check_protocol(runs: list[dict[str, Any]], events: int, out: str) -> None:
     honest, discards, tampers = runs
     assert honest["events"] == honest["ok"] == events
     assert honest["cuts"] >= 5
@@ -249,15 +257,13 @@ def check(folder: Path, events: int, out: str) -> None:
     assert honest["lost"] == honest["missing"] == honest["unknown"] == 0
     assert discards["lost"] >= 20
     assert discards["ok"] == discards["events"] - discards["lost"]
-    assert (tampers["corrupted"], tampers["unexpected"]) == (1, 1)
+    assert tampers["corrupted"] == tampers["unexpected"] > 0
     assert tampers["reordered"] > 0
     assert tampers["duplicated"] > 0
     for run in runs:
-        assert run["protocol"] == "lumberjack"
         assert run["troubles"] == []
         assert Path(run["report"]).read_text().lower().startswith("<!doctype html>")
         assert run["name"] in out
-    assert "verdict.json" in out
 
 
 @pytest.mark.spark
