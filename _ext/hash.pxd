@@ -1,7 +1,8 @@
-# XXH64, inline and nogil, for every extension that hashes a body.
+# XXH64 and MurmurHash3 (x86, 32 bits), inline and nogil, for every extension that hashes a body.
 #
-# Seed 42 is the house's: Spark's xxhash64() of the same bytes is this number, so a verifier that
-# has the body in a column needs none of this code.
+# XXH64's seed 42 is the house's: Spark's xxhash64() of the same bytes is this number, so a verifier that
+# has the body in a column needs none of this code. MurmurHash3's seed 0 is plog's. It is not Spark's
+# hash(), which takes the last bytes one by one, and signed.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -28,6 +29,41 @@ cdef extern from *:
         return v;
     }
     static inline uint64_t lc_rotl64(uint64_t v, int by) { return (v << by) | (v >> (64 - by)); }
+    static inline uint32_t lc_rotl32(uint32_t v, int by) { return (v << by) | (v >> (32 - by)); }
+
+    #define LC_MURMUR_BLOCK(h, k) \\
+        h = lc_rotl32(h ^ lc_rotl32((k) * 0xcc9e2d51u, 15) * 0x1b873593u, 13) * 5 + 0xe6546b64u
+    /* Blocks of four texts, each at least `blocks` long, side by side: each waits for its own
+       multiplications. */
+    static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+        uint32_t a = h[0], b = h[1], c = h[2], d = h[3];
+        size_t i;
+        for (i = 0; i < blocks; i++) {
+            LC_MURMUR_BLOCK(a, lc_le32(p[0] + 4 * i));
+            LC_MURMUR_BLOCK(b, lc_le32(p[1] + 4 * i));
+            LC_MURMUR_BLOCK(c, lc_le32(p[2] + 4 * i));
+            LC_MURMUR_BLOCK(d, lc_le32(p[3] + 4 * i));
+        }
+        h[0] = a; h[1] = b; h[2] = c; h[3] = d;
+    }
+    /* What follows the first `done` blocks of a text, and the mixing. */
+    static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) {
+        size_t blocks = size >> 2;
+        uint32_t k = 0;
+        for (; done < blocks; done++)
+            LC_MURMUR_BLOCK(h, lc_le32(p + 4 * done));
+        p += 4 * blocks;
+        switch (size & 3) {
+        case 3: k = (uint32_t)p[2] << 16; /* fall through */
+        case 2: k |= (uint32_t)p[1] << 8; /* fall through */
+        case 1: h ^= lc_rotl32((k | p[0]) * 0xcc9e2d51u, 15) * 0x1b873593u;
+        }
+        h ^= (uint32_t)size;
+        h = (h ^ (h >> 16)) * 0x85ebca6bu;
+        h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+        return h ^ (h >> 16);
+    }
+    #undef LC_MURMUR_BLOCK
 
     /* The stripes of four texts, each at least `stripes` long, side by side where the machine multiplies
        64-bit lanes; else not there. `lanes`: the accumulators of each; `rounds`: one round of them from 0. */
@@ -74,6 +110,8 @@ cdef extern from *:
     """
     void lc_xxh64_four(const uint8_t **p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) noexcept nogil
     int lc_can_four() noexcept nogil
+    void lc_murmur_four(const uint8_t **p, size_t blocks, uint32_t *h) noexcept nogil
+    uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
     uint64_t lc_rotl64(uint64_t v, int by) noexcept nogil
@@ -223,3 +261,22 @@ cdef inline void xxh64_many(const uint8_t **p, const size_t *sizes, uint32_t cou
         i += 2
     if count - i:
         hashes[i] = xxh64_of(p[i], sizes[i], seed)
+
+
+# MurmurHash3 x86 32 of p[0:size], seed 0.
+cdef inline uint32_t murmur3_of(const uint8_t *p, size_t size) noexcept nogil:
+    return lc_murmur_rest(0, p, size, 0)
+
+
+# The same of up to HASH_LANES texts.
+cdef inline void murmur3_many(const uint8_t **p, const size_t *sizes, uint32_t count,
+                              uint32_t *hashes) noexcept nogil:
+    cdef size_t blocks = 0
+    cdef uint32_t i
+    for i in range(count):
+        hashes[i] = 0
+    if count == 4:
+        blocks = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 2
+        lc_murmur_four(p, blocks, hashes)
+    for i in range(count):
+        hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)

@@ -1,4 +1,4 @@
-"""XXH64, the hash of an event's body as carried (seed 42 = Spark's ``xxhash64``)."""
+"""XXH64, the hash of an event's body as carried (seed 42 = Spark's ``xxhash64``); plog's MurmurHash3."""
 
 from _typeshed import ReadableBuffer, WriteableBuffer
 
@@ -21,3 +21,6 @@ def xxh64_many(
     Raises:
         ValueError: sizes differ, or a slice leaves `data`.
     """
+
+def murmur3(data: ReadableBuffer) -> int:
+    """MurmurHash3 x86 32 of `data`, seed 0, 0..2**32-1: plog's hash of a message. It is not Spark's ``hash()``."""

@@ -1,7 +1,7 @@
-# XXH64 for Python: tests, benchmarks and whoever has slices of one buffer. The code is in hash.pxd.
+# The hashes for Python: tests, benchmarks and whoever has slices of one buffer. The code is in hash.pxd.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 def xxh64(data, uint64_t seed=SEED):
@@ -59,3 +59,14 @@ cdef Py_ssize_t hash_slices(const uint8_t *p, Py_ssize_t total, const int64_t *a
     if n & 1:
         to[n - 1] = xxh64_of(p + at[n - 1], size[n - 1], seed)
     return n
+
+
+def murmur3(data):
+    """MurmurHash3 x86 32 of `data`, seed 0, 0..2**32-1."""
+    cdef Py_buffer view
+    cdef uint32_t h
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    with nogil:
+        h = murmur3_of(<const uint8_t *> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return h

@@ -76,6 +76,13 @@ ctypedef struct lc_batch:
 # A reused output buffer. encode appends; the pump resets size when all is sent. For ZeroMQ it holds
 # whole messages, each frame behind a u32 in little-endian order: its length, and the top bit when
 # another frame of the same message follows. What `receive` gets is of the same form.
+#
+# For UDP it holds runs of datagrams, each run behind its head: u32 bytes of the run, u32 `segment`, both in
+# little-endian order. A run is what one send with UDP_SEGMENT (GSO) can take: each of its datagrams is
+# `segment` bytes, the last may be shorter; at most RUN_SEGMENTS of them, at most RUN_MOST bytes in all. Who
+# has no GSO cuts it up. A segment of 0 is not possible, an empty datagram is none. A sender that stops
+# inside a run keeps how far it came and reports the run once it is gone: what is counted is whole runs.
+# `receive` gets the same: a datagram is a run of one, and what GRO gave in one piece a run of more.
 ctypedef struct lc_wire:
     uint8_t *data
     size_t size
@@ -117,6 +124,12 @@ ctypedef struct lc_hot:
                    lc_outcomes *out) noexcept nogil
     # The monotonic second at which the silence deadline falls, or 0 when nothing is awaited.
     double (*deadline)(void *self) noexcept nogil
+    # NULL unless the core paces: the monotonic second at which credit comes back by itself; 0 when there is
+    # some now.
+    double (*ready)(void *self, double now) noexcept nogil
+    # NULL unless the core paces: packets and bytes a second from now on, 0: no bound. For whoever learns
+    # how fast the receiver is; called between two calls of the others, never beside them.
+    void (*pace)(void *self, double now, double packets, double size) noexcept nogil
 
 
 cpdef enum Stop:
@@ -132,6 +145,8 @@ cdef extern from *:
     #include <string.h>
     #define LC_FRAME_MORE 0x80000000u
     #define LC_FRAME_SIZE 0x7FFFFFFFu
+    #define LC_RUN_MOST 65507           /* the payload of the largest datagram of IPv4 */
+    #define LC_RUN_SEGMENTS 64          /* what every kernel with GSO takes */
     static inline void lc_put_frame(uint8_t *p, uint32_t v) {
         p[0] = (uint8_t)v; p[1] = (uint8_t)(v >> 8); p[2] = (uint8_t)(v >> 16); p[3] = (uint8_t)(v >> 24);
     }
@@ -141,6 +156,8 @@ cdef extern from *:
     """
     const uint32_t FRAME_MORE "LC_FRAME_MORE"
     const uint32_t FRAME_SIZE "LC_FRAME_SIZE"
+    const uint32_t RUN_MOST "LC_RUN_MOST"
+    const uint32_t RUN_SEGMENTS "LC_RUN_SEGMENTS"
     void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
     uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
 

@@ -2,6 +2,7 @@
 #
 # An id is 32 lower-case hex digits: 20 of the producer (10 random bytes), 12 of the sequence.
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_many, xxh64_of
@@ -127,6 +128,19 @@ ctypedef struct lc_names:
     uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and what they mean
     bint last_good
     lc_id last_id
+
+
+# Look for these: 10 bytes each, joined. The owner keeps what is returned.
+cdef inline bytes checked_names(lc_names *d, producers):
+    cdef bytes names = bytes(producers)
+    if len(names) % 10:
+        raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
+    for i in range(10, len(names), 10):
+        if names[i - 10:i] >= names[i:i + 10]:
+            raise ValueError("producers: not ascending and distinct")
+    d.producers = <const uint8_t *> PyBytes_AS_STRING(names)
+    d.count = len(names) // 10
+    return names
 
 
 cdef inline int64_t unhex(const uint8_t *p, int digits) noexcept nogil:

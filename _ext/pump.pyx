@@ -322,10 +322,12 @@ cdef class CompiledPump:
                 limit = min(limit, self.last_progress + self.no_progress)
             sleep = True
             self.hot.credit(self.hot.self, now, &events, &size)
+            if events == 0 and not full and self.hot.ready != NULL:
+                limit = min(limit, self.hot.ready(self.hot.self, now))
             flight_bound(f, &events)
             lc_mutex_lock(&h.mutex)
             if full or events == 0:
-                h.state = SENDER_BUSY        # only the peer can move us
+                h.state = SENDER_BUSY        # only the peer can move us, or the time
             else:
                 napping = now < self.nap_end
                 if (h.queued_events or f.staged_events) and self._due(now):

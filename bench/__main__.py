@@ -24,6 +24,7 @@ ROWS = {
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
     "logjam": ("bench.logjam", ("pyzmq",)),
+    "web": ("bench.web", ("flask", "fastapi")),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py

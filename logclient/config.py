@@ -303,6 +303,7 @@ def _seconds(value: float) -> str:
 
 _LJ = ("lumberjack",)
 _LOGJAM = ("logjam",)
+_PLOG = ("plog",)
 _TLS = ("+tls",)
 _SLOW = ("+tls", "logjam")
 _DAY = 86400.0
@@ -316,6 +317,8 @@ _TABLE = (
            "An encoded event longer than this fails as too_large."),
     Option("max_event_bytes", "size", _size(64, (64 << 20) - 64), 8 << 20, "8MiB",
            "The same; servers cannot take more than 64 MiB.", _LOGJAM),
+    Option("max_event_bytes", "size", _size(64, (1 << 31) - 1), 256 << 10, "256KiB",
+           "The same, the id in; a server takes no more unless its defrag.max_size is raised.", _PLOG),
     Option("truncate", "boolean", _boolean, False, "false",
            "Cut the message of an event that is too large, and mark it, instead of failing it."),
     Option("overflow", "choice", _choice("drop_oldest", "drop_new", "block", "raise"), "drop_new",
@@ -346,6 +349,23 @@ _TABLE = (
            "the GIL here; see logjam.md.", _LOGJAM),
     Option("compress_over", "size", _size(0, 64 << 20), 1024, "1KiB",
            "Shorter bodies are not compressed.", _LOGJAM),
+    Option("mtu", "number", _optional(_integer(576, 65_535)), None, "the path's",
+           "Bytes of an IP packet at most; longer events travel in fragments.", _PLOG),
+    Option("unboxed", "boolean", _boolean, False, "false",
+           "Send without a header what may travel so; the server then sees no holes, and checks nothing.",
+           _PLOG),
+    Option("topic", "text", _text, "", "the server's",
+           "Kafka topic of each event (tag kt:).", _PLOG),
+    Option("tags", "text", _text, "", "none",
+           "More tags of each event, with commas between them.", _PLOG),
+    Option("pace", "number", _integer(0, 1_000_000_000), 10_000, "10000",
+           "Packets a second; 0: as fast as it goes.", _PLOG),
+    Option("burst", "number", _integer(1, 1_000_000), 64, "64",
+           "Packets sent at once after a pause.", _PLOG),
+    Option("pace_bytes", "size", _size(0, 1 << 50), 64 << 20, "64MiB",
+           "Bytes a second; 0: as many as go.", _PLOG),
+    Option("reply_timeout", "duration", _duration(0.001, 3600), 2.0, "2s",
+           "What ping, stat and envi wait for the answer.", _PLOG),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("identity", "choice", _choice("id", "none"), "id", "id",
@@ -451,6 +471,13 @@ class Config(NamedTuple):
     mode: str
     topic: str
     compress_over: int
+    mtu: int | None
+    unboxed: bool
+    tags: str
+    pace: int
+    burst: int
+    pace_bytes: int
+    reply_timeout: float
     version: int
     identity: str
     check: bool

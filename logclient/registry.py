@@ -64,6 +64,15 @@ SCHEMES: dict[str, Scheme] = {
         tls=False,
         path=True,
     ),
+    "plog": Scheme(
+        protocol="plog",
+        core="logclient.protocols.plog:Plog",
+        transport="",
+        document="plog",
+        client="logclient.client:Client",
+        port=23456,
+        tls=False,
+    ),
 }
 
 

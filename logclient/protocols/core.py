@@ -40,17 +40,17 @@ class Batch(Protocol):
 class Wire(NamedTuple):
     """Bytes to move: stream, frames, datagrams or messages alike.
 
-    ``ends`` are offsets into the joined buffers where one unit stops and the next starts;
-    a stream has none. ``segment`` is the size of equal datagrams, 0 when they differ.
-
     Messages of frames (ZeroMQ) are whole messages in one stream of bytes, each frame behind its head: its
-    length as u32 little-endian, with the top bit set when another frame of the same message follows. What
-    such a core receives has the same form.
+    length as u32 little-endian, with the top bit set when another frame of the same message follows.
+
+    Datagrams (UDP) are runs in one stream of bytes, each run behind its head: its bytes and its segment, u32
+    little-endian each. A run holds datagrams of `segment` bytes back to back, the last may be shorter; one
+    send with UDP GSO takes a whole run.
+
+    What such cores receive has the same form (``_ext/hot.pxd``).
     """
 
     buffers: Sequence[memoryview | bytes]
-    ends: Sequence[int] = ()
-    segment: int = 0
 
 
 class Outcome(NamedTuple):

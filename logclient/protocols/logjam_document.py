@@ -206,7 +206,8 @@ class Masks:
 
     def url(self, url: str, unquote: Callable[[str], str]) -> str:
         """The URL with the values of hidden parameters masked, and without a user's password."""
-        url = re.sub(r"^([A-Za-z][\w+.-]*://)[^/?#@]*@", r"\1", url)
+        if "@" in url:
+            url = re.sub(r"^([A-Za-z][\w+.-]*://)[^/?#@]*@", r"\1", url)
         before, mark, rest = url.partition("?")
         if not mark:
             return url
@@ -214,7 +215,7 @@ class Masks:
         pieces = re.split("([&;])", query)
         for n, piece in enumerate(pieces):
             name, equals, _ = piece.partition("=")
-            if equals and self.hides(unquote(name)):
+            if equals and self.hides(unquote(name) if "%" in name or "+" in name else name):
                 pieces[n] = f"{name}={FILTERED}"
         return f"{before}?{''.join(pieces)}{hash_mark}{fragment}"
 
@@ -321,7 +322,7 @@ class Values:
                 key = cut(key, MAX_NAME - 1) + "_"
                 if len(key) == MAX_NAME:
                     break
-            if self.masks is not None and self.masks.hides(text_of(name)):
+            if self.masks is not None and self.masks.hides(name if type(name) is str else text_of(name)):
                 found[key] = FILTERED
             else:
                 found[key] = self.plain(inner)

@@ -302,11 +302,8 @@ class NoAcks(Base):
     def encode(self, batch: Batch, events: int, now: float) -> int:
         found = self.carried(batch, events, now, HANDED)
         units = [b"D" + len(payload).to_bytes(4, "big") + payload for _, payload in found]
-        ends = []
-        for unit in units:
-            ends.append(len(unit) + (ends[-1] if ends else 0))
         if units:
-            self._out.append(Wire(units, ends))
+            self._out.append(Wire(units))
         return len(found)
 
     def _take(self, kind: bytes, data: bytes) -> int:

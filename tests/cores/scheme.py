@@ -37,6 +37,7 @@ def served() -> Iterator[MemoryServer]:
         core=f"{__name__}:Core",
         transport=f"{__name__}:Transport",
         document="ecs",
+        client="logclient.client:Client",
         port=1,
         tls=False,
         path=True,

@@ -1,0 +1,730 @@
+"""The plog client, fragments put together again, commands; each against its plain twin where it has one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from array import array
+from random import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logclient import config, registry
+from logclient._ext.hash import murmur3
+from logclient._ext.plog import (
+    FRAGMENT,
+    HEADER,
+    MAX_DATAGRAM,
+    MAX_FRAGMENTS,
+    MAX_ID,
+    MESSAGE,
+    STATUS_NAMES,
+    Decoder,
+    Hot,
+    Judged,
+    Reassembler,
+    datagrams,
+    fragments,
+    join_runs,
+)
+from logclient.errors import ConfigError, ProtocolError
+from logclient.protocols.core import CloseWanted, Core, Reply
+from logclient.protocols.plog import (
+    TAGGED,
+    Options,
+    Plog,
+    Pong,
+    Probe,
+    Stat,
+    command,
+    join_tags,
+    kafka_tags,
+    parse_stat,
+    split_tags,
+)
+from tests import shared
+from tests.batches import flight_of
+from tests.lumberjack_inputs import near_objects, plain_objects
+from tests.oracle import plog as oracle
+
+PRODUCER = bytes(range(10))
+DOCUMENT, RAW, BYTES = 0, 1, 2
+UNPACED = {"pace": 0, "pace_bytes": 0}
+ID_1 = PRODUCER.hex() + "000000000001"
+
+
+def core_of(**options: Any) -> Plog:
+    core = Plog(Options(**{**UNPACED, **options}), PRODUCER)
+    core.connected(100.0, random)
+    return core
+
+
+def sent(core: Plog) -> list[bytes]:
+    data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
+    core.sent()
+    assert core.data_to_send() == []
+    return datagrams(data)
+
+
+def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes]:
+    """The datagrams of these events, all of them handed."""
+    core = core_of(**options)
+    flight, batch = flight_of([(body, kind) for body in events])
+    assert core.encode(batch, len(events), 100.0) == len(events)
+    assert set(batch.fates().values()) == {"handed"}
+    del flight
+    return sent(core)
+
+
+def feed(
+    server: Reassembler, found: list[bytes], now: float = 0.0, streams: list[int] | None = None
+) -> Judged:
+    lengths = array("q", map(len, found))
+    offsets = array("q", [sum(lengths[:i]) for i in range(len(found))])
+    return server.feed(b"".join(found), offsets, lengths, array("Q", streams or [7] * len(found)), now)
+
+
+def header(count: int, index: int, size: int, id_: int, total: int, hash_: int = 0, tags: int = 0) -> bytes:
+    return oracle.HEADER.pack(0, 1, count, index, size, id_, total, hash_, tags, 0)
+
+
+def test_is_a_core() -> None:
+    core: Core = core_of()
+    assert "logclient.hot" in repr(core.hot)
+
+
+class TestHash:
+    @given(st.binary(max_size=300))
+    def test_twin(self, data: bytes) -> None:
+        assert murmur3(data) == oracle.murmur3(data)
+
+    @given(st.binary(max_size=3000))
+    def test_reference(self, data: bytes) -> None:
+        assert murmur3(data) == shared.need("mmh3").hash(data, 0, signed=False)
+
+    def test_every_length_and_alignment(self) -> None:
+        block = bytes(i * 7 & 255 for i in range(100))
+        for at in range(5):
+            for size in range(80):
+                assert murmur3(memoryview(block)[at : at + size]) == oracle.murmur3(block[at : at + size])
+
+    def test_known(self) -> None:
+        assert (murmur3(b""), murmur3(b"abc")) == (0, 0xB3DD93FA)
+
+
+class TestFragments:
+    @given(st.integers(0, 400), st.integers(0, 30), st.integers(25, 90))
+    def test_twin(self, size: int, tags: int, room: int) -> None:
+        payload, own = bytes(i & 255 for i in range(size)), b"t" * tags
+        if tags > room - HEADER:
+            with pytest.raises(ValueError, match="tags: "):
+                fragments(payload, 1, datagram=room, tags=own)
+            return
+        found = fragments(payload, 1, datagram=room, tags=own)
+        assert found == oracle.fragments(payload, 1, room, own)
+        assert max(map(len, found)) <= room
+        assert {one[20:22] for one in found[:-1]} <= {b"\0\0"}
+        judged = feed(Reassembler(), found)
+        assert judged.verdict.tolist() == [FRAGMENT] * (len(found) - 1) + [MESSAGE]
+        assert judged.payload(len(found) - 1) == payload
+        assert judged.tags(len(found) - 1) == own
+
+    def test_what_throws_in_the_java_client(self) -> None:
+        """Tags that need a fragment more where the payload does not reach it; nothing at all."""
+        found = fragments(b"123456789", 5, datagram=34, tags=b"tag")
+        assert [len(one) for one in found] == [24 + 9, 24 + 3]
+        assert fragments(b"", 5) == [header(1, 0, MAX_DATAGRAM - HEADER, 5, 0)]
+
+    def test_limits(self) -> None:
+        with pytest.raises(ValueError, match="65536 bytes need more than 65535 fragments in datagrams of 25"):
+            fragments(bytes(65536), 1, datagram=25)
+        assert len(fragments(bytes(65535), 1, datagram=25)) == MAX_FRAGMENTS
+        for wrong in ({"id": -1}, {"id": MAX_ID + 1}, {"datagram": 24}, {"datagram": MAX_DATAGRAM + 1}):
+            with pytest.raises(ValueError, match=": "):
+                fragments(b"x", **{"id": 1, **wrong})
+        assert struct.unpack_from(">i", fragments(b"x", MAX_ID)[0], 8) == (MAX_ID,)
+
+    def test_long_tags_on_many_fragments(self) -> None:
+        """Where no even division leaves room for the tags the next number of fragments does."""
+        for size in range(3000, 3200):
+            found = fragments(bytes(size), 1, datagram=24 + 50, tags=b"t" * 49)
+            assert found == oracle.fragments(bytes(size), 1, 24 + 50, b"t" * 49)
+            assert feed(Reassembler(), found).verdict[-1 + len(found)] == MESSAGE
+
+
+class TestRuns:
+    @given(st.lists(st.binary(min_size=1, max_size=6), max_size=200))
+    def test_twin(self, found: list[bytes]) -> None:
+        data = join_runs(found)
+        assert data == oracle.runs(found)
+        assert datagrams(data) == oracle.split(data) == found
+
+    def test_a_run_is_one_send(self) -> None:
+        """Equal ones and a shorter last one, 64 at most, 65,507 bytes at most."""
+
+        def shapes(sizes: list[int]) -> list[tuple[int, int]]:
+            data, at, heads = join_runs([bytes(size) for size in sizes]), 0, []
+            while at < len(data):
+                heads.append(struct.unpack_from("<II", data, at))
+                at += 8 + heads[-1][0]
+            return heads
+
+        assert shapes([5, 5, 3, 3]) == [(13, 5), (3, 3)]
+        assert shapes([3, 5]) == [(3, 3), (5, 5)]
+        assert shapes([1] * 130) == [(64, 1), (64, 1), (2, 1)]
+        assert shapes([1472] * 45) == [(1472 * 44, 1472), (1472, 1472)]
+        assert shapes([65507, 1]) == [(65507, 65507), (1, 1)]
+
+    @given(st.binary(max_size=40))
+    def test_other_bytes_are_none(self, data: bytes) -> None:
+        try:
+            found = datagrams(data)
+        except ValueError:
+            return
+        assert sum(map(len, found)) < max(len(data), 1)
+
+
+class TestMessages:
+    def test_boxed(self) -> None:
+        (one,) = messages([b'{"a":1}'])
+        body = b'{"a":1,"uuid":"%s"}' % ID_1.encode()
+        assert one == header(1, 0, 1452 - 24, 1, len(body), murmur3(body)) + body
+
+    @pytest.mark.parametrize(("body", "carries"), [
+        (b"{}", '{"uuid":"%s"}'), (b' {"a":1} \n', '{"a":1,"uuid":"%s"}'),
+        (b'{"uuid":"x"}', '{"uuid":"x"}'), (b'{"uu\\u0069d":null}', '{"uu\\u0069d":null}'),
+        (b'{"data":{"uuid":"x"}}', '{"data":{"uuid":"x"},"uuid":"%s"}'),
+        (b"", ""), (b"[1]", "[1]"), (b"\x00\xff", None), (b"plain text", "plain text"),
+        (b"{broken", "{broken"),
+    ])  # fmt: skip
+    @pytest.mark.parametrize("kind", [RAW, BYTES, DOCUMENT])
+    def test_id(self, body: bytes, carries: str | None, kind: int) -> None:
+        """Event documents carry it, whatever else travels as it is."""
+        (one,) = messages([body], kind)
+        want = (
+            body
+            if carries is None or kind == BYTES or "%s" not in carries
+            else carries.replace("%s", ID_1).encode()
+        )
+        assert one[HEADER:] == want
+        (one,) = messages([body], kind, identity="none")
+        assert one[HEADER:] == body
+
+    def test_unchecked(self) -> None:
+        (one,) = messages([b"{nonsense}"], check=False)
+        assert one[HEADER:] == b'{nonsense,"uuid":"%s"}' % ID_1.encode()
+        (one,) = messages([b"nonsense"], check=False)
+        assert one[HEADER:] == b"nonsense"
+
+    def test_what_has_no_id_is_told_by_its_hash(self) -> None:
+        """The ledger's ids and the decoder's agree, so that verify joins them."""
+        for body in (b"plain", b'{"uuid":"mine"}', b"", b"\xff\0{}", b'{"uuid":{"a":[1]}}', b"[" * 1200):
+            for kind in (RAW, BYTES):
+                core = core_of()
+                flight, batch = flight_of([(body, kind)])
+                core.encode(batch, 1, 100.0)
+                ids = json.loads(flight.encoded(batch).splitlines()[1])["ids"]
+                (one,) = sent(core)
+                rows = Decoder(PRODUCER).decode(one, array("q", [0]), array("q", [len(one)]))
+                assert STATUS_NAMES[rows.status[0]] == "foreign"
+                assert base64.b64decode(ids) == struct.pack("<QQ", *rows.id_hash.tolist())
+
+    @pytest.mark.parametrize(("body", "boxed"), [
+        (b"text", False), (b'{"a":1}', False), (b"\xc3\xa9", False), (b" ", False), (b"\xff", False),
+        (b"", True), (b"\0", True), (b"\ttext", True), (b"\x1f", True),
+        (b"x" * 1452, False), (b"x" * 1453, True),
+    ])  # fmt: skip
+    def test_unboxed_where_it_may_be(self, body: bytes, boxed: bool) -> None:
+        found = messages([body], BYTES, unboxed=True)
+        assert (found != [body]) == boxed
+        assert feed(Reassembler(), found).payload(len(found) - 1) == body
+        assert messages([body], BYTES, unboxed=True, tags=("t",))[0][:2] == b"\0\1"
+        assert messages([body], BYTES)[0][:2] == b"\0\1"
+
+    def test_unboxed_takes_no_number(self) -> None:
+        found = messages([b"a", b"\t", b"b", b"\n"], BYTES, unboxed=True)
+        assert [one[8:12] for one in found if len(one) > 1] == [b"\0\0\0\1", b"\0\0\0\2"]
+
+    def test_numbers_wrap_to_1(self) -> None:
+        hot = Hot(PRODUCER, packets=0, size=0, number=MAX_ID - 1, datagram=60)
+        hot.connected(1.0)
+        flight, batch = flight_of([(b"x" * 50, BYTES)] * 4)
+        assert hot.encode(batch.capsule, 4, 1.0) == 4
+        found = datagrams(b"".join(map(bytes, hot.buffers())))
+        numbers = [struct.unpack_from(">i", one, 8)[0] for one in found]
+        assert numbers == [MAX_ID - 1] * 2 + [MAX_ID] * 2 + [1] * 2 + [2] * 2
+        del flight
+
+    def test_a_new_socket_counts_anew(self) -> None:
+        core = core_of()
+        flight, batch = flight_of([(b"x", BYTES)] * 4)
+        core.encode(batch, 2, 100.0)
+        flight.encoded(batch)
+        sent(core)
+        core.connection_lost()
+        core.connected(101.0, random)
+        core.encode(batch, 2, 101.0)
+        assert [one[11] for one in sent(core)] == [1, 2]
+
+    def test_numbers_have_no_holes(self) -> None:
+        """What fails takes none."""
+        core = core_of(max_message=100)
+        flight, batch = flight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
+        assert core.encode(batch, 3, 100.0) == 2
+        assert batch.fates() == {1: "handed", 2: "failed", 3: "handed"}
+        assert [one[11] for one in sent(core)] == [1, 2]
+        del flight
+
+    def test_the_limit_is_of_what_travels(self) -> None:
+        core = core_of(max_message=49)
+        flight, batch = flight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
+        assert core.encode(batch, 2, 100.0) == 1
+        assert batch.fates() == {1: "handed", 2: "failed"}
+        del flight
+
+    def test_too_many_fragments(self) -> None:
+        hot = Hot(PRODUCER, packets=0, size=0, datagram=25, max_message=1 << 20)
+        hot.connected(1.0)
+        flight, batch = flight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
+        assert hot.encode(batch.capsule, 2, 1.0) == 1
+        assert batch.fates() == {1: "failed", 2: "handed"}
+        assert hot.counts == (1, 0, 65535)
+        del flight
+
+    def test_own_tags(self) -> None:
+        tags = join_tags(kafka_tags("orders", "7"))
+        core = core_of(tags=("kt:logs",))
+        tagged = RAW | TAGGED << 4
+        events = [
+            (b"{}", RAW), (len(tags).to_bytes(2, "big") + tags + b"{}", tagged), (b"\0\0{}", tagged),
+            (b"\0", tagged), (b"\0\3ab", tagged), (b"{}", RAW | 2 << 4),
+        ]  # fmt: skip
+        flight, batch = flight_of(events)
+        assert core.encode(batch, 6, 100.0) == 3
+        assert list(batch.fates().values()) == ["handed"] * 3 + ["failed"] * 3
+        judged = feed(Reassembler(), sent(core))
+        assert [split_tags(judged.tags(i)) for i in range(3)] == [["kt:logs"], ["kt:orders", "pk:7"], []]
+        assert judged.payload(1) == b'{"uuid":"%s2"}' % ID_1[:-1].encode()
+        assert batch.hashes()[3] == oracle.xxh64(judged.payload(2), 42)
+        del flight
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        st.lists(st.tuples(
+            near_objects | plain_objects | st.binary(max_size=120), st.sampled_from([RAW, BYTES, DOCUMENT]),
+        ), min_size=1, max_size=12),
+        st.integers(60, 300), st.sampled_from([(), ("kt:a",), ("x" * 30, "pk:1")]),
+        st.booleans(), st.booleans(),
+        st.integers(20, 400),
+    )  # fmt: skip
+    def test_twin(
+        self, events: list[tuple[bytes, int]], room: int, tags: tuple[str, ...],
+        unboxed: bool, identity: bool, most: int,
+    ) -> None:  # fmt: skip
+        own = join_tags(tags)
+        hot = Hot(
+            PRODUCER, datagram=room, tags=own, unboxed=unboxed, max_message=most, identity=identity,
+            packets=0, size=0,
+        )  # fmt: skip
+        hot.connected(1.0)
+        flight, batch = flight_of(events)
+        found, fates, hashes = oracle.encode(
+            events, PRODUCER, room=room, tags=own, unboxed=unboxed, most=most, identity=identity
+        )
+        assert hot.encode(batch.capsule, len(events), 1.0) == fates.count("handed")
+        assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
+        assert list(batch.fates().values()) == fates
+        got = batch.hashes()
+        assert [got.get(seq, 0) if fate == "handed" else 0 for seq, fate in enumerate(fates, 1)] == hashes
+        del flight
+
+    def test_batch_bytes(self) -> None:
+        core = core_of(batch_bytes=100)
+        flight, batch = flight_of([(b"x" * 60, BYTES)] * 3)
+        assert core.encode(batch, 3, 100.0) == 1
+        flight.encoded(batch)
+        assert core.encode(batch, 3, 100.0) == 1
+        flight.encoded(batch)
+        assert core.encode(batch, 3, 100.0) == 1
+
+
+class TestPace:
+    def test_burst_then_rate(self) -> None:
+        core = core_of(pace=1000, burst=10)
+        flight, batch = flight_of([(b"x", BYTES)] * 100)
+        assert core.credit(100.0)[0] == 10
+        assert core.encode(batch, 100, 100.0) == 10
+        flight.encoded(batch)
+        assert core.credit(100.0) == (0, 0)
+        ready = core.next_timeout(100.0)
+        assert ready == pytest.approx(100.005)
+        assert core.credit(100.004) == (0, 0)
+        assert core.credit(ready)[0] == 5
+        assert core.encode(batch, 100, ready) == 5
+        assert core.credit(200.0)[0] == 10  # no more than the bucket holds
+
+    @given(
+        st.lists(st.floats(0.0001, 0.5), min_size=1, max_size=40),
+        st.integers(50, 5000), st.integers(1, 40), st.integers(1, 5),
+    )  # fmt: skip
+    @settings(deadline=None, max_examples=60)
+    def test_never_faster(self, pauses: list[float], pace: int, burst: int, parts: int) -> None:
+        """At no time more than the burst and what has flowed in, and the message that overdraws it."""
+        core = core_of(pace=pace, burst=burst, mtu=576)
+        body = bytes(500 * parts)
+        flight, batch = flight_of([(body, BYTES)] * 500)
+        each = len(fragments(body, 1, datagram=core.datagram))
+        now, packets, size = 100.0, 0, 0
+        for pause in pauses:
+            core.encode(batch, 500, now)
+            flight.encoded(batch)
+            found = sent(core)
+            packets += len(found)
+            size += sum(map(len, found))
+            assert packets <= burst + (now - 100.0) * pace + each
+            now += pause
+        del size
+
+    def test_bytes(self) -> None:
+        core = core_of(pace_bytes=100_000, burst=32)  # 64 KiB at once
+        flight, batch = flight_of([(bytes(20_000), BYTES)] * 20)
+        assert core.encode(batch, 20, 100.0) == 4
+        flight.encoded(batch)
+        ready = core.next_timeout(100.0)
+        assert ready is not None
+        assert 100.1 < ready < 100.5
+        assert core.credit(ready)[0] > 0
+
+    def test_a_message_goes_whole(self) -> None:
+        core = core_of(pace=100, burst=1, mtu=576)
+        flight, batch = flight_of([(bytes(5000), BYTES)] * 2)
+        assert core.encode(batch, 2, 100.0) == 1
+        flight.encoded(batch)
+        assert len(sent(core)) == 10
+        assert core.next_timeout(100.0) == pytest.approx(100.1)
+
+    def test_feedback(self) -> None:
+        core = core_of(pace=10, burst=1)
+        flight, batch = flight_of([(b"x", BYTES)] * 1000)
+        core.encode(batch, 1, 100.0)
+        flight.encoded(batch)
+        core.pace(100.0, 1_000_000.0, 0.0, 500)
+        assert core.next_timeout(100.0) == pytest.approx(100.0, abs=0.01)
+        assert core.credit(101.0)[0] == 500
+        core.pace(101.0, 0.0, 0.0)
+        assert core.next_timeout(101.0) is None
+        assert core.credit(101.0)[0] >= 500
+        with pytest.raises(ValueError, match="packets: 0"):
+            core.pace(101.0, -1.0, 0.0)
+        with pytest.raises(ValueError, match="packets: 0"):
+            core.pace(101.0, float("nan"), 0.0)
+
+    def test_a_clock_that_stands_gives_nothing(self) -> None:
+        core = core_of(pace=1000, burst=1)
+        flight, batch = flight_of([(b"x", BYTES)] * 10)
+        assert core.encode(batch, 10, 100.0) == 1
+        flight.encoded(batch)
+        assert core.encode(batch, 10, 99.0) == 0
+        assert core.credit(100.0) == (0, 0)
+
+
+class TestMtu:
+    def test_from_the_path_or_the_option(self) -> None:
+        core = core_of()
+        assert core.datagram == 1452
+        core.path_mtu(1500)
+        assert core.datagram == 1472
+        core.path_mtu(1500, 48)
+        assert core.datagram == 1452
+        core.path_mtu(65536)
+        assert core.datagram == 65507
+        core = core_of(mtu=1400)
+        assert core.datagram == 1352
+        core.path_mtu(9000)
+        assert core.datagram == 1372
+        core.path_mtu(100)  # a path that carries less carries no IP: the kernel cuts it up
+        assert core.datagram == 1372
+        core = core_of()
+        core.path_mtu(100)
+        assert core.datagram == 528
+
+    def test_fragments_are_cut_for_it(self) -> None:
+        core = core_of(mtu=1000)
+        core.path_mtu(65536)
+        flight, batch = flight_of([(bytes(3000), BYTES)])
+        core.encode(batch, 1, 100.0)
+        assert [len(one) for one in sent(core)] == [972] * 3 + [24 + 3000 - 3 * 948]
+        del flight
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("options", "words"), [
+        ({"mtu": 100}, "mtu: 576 to"), ({"mtu": 70000}, "mtu: 576 to"),
+        ({"identity": "x"}, "identity: id or none"),
+        ({"pace": -1}, "packets: 0"), ({"burst": 0}, "burst: 1"), ({"pace_bytes": -1}, "size: 0"),
+        ({"tags": ("",)}, "tags: none may be empty"), ({"tags": ("a\0b",)}, "tags: none may be"),
+        ({"tags": ("\ud800",)}, "tags: must be encodable"), ({"tags": ("kt:a", "kt:b")}, "tags: two that"),
+        ({"tags": ("kt:null",)}, "topic: servers discard"), ({"tags": ("kt:a b",)}, "topic: 1 to 249"),
+        ({"tags": ("kt:..",)}, "topic: 1 to 249"), ({"tags": ("pk:",)}, "tags: nothing behind pk:"),
+        ({"tags": ("x" * 70000,)}, "tags: 70000 bytes"), ({"tags": ("x" * 1500,)}, "tags: 1500 bytes, and"),
+        ({"tags": (b"x",)}, "tags: each must be text"), ({"reply_timeout": 0}, "reply_timeout: more than 0"),
+        ({"max_message": 1 << 31}, "max_message: 0 to"),
+    ])  # fmt: skip
+    def test_wrong(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(ConfigError, match=words):
+            core_of(**options)
+
+    def test_hot_checks_what_it_is_given(self) -> None:
+        for wrong in ({"producer": b"x"}, {"number": 0}, {"datagram": 10}, {"batch_bytes": 0}):
+            with pytest.raises(ValueError, match=": "):
+                Hot(**{"producer": PRODUCER, **wrong})  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            Hot.__new__(Hot).credit(0.0)
+        with pytest.raises(TypeError):
+            feed(Reassembler.__new__(Reassembler), [b"x"])
+        with pytest.raises(TypeError):
+            Decoder.__new__(Decoder).decode(b"", b"", b"")
+
+    def test_from_config(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(registry.SCHEMES, "plog", registry.SCHEMES["plog"]._replace(transport="x:y"))
+        given_ = config.parse("plog://h")
+        assert (given_.endpoints, given_.max_event_bytes) == ((("h", 23456),), 262144)
+        assert Plog.from_config(given_, PRODUCER).options == Options()
+        url = (
+            "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&burst=9&pace_bytes=1MiB&check=no"
+        )
+        core = Plog.from_config(config.parse(url, max_event_bytes=1000, reply_timeout=1), PRODUCER)
+        assert core.options == Options(
+            1400, True, ("kt:orders", "a", "pk:7"), 1000, 0, 9, 1 << 20, check=False, reply_timeout=1.0
+        )
+        with pytest.raises(ConfigError, match="topic: 1 to 249"):
+            Plog.from_config(config.parse("plog://h?topic=a%20b"), PRODUCER)
+        with pytest.raises(ConfigError, match="window: not an option of plog"):
+            config.parse("plog://h?window=3")
+
+    def test_tags(self) -> None:
+        assert kafka_tags() == []
+        assert join_tags(["caf\xe9", *kafka_tags("t", "k")]) == b"caf\xc3\xa9\0kt:t\0pk:k"
+        assert split_tags(b"\0a\0\0b\0\xff\xfe") == ["a", "b", "\ufffd\ufffd"]
+        assert split_tags(join_tags(["a", "b"])) == ["a", "b"]
+
+
+STAT: dict[str, Any] = {
+    "version": "1.0", "uptime": 5000, "udp_simple_messages": 1, "udp_invalid_version": 2,
+    "v0_invalid_type": 3, "v0_invalid_multipart_header": 4, "unknown_command": 5, "v0_commands": 6,
+    "exceptions": 7,
+    "unhandled_objects": 8, "holes_from_dead_port": 9, "holes_from_new_message": 10,
+    "v0_fragments": [11, 1, *[0] * 15], "v0_invalid_checksum": [0] * 17,
+    "v0_invalid_fragments": [[0] * (i + 1) for i in range(17)],
+    "dropped_fragments": [[0] * (i + 1) for i in range(17)],
+    "defragmenter": {"evictions": 1, "hits": 2, "misses": 3},
+    "handlers": [{"name": "kafka", "seen_messages": 12, "failed_to_send": 1, "x_y": 0.5}],
+}  # fmt: skip
+
+
+def stat_of(**changes: Any) -> bytes:
+    return json.dumps({**STAT, **changes}).encode()
+
+
+class TestStat:
+    def test_fields(self) -> None:
+        found = parse_stat(stat_of())
+        assert found[:12] == tuple(STAT.values())[:12]
+        assert found.v0_fragments == tuple(STAT["v0_fragments"])
+        assert found.defragmenter == (1, 2, 3)
+        assert (found.seen_messages, found.failed_to_send, found.boxed_messages) == (12, 1, 11)
+        assert found.raw["handlers"][0]["x_y"] == 0.5
+
+    def test_names_of_the_text(self) -> None:
+        old = {"udpSimpleMessages": 3, "v0InvalidType": 1, "cache": {"evictions": 1}, "uptime": 1,
+               "failed_to_send": 2, "v0Fragments": [1]}  # fmt: skip
+        found = parse_stat(json.dumps(old).encode())
+        assert (found.udp_simple_messages, found.v0_invalid_type, found.v0_fragments) == (3, 1, (1,))
+        assert (found.defragmenter.evictions, found.failed_to_send, found.seen_messages) == (1, 2, None)
+        assert Stat().boxed_messages == 0
+        assert parse_stat(stat_of(handlers=[{"name": "console", "logged": 4}])).seen_messages == 4
+
+    @pytest.mark.parametrize("data", [
+        b"", b"{", b"[]", b"{}", b"\xff", b'{"uptime":"x"}', stat_of(v0_fragments=3), stat_of(handlers={}),
+        stat_of(handlers=[1]), stat_of(defragmenter=[]), stat_of(uptime=None), stat_of(v0_commands=True),
+        stat_of(v0_commands=1e300), stat_of(dropped_fragments=[1]), stat_of(v0_commands=float("nan")),
+        b'{"uptime":1,"x":' + b"[" * 100_000, b'{"uptime":' + b"9" * 5000 + b"}",
+    ])  # fmt: skip
+    def test_other_answers(self, data: bytes) -> None:
+        with pytest.raises(ProtocolError, match="stat: "):
+            parse_stat(data)
+
+
+class TestCommands:
+    def replies(self, core: Plog, *answers: bytes, now: float = 100.5) -> list[Any]:
+        if answers:
+            core.receive_data(join_runs(answers), now)
+        return [(event.token, event.payload) for event in core.events_received() if isinstance(event, Reply)]
+
+    def test_datagrams(self) -> None:
+        assert command("ping", b"For17") == b"\0\0PINGFor17"
+        core = core_of()
+        assert [core.call("ping", "a"), core.call("stat"), core.call("envi"), core.call("kill", True)] == [
+            1,
+            2,
+            3,
+            4,
+        ]
+        assert sent(core) == [b"\0\0PINGa", b"\0\0STAT", b"\0\0ENVI", b"\0\0KILL"]
+        assert self.replies(core) == [(4, None)]
+        assert core.awaited == 3
+
+    def test_ping(self) -> None:
+        core = core_of()
+        first, second, own = core.call("ping", b"\0a"), core.call("ping", "\xe9"), core.call("ping")
+        (payload,) = [one[6:] for one in sent(core)][2:]
+        assert core.next_timeout(100.25) == 102.25
+        assert self.replies(core, b"PONG" + "\xe9".encode()) == [(second, Pong("\xe9".encode(), 0.25))]
+        assert self.replies(core, b"PONG\0b", b"PONG") == []
+        assert core.strays == 2
+        assert self.replies(core, b"PONG" + payload, b"PONG\0a") == [
+            (own, Pong(payload, 0.25)),
+            (first, Pong(b"\0a", 0.25)),
+        ]
+        assert self.replies(core, b"PONG\0a") == []
+        assert core.call("ping") != core.call("ping")
+
+    def test_same_payload_twice(self) -> None:
+        core = core_of()
+        core.call("ping", b"x")
+        with pytest.raises(ValueError, match="a ping with this payload is under way"):
+            core.call("ping", b"x")
+
+    def test_stat_and_envi(self) -> None:
+        core = core_of()
+        stat, envi = core.call("stat"), core.call("envi")
+        with pytest.raises(ValueError, match="an answer to stat is awaited"):
+            core.call("stat")
+        with pytest.raises(ValueError, match="an answer to envi is awaited"):
+            core.call("envi")
+        text = "Config(SimpleConfigObject({\xe9}))"
+        assert self.replies(core, text.encode(), stat_of()) == [(envi, text), (stat, parse_stat(stat_of()))]
+        assert core.awaited == 0
+        assert self.replies(core, stat_of(), b"Config()") == []
+        assert core.strays == 2
+        envi = core.call("envi")
+        assert self.replies(core, b'{"json":1}') == [(envi, '{"json":1}')]
+
+    def test_stat_that_is_none(self) -> None:
+        core = core_of()
+        stat = core.call("stat")
+        ((token, error),) = self.replies(core, b"{}")
+        assert token == stat
+        assert isinstance(error, ProtocolError)
+
+    def test_time_out(self) -> None:
+        core = core_of(reply_timeout=0.5)
+        ping, stat = core.call("ping", b"x"), core.call("stat")
+        assert core.next_timeout(100.0) == 100.5
+        core.handle_timeout(100.4)
+        assert self.replies(core) == []
+        core.handle_timeout(100.5)
+        found = self.replies(core)
+        assert [(token, str(error)) for token, error in found] == [
+            (ping, "ping: no answer in 0.5 s"), (stat, "stat: no answer in 0.5 s"),
+        ]  # fmt: skip
+        assert all(isinstance(error, TimeoutError) for _, error in found)
+        assert core.next_timeout(101.0) is None
+        assert self.replies(core, b"PONGx") == []
+
+    def test_late_stat_is_no_answer_to_the_next(self) -> None:
+        """By its uptime: the second question was asked when the server was at 12 s."""
+        core = core_of(reply_timeout=0.5)
+        first = core.call("stat")
+        core.next_timeout(100.0)
+        assert self.replies(core, stat_of(uptime=9_990), now=100.0)[0][0] == first
+        core.call("stat")
+        core.next_timeout(101.0)
+        core.handle_timeout(101.5)
+        assert len(self.replies(core)) == 1
+        third = core.call("stat")
+        core.next_timeout(102.0)
+        assert self.replies(core, stat_of(uptime=11_050), now=102.1) == []
+        ((token, found),) = self.replies(core, stat_of(uptime=12_100), now=102.2)
+        assert (token, found.uptime) == (third, 12_100)
+
+    def test_a_server_that_begins_anew_is_believed(self) -> None:
+        core = core_of(reply_timeout=0.5)
+        core.call("stat")
+        core.next_timeout(100.0)
+        self.replies(core, stat_of(uptime=9_990), now=100.0)
+        core.call("stat")
+        core.next_timeout(101.0)
+        core.handle_timeout(101.5)
+        self.replies(core)
+        third = core.call("stat")
+        core.next_timeout(102.0)
+        ((token, found),) = self.replies(core, stat_of(uptime=300), now=102.1)
+        assert (token, found.uptime) == (third, 300)
+
+    @pytest.mark.parametrize(("kind", "payload"), [
+        ("foo", None), ("kill", None), ("kill", 1), ("kill", "True"), ("ping", bytes(1500)),
+    ])  # fmt: skip
+    def test_refused(self, kind: str, payload: Any) -> None:
+        core = core_of()
+        with pytest.raises(ValueError, match=r"call: |command: "):
+            core.call(kind, payload)
+        assert core.data_to_send() == []
+        assert core.awaited == 0
+
+    def test_a_new_socket_forgets(self) -> None:
+        core = core_of()
+        core.call("stat")
+        core.connection_lost()
+        core.connected(101.0, random)
+        assert core.data_to_send() == []
+        assert self.replies(core, stat_of()) == []
+        assert core.call("stat") == 2
+
+    def test_closing_waits_for_answers(self) -> None:
+        core = core_of()
+        core.call("ping", b"x")
+        core.begin_close(100.0)
+        assert core.credit(100.0) == (0, 0)
+        assert CloseWanted() not in core.events_received()
+        core.receive_data(join_runs([b"PONGx"]), 100.1)
+        assert CloseWanted() in list(core.events_received())
+
+    @given(
+        st.lists(st.binary(max_size=30), max_size=5),
+        st.lists(st.sampled_from(["ping", "stat", "envi"]), unique=True),
+    )
+    def test_any_answer(self, answers: list[bytes], asked: list[str]) -> None:
+        core = core_of()
+        for kind in asked:
+            core.call(kind)
+        core.receive_data(join_runs(answers), 100.1)
+        found = [event for event in core.events_received() if isinstance(event, Reply)]
+        assert len(found) + core.awaited == len(asked)
+
+    @given(st.binary(max_size=60))
+    def test_what_is_no_run(self, data: bytes) -> None:
+        core = core_of()
+        core.call("envi")
+        core.receive_data(data, 100.1)
+        list(core.events_received())
+
+    def test_strangers_find_no_room(self) -> None:
+        core = core_of()
+        for _ in range(100):
+            core._hot.receive(join_runs([bytes(60_000)]), 100.0)
+        assert len(core._hot.heard()) == 17
+
+    def test_probe(self) -> None:
+        probe = Probe(None)
+        (first,) = datagrams(probe.ask()[0])
+        assert first.startswith(b"\0\0PING")
+        assert datagrams(probe.insist()[0]) == [first]
+        assert probe.receive_data(join_runs([b"PONGother"])) is None
+        assert probe.receive_data(join_runs([b"PONG" + first[6:]])) is True
+        assert probe.receive_data(join_runs([b"HTTP/1.1 400"])) is False
+        assert datagrams(probe.ask()[0]) != [first]
