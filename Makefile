@@ -3,7 +3,8 @@
 # make test   lint and every test that is not long; make test-long has the others
 #
 # PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
-# ARGS="…"            more arguments for demo, kafka, test, test-long, bench, mutants
+# ARGS="…"            more arguments for demo, kafka, test, test-long, bench, mutants, fuzz
+# TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
 # COVERAGE=percent    another bound than pyproject.toml's
 
@@ -16,7 +17,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
 
-.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels bench mutants lint format lock clean distclean
+.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels bench mutants fuzz lint format lock clean distclean
 all: build
 
 deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka
@@ -100,6 +101,10 @@ bench: build deps-bench
 mutants: build
 	@$(PY) -m tests.mutants $(ARGS)
 
+# Needs clang and its sanitizers, which nothing else here does: docs/fuzzing.md.
+fuzz: build
+	@$(PY) -m fuzz --seconds $(or $(TIME),1200) --jobs $(or $(JOBS),1) $(ARGS)
+
 lint: deps $(VENV)/.installed
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
 	@$(BIN)/ruff check .
@@ -117,7 +122,7 @@ lock:
 clean:
 	rm -rf build dist *.egg-info logclient/_ext .coverage .hypothesis .mypy_cache .ruff_cache .benchmarks
 	rm -f _ext/*.so _ext/*.c _ext/*.html
-	find logclient tests bench tools _ext -name __pycache__ -type d -prune -exec rm -rf {} +
+	find logclient tests bench fuzz tools _ext -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

@@ -181,6 +181,7 @@ cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nog
         for i in range(10):
             byte = unhex(p + 2 * i, 2)
             if byte < 0:
+                id_.high = id_.low = 0
                 return
             name[i] = <uint8_t> byte
             if i < 8:

@@ -768,6 +768,16 @@ class TestDecoder:
         (row,) = rows([whole], [PRODUCER])
         assert (row.status, row.sequence, row.producer) == (oracle.OK, 42, 0)
 
+    @pytest.mark.parametrize("at", range(32))
+    def test_of_half_an_id_nothing_is_told(self, at: int) -> None:
+        """32 bytes of which one is no digit: foreign, and no prefix or sequence."""
+        damaged = ID[:at] + b"g" + ID[at + 1 :]
+        unit = oracle.join([APP_ENV, TOPICS[0], b'{"request_id":"%s"}' % damaged, meta()])
+        for producers in ([], [PRODUCER]):
+            (row,) = rows([unit], producers)
+            assert row == oracle.decode(unit, producers)
+            assert (row.status, row.prefix_high, row.prefix_low, row.sequence) == (oracle.FOREIGN, 0, 0, 0)
+
     def test_names(self) -> None:
         assert [STATUS_NAMES[getattr(oracle, name.upper())] for name in STATUS_NAMES] == list(STATUS_NAMES)
 

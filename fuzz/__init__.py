@@ -1,0 +1,1 @@
+"""Fuzzing of the compiled code: ``make fuzz``; docs/fuzzing.md says how."""

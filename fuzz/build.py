@@ -1,0 +1,277 @@
+"""Builds for fuzzing, all of them below build/fuzz; the normal build is never touched.
+
+======== =====================================================================================
+clean    AddressSanitizer, coverage of the codecs as the fuzzer wants it
+<plant>  the same with one known bug, of the codec that has it
+lines    gcov's counters, at the lines of the .pyx and .pxd files
+======== =====================================================================================
+
+A build is a copy of what the extensions are made from, with `CHANGES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from fuzz.target import ROOT, Plant, load
+
+OUT = ROOT / "build" / "fuzz"
+EXTENSIONS = ("views", "hash", "handoff", "flight")  # that targets use besides their codec
+CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
+
+# What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte
+# too far is not seen), and large rooms given back where short inputs get there too.
+CHANGES = [
+    ("_ext/hot.pxd", "capacity = wire.capacity if wire.capacity else 65536\n", "capacity = want\n"),
+    (
+        "_ext/hot.pxd",
+        "capacity = out.capacity * 2 if out.capacity else 64\n",
+        "capacity = out.capacity + 1\n",
+    ),
+    ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
+    ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
+    ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
+]
+EXACT = {"capacity *= 2": "rooms are as large as they must be in these builds: see fuzz/build.py"}
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "freethreading_compatible": True,
+}
+MEMORY = ["-Dmalloc=lc_malloc", "-Dcalloc=lc_calloc", "-Drealloc=lc_realloc"]
+
+
+class Command(NamedTuple):
+    words: list[str]
+    where: Path
+
+
+class MissingError(Exception):
+    """What must be installed first."""
+
+
+@cache
+def clang() -> str:
+    """The compiler, with the runtime that fuzzing needs.
+
+    Raises:
+        MissingError: naming what is not there.
+    """
+    wanted = os.environ.get("CLANG")
+    found = next(filter(None, map(shutil.which, [wanted] if wanted else CLANGS)), None)
+    if found is None:
+        raise MissingError(f"no {wanted or 'clang'} (Debian: apt-get install clang libclang-rt-14-dev)")
+    for flags in (["-fsanitize=fuzzer,address"], ["-fsanitize=address", "-shared"]):
+        source = (
+            "#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *p, size_t n) { return !p && n; }\n"
+        )
+        done = subprocess.run(
+            [found, *flags, "-fPIC", "-x", "c", "-", "-o", "/dev/null"],
+            input=source,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise MissingError(
+                f"{found} cannot link -fsanitize=fuzzer,address: its runtime is missing "
+                f"(Debian: apt-get install libclang-rt-14-dev)\n{done.stderr.strip()}"
+            )
+    return found
+
+
+def gcov() -> str:
+    for name in (os.environ.get("GCC", "gcc"), os.environ.get("GCOV", "gcov")):
+        if shutil.which(name) is None:
+            raise MissingError(f"no {name}: lines are counted with gcc's gcov (Debian: apt-get install gcc)")
+    return os.environ.get("GCOV", "gcov")
+
+
+def libpython() -> list[str]:
+    """How a program with the interpreter in it is linked.
+
+    Raises:
+        MissingError: this interpreter has no library.
+    """
+    where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY") or ""
+    if not name.endswith(".so"):
+        raise MissingError(f"{sys.executable} has no shared libpython to link with")
+    libs = shlex.split(
+        f"{sysconfig.get_config_var('LIBS') or ''} {sysconfig.get_config_var('SYSLIBS') or ''}"
+    )
+    return [f"-L{where}", f"-Wl,-rpath,{where}", f"-l{name[3:-3]}", *libs]
+
+
+def codecs(targets: list[str]) -> list[str]:
+    return sorted({name for target in targets for name in load(target).EXTENSIONS})
+
+
+def change(tree: Path, file: str, old: str, new: str) -> None:
+    path = tree / file
+    text = path.read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"fuzz: {old.strip()!r} stands {text.count(old)} times in {file}, not once")
+    if old.count("\n") != new.count("\n"):
+        raise SystemExit(f"fuzz: {new.strip()!r} has another number of lines than what it replaces")
+    path.write_text(text.replace(old, new))
+
+
+def run(it: Command) -> None:
+    done = subprocess.run(it.words, cwd=it.where, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"fuzz: {' '.join(it.words)}\n{done.stdout}{done.stderr}")
+
+
+def translated(tree: Path, name: str, *, lines: bool = False) -> None:
+    """_ext/<name>.c of a tree."""
+    from Cython.Build import cythonize
+    from Cython.Compiler.Errors import CompileError
+    from setuptools import Extension
+
+    before, said = Path.cwd(), io.StringIO()
+    os.chdir(tree)
+    try:
+        with contextlib.redirect_stderr(said):  # the warnings are those of the normal build
+            cythonize(
+                [Extension(f"logclient._ext.{name}", [f"_ext/{name}.pyx"])],
+                include_path=["pxd"], compiler_directives=DIRECTIVES, emit_linenums=lines, force=True,
+                quiet=True,
+            )  # fmt: skip
+    except CompileError:
+        raise SystemExit(f"fuzz: {said.getvalue()}") from None
+    finally:
+        os.chdir(before)
+
+
+def command(tree: Path, name: str, compiler: list[str]) -> Command:
+    """What makes logclient/_ext/<name>.so of it."""
+    return Command(
+        [*compiler, "-shared", "-fPIC", "-w", "-I", sysconfig.get_path("include"), "-I", "_ext",
+         f"_ext/{name}.c", "-o", f"logclient/_ext/{name}.so"],
+        tree,
+    )  # fmt: skip
+
+
+def pin(path: Path) -> None:
+    """Name the source's line before every line of C: where Cython writes several, the number would go on."""
+    out, place, joined = [], "", False
+    for line in path.read_text().split("\n"):
+        if line.startswith("#line "):
+            place = line
+        elif place and not joined:
+            out.append(place)
+        out.append(line)
+        joined = line.endswith("\\")
+    path.write_text("\n".join(out))
+
+
+def copy(tree: Path) -> None:
+    """The sources, and the Python half of the package: imports of a build stay in it."""
+    shutil.rmtree(tree, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "_ext", "*.so", "*.c")
+    shutil.copytree(ROOT / "logclient", tree / "logclient", ignore=ignored)
+    shutil.copytree(ROOT / "_ext", tree / "_ext", ignore=ignored)
+    (tree / "logclient" / "_ext").mkdir()
+    (tree / "logclient" / "_ext" / "__init__.py").touch()
+    for file, old, new in CHANGES:
+        change(tree, file, old, new)
+
+
+def share(tree: Path) -> None:
+    """Declarations where a cimport by the installed name finds them (as setup.py does)."""
+    package = tree / "pxd" / "logclient" / "_ext"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.pxd").touch()
+    for pxd in (tree / "_ext").glob("*.pxd"):
+        shutil.copy(pxd, package)
+
+
+def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> Iterator[Command]:
+    """What makes a build with AddressSanitizer; with `plant`, of a known bug (it needs the one without)."""
+    tree = OUT / name
+    compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"]
+    copy(tree)
+    if plant is not None:
+        change(tree, plant.file, plant.old, plant.new)
+    share(tree)
+    for extension in EXTENSIONS:
+        if plant is None:
+            translated(tree, extension)
+            yield command(tree, extension, compiler)
+        else:
+            so = Path("logclient", "_ext", f"{extension}.so")
+            (tree / so).symlink_to(OUT / "clean" / so)
+    for extension in codecs:
+        translated(tree, extension)
+        yield command(tree, extension, [*compiler, "-fsanitize=fuzzer-no-link", *MEMORY])
+
+
+def lines(codecs: Iterable[str]) -> Iterator[Command]:
+    """What makes a build that counts lines."""
+    tree = OUT / "lines"
+    gcc = os.environ.get("GCC", "gcc")
+    gcov()
+    copy(tree)
+    share(tree)
+    for extension in EXTENSIONS:
+        translated(tree, extension)
+        yield command(tree, extension, [gcc, "-O0"])
+    for extension in codecs:
+        translated(tree, extension, lines=True)
+        pin(tree / "_ext" / f"{extension}.c")
+        yield command(tree, extension, [gcc, "-O0", "--coverage", *MEMORY])
+
+
+def driver() -> Iterator[Command]:
+    """What makes the fuzzer, and the allocator beside it."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    source = ROOT / "fuzz"
+    yield Command([clang(), "-O1", "-shared", "-fPIC", str(source / "memory.c"), "-o", "memory.so"], OUT)
+    yield Command(
+        [clang(), "-O1", "-g", "-fsanitize=fuzzer,address", "-rdynamic", "-I", sysconfig.get_path("include"),
+         str(source / "driver.c"), "-o", "driver", *libpython()],
+        OUT,
+    )  # fmt: skip
+
+
+def environment(tree: Path, target: str = "") -> dict[str, str]:
+    """For whatever runs against a build."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_", "COVERAGE_"))}
+    return kept | {
+        "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}",
+        "PYTHONMALLOC": "malloc",  # the interpreter's own pools would hide what is read beyond an object
+        "PYTHONHASHSEED": "0",
+        "PYTHONSAFEPATH": "1",  # not the folder that it is started in
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LOGCLIENT_FUZZ_MEMORY": str(OUT / "memory.so"),
+        "LOGCLIENT_FUZZ_PYTHON": sys.executable,
+        "LOGCLIENT_FUZZ_TARGET": f"fuzz.targets.{target}",
+        # what the interpreter keeps until it ends is no leak; one of ours shows as growth
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=32",
+    }
+
+
+def lock() -> None:
+    """One run at a time: builds and corpora are shared. Held until the process ends."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    lock.file = open(OUT / ".lock", "w")  # type: ignore[attr-defined]  # noqa: SIM115
+    try:
+        fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[attr-defined]
+    except BlockingIOError:
+        raise SystemExit("fuzz: another run uses build/fuzz") from None

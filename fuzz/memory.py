@@ -1,0 +1,18 @@
+"""Allocations that fail when they are told to: in extensions built for fuzzing, nowhere else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_path = os.environ.get("LOGCLIENT_FUZZ_MEMORY")
+# RTLD_GLOBAL: the extensions, loaded later, find their allocator in it.
+_lib = ctypes.CDLL(_path, mode=ctypes.RTLD_GLOBAL) if _path else None
+
+CAN_FAIL = _lib is not None
+
+
+def fail_at(n: int) -> None:
+    """The n-th allocation from now on fails, once; 0: none."""
+    if _lib is not None:
+        _lib.lc_fail_at(n)

@@ -1,0 +1,210 @@
+"""What a Logjam client makes of a server's replies: through the core, with requests and pings on their way.
+
+An input: how many are awaited (low four bits) and how it goes on then (AGAIN, LOST), which of them are
+pings, bytes that arrive at one time (0: all), an allocation that fails (0: none), and what arrives. Held
+against the plain-Python twin, however the bytes come in pieces.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from fuzz import memory
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces, vectors
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient.protocols.core import Fatal, Outcome, Reply
+from logclient.protocols.logjam import Logjam, Options
+from tests.oracle import logjam as oracle
+
+EXTENSIONS = ("logjam",)
+MAX_LEN = 6000  # a reply may have 4096 bytes
+
+APP_ENV = b"shop-production"
+AGAIN, LOST = 16, 32  # connect once more and feed it all again; lose the connection first
+REPLY_BYTES, REPLY_FRAMES = 4096, 3
+INFLIGHT = 16
+
+DICTIONARY = [
+    b"\x0f\x00\x00\x80" + APP_ENV, b"\x0c\x00\x00\x00202 Accepted", b"\x0f\x00\x00\x00400 Bad Request",
+    b"\x04\x00\x00\x80ping", b"\x06\x00\x00\x80200 OK", b"\x04\x00\x00\x00host", b"\x00\x00\x00\x80",
+    b"\x00\x00\x00\x00", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\xf8\x0f\x00\x00", b"\xfc\x0f\x00\x00",
+    APP_ENV, b"shop-staging", b"ping", b"202 Accepted", b"400 Bad Request", b"200 OK",
+]  # fmt: skip
+
+ROOTS = ("client_receive", "client_deadline", "client_credit", "Hot.error", "Hot.pongs", "Hot.ping",
+"Hot.connected",
+         "Hot.connection_lost", "Hot.requests")  # fmt: skip
+APART = {
+    "return ROUND": "of clients that ask for no replies",
+    "w.number = 1": "the message after 2**64 - 1: tests/test_logjam_core.py",
+    "raise MemoryError": "an allocation of Python's",
+    'raise ValueError(f"ping': "a caller's mistake, no input's: tests/test_logjam_core.py",
+    "self.full.append(self.box)": "a view of bytes to be sent is held: tests/test_logjam_core.py",
+    "self.box = type(self.box)()": "a view of bytes to be sent is held: tests/test_logjam_core.py",
+}
+
+PLANTS = (
+    Plant("length", "_ext/logjam.pyx", "        if left - at - 4 < size:\n            return 0\n",
+          "        if left - at - 3 < size:\n            return 0\n", (ASAN,)),
+    Plant("allocation", "_ext/logjam.pyx",
+          "        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:\n",
+          "        if n[0] == REPLY_FRAMES or wire_reserve(&w.packed, size) == NULL:\n", (MEMORY,)),
+    Plant("endless", "_ext/logjam.pyx",
+          "        if left - at < 4:\n            return 0\n        head = lc_get_frame(p + at)",
+          "        if left - at < 4:\n            continue\n        head = lc_get_frame(p + at)", (TIMEOUT,)),
+)  # fmt: skip
+
+GOOD, BAD = [APP_ENV, b"202 Accepted"], [APP_ENV, b"400 Bad Request"]
+PONG, NO_PONG = [b"ping", b"200 OK", b"server.example"], [b"ping", b"400 Bad Request"]
+
+
+def _input(
+    awaited: int, pings: int, step: int, failing: int, *messages: list[bytes], rest: bytes = b""
+) -> bytes:
+    return bytes([awaited, pings, step, failing]) + b"".join(map(oracle.join, messages)) + rest
+
+
+def seeds() -> Iterator[bytes]:
+    """Every recorded reply, each kind of reply in its place and out of it, in pieces, memory that ends."""
+    for case in vectors("logjam.json"):
+        for parts in case["reply_frames_hex"]:
+            reply = [bytes.fromhex(part) for part in parts]
+            yield _input(2, 0, 0, 0, [APP_ENV, *reply[1:]], reply)
+            yield _input(1, 1, 3, 0, reply)
+    for step in (0, 1, 5, 40):
+        yield _input(15, 0b1000010, step, 0, GOOD, PONG, BAD, *[GOOD] * 3, NO_PONG, *[BAD] * 3, *[GOOD] * 5)
+        yield _input(3 | AGAIN, 2, step, 0, GOOD, PONG, BAD)
+        yield _input(3 | AGAIN | LOST, 0, step, 0, GOOD, BAD, rest=oracle.join(GOOD)[:9])
+        for failing in range(1, 10):
+            yield _input(4, 2, step, failing, GOOD, PONG, BAD, GOOD)
+    for wrong in (GOOD[::-1], [b"shop-staging", GOOD[1]], [*GOOD, b""], [APP_ENV], [APP_ENV, b"203"], PONG,
+    NO_PONG,
+                  [b""] * 4, [b"", b""], [b"x" * 4000, b"y" * 87], [b"x" * 4000, b"y" * 88],
+                  [b"x" * 4093]):  # fmt: skip
+        for awaited, pings in ((2, 0), (2, 1), (2, 3), (0, 0)):
+            yield _input(awaited, pings, 0, 0, wrong, GOOD)
+            yield _input(awaited, pings, 7, 0, wrong)
+    for size in (1 << 30, 1 << 24, 4092, 4093, 0x7FFFFFFF):
+        yield _input(1, 0, 0, 0, rest=struct.pack("<I", size))
+        yield _input(1, 0, 0, 0, rest=oracle.join(GOOD)[:19] + struct.pack("<I", size) + b"x" * 20)
+
+
+class _Twin:
+    """What must come of some bytes."""
+
+    def __init__(self, waiting: list[int]) -> None:
+        self.replies = oracle.Replies(APP_ENV, waiting)
+        self.data = b""
+
+    def feed(self, data: bytes) -> None:
+        self.data += data
+        while not self.replies.wrong:
+            parts: list[bytes] = []
+            at, more = 0, True
+            while more:
+                if len(self.data) - at < 4:
+                    return
+                (head,) = struct.unpack_from("<I", self.data, at)
+                size, more = head & ~oracle.MORE, bool(head & oracle.MORE)
+                if len(parts) == REPLY_FRAMES or at + 4 + size > REPLY_BYTES:
+                    self.replies.wrong = True
+                    return
+                if len(self.data) - at - 4 < size:
+                    return
+                parts.append(self.data[at + 4 : at + 4 + size])
+                at += 4 + size
+            self.data = self.data[at:]
+            self.replies.take(parts)
+
+
+class _Requests:
+    """Fifteen events that can be sent again and again."""
+
+    def __init__(self) -> None:
+        handoff = Handoff(max_bytes=1 << 20, max_event_bytes=1 << 16)
+        for _ in range(15):
+            handoff.push(b'{"n":1}', 2, 1)
+        self.flight = Flight(handoff)
+        batch = self.flight.take(100, 1 << 20)
+        assert batch is not None
+        self.batch = batch
+
+    def send(self, core: Logjam, awaited: int, pings: int) -> list[int]:
+        """So many requests and pings; the sequences of those (0: a ping)."""
+        self.flight.requeue()
+        waiting = []
+        requests = 0
+        for i in range(awaited):
+            if pings >> i & 1:
+                core.call("ping")
+            else:
+                must(core.encode(self.batch, 1, 100.0) == 1, "a request is encoded")
+                self.flight.encoded(self.batch)
+                requests += 1
+            waiting.append(0 if pings >> i & 1 else requests)
+        core.sent()
+        return waiting
+
+
+_requests = _Requests()
+
+
+def run(data: memoryview) -> None:
+    if len(data) < 4:
+        return
+    how, pings, step, failing = data[:4]
+    core = Logjam(Options(app_env="shop-production", compression="none", inflight=INFLIGHT), bytes(range(10)))
+    for _ in range(2 if how & AGAIN else 1):
+        core.connected(100.0)
+        must(not core.requests, "nothing is awaited")
+        if not _feed(core, how & 15, pings, data[4:], step, failing):
+            return
+        if how & LOST:
+            core.connection_lost()
+            must(not core.requests and core.next_timeout(1e9) is None, "forgotten")
+
+
+def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, failing: int) -> bool:
+    """False when memory was out."""
+    waiting = _requests.send(core, awaited, pings)
+    twin = _Twin(waiting)
+    outcomes: dict[str, list[int]] = {"acked": [], "failed": []}
+    hosts: list[str | None] = []
+    errors: list[str] = []
+    memory.fail_at(failing)
+    try:
+        for piece in pieces(data, step):
+            core.receive_data(piece, 101.0)  # type: ignore[arg-type]
+            twin.feed(bytes(piece))
+            for event in core.events_received():
+                if isinstance(event, Outcome):
+                    for first, last in event.ranges:
+                        outcomes[event.status] += range(first, last + 1)
+                elif isinstance(event, Reply):
+                    hosts.append(event.payload)
+                elif isinstance(event, Fatal):
+                    errors.append(str(event.error))
+    except MemoryError:
+        must(failing, "no memory, although no allocation failed")
+        return False
+    finally:
+        memory.fail_at(0)
+    want = twin.replies
+    named = [None if host is None else host.decode("utf-8", "backslashreplace") for host in want.pongs]
+    must(
+        outcomes == {"acked": want.acked, "failed": want.rejected},
+        "outcomes",
+        outcomes,
+        want.acked,
+        want.rejected,
+    )
+    must(hosts == named, "pongs", hosts, named)
+    must(len(errors) == int(want.wrong), "errors", errors, want.wrong)
+    must(core.requests == len(want.waiting), "what is awaited", core.requests, want.waiting)
+    must((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
+    room = INFLIGHT - len(want.waiting)
+    free = not want.wrong and (not want.waiting or room >= INFLIGHT // 4)
+    must(core.credit(101.0) == ((room, 1 << 20) if free else (0, 0)), "the credit", core.credit(101.0), room)
+    return True

@@ -1,0 +1,145 @@
+"""What a Lumberjack writer makes of a reader's bytes: through the core, connected, windows on their way.
+
+An input: windows in flight and events in each (two bits, three bits), bytes that arrive at one time (0:
+all), an allocation that fails (0: none), and what arrives. Held against the plain-Python twin.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from fuzz import memory
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces, vectors
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient.protocols.core import Fatal, Outcome
+from logclient.protocols.lumberjack import Lumberjack, Options
+from tests.oracle import lumberjack as oracle
+
+EXTENSIONS = ("lumberjack",)
+MAX_LEN = 600
+
+AGAIN = 32  # lose the connection, connect once more and feed it all again
+DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
+    b"1A\0\0\0\1",
+    b"2A\xff\xff\xff\xff",
+    b"2A",
+    b"HTTP/1.1 400",
+]
+
+ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Hot.error", "Hot.connected",
+"Hot.connection_lost",
+         "Hot.windows", "Hot.careful")  # fmt: skip
+APART: dict[str, str] = {}
+PLANTS = (
+    Plant("length", "_ext/lumberjack.pyx", "    if number > window.n:\n        w.wrong_window",
+          "    if number > window.n + 1:\n        w.wrong_window", (ASAN, TIMEOUT, "outcomes")),
+    Plant("allocation", "_ext/lumberjack.pyx", "    if number > window.n:\n        w.wrong_window",
+          "    if wire_reserve(&w.raw, number) == NULL:\n        w.wrong_window", (MEMORY,)),
+    Plant("endless", "_ext/lumberjack.pyx", "        if window.used == run.count:\n",
+          "        if window.used == run.count and left:\n", (TIMEOUT, ASAN, "outcomes")),
+)  # fmt: skip
+
+
+def seeds() -> Iterator[bytes]:
+    """Every recorded answer, and acks in and out of their place."""
+    for case in vectors("lumberjack.json"):
+        data = bytes.fromhex(case["reader_hex"])
+        for step in (0, 1):
+            yield bytes([2 | 3 << 2, step, 0]) + data[:500]
+    for windows in range(4):
+        for events in range(8):
+            for step in (0, 1, 5):
+                acks = [0, 1, events + 1, 1, events + 1, events + 1, events + 2]
+                data = b"".join(b"2A" + struct.pack(">I", ack) for ack in acks)
+                yield bytes([windows | events << 2, step, 0]) + data
+                yield bytes([windows | events << 2 | AGAIN, step, 0]) + data[: 6 * (events + 1)]
+                yield bytes([windows | events << 2 | AGAIN, step, 1 + events % 3]) + data
+    for data in (b"2", b"2X", b"3A", b"HTTP/1.1", b"2A\0\0\0", b"\0" * 6):
+        yield bytes([1, 0, 0]) + data
+        yield bytes([1, 1, 0]) + data
+
+
+class _Events:
+    """Events that can be sent again and again, with a hole among them."""
+
+    def __init__(self) -> None:
+        handoff = Handoff(max_bytes=1 << 20, max_event_bytes=1 << 16)
+        for _ in range(33):
+            handoff.push(b'{"n":1}', 2, 1)
+        self.flight = Flight(handoff)
+        batch = self.flight.take(100, 1 << 20)
+        assert batch is not None
+        self.batch = batch
+        batch.mark(6, 4)
+        self.flight.encoded(batch)
+
+    def send(self, core: Lumberjack, windows: int, events: int) -> list[list[int]]:
+        """So many windows of so many events; the sequences in each."""
+        self.flight.requeue()
+        left = [seq for seq in range(1, 34) if seq != 6]
+        sent = []
+        for _ in range(windows):
+            if core.credit(100.0)[0] == 0:
+                break  # after a break they go one at a time
+            must(core.encode(self.batch, events, 100.0) == events, "a window is encoded")
+            self.flight.encoded(self.batch)
+            sent.append(left[:events])
+            del left[:events]
+        core.sent()
+        return sent
+
+
+_events = _Events()
+
+
+def run(data: memoryview) -> None:
+    if len(data) < 3:
+        return
+    how, step, failing = data[:3]
+    core = Lumberjack(Options(window=10, inflight=4, compression=0), bytes(range(10)))
+    core.connected(100.0)
+    if not _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing) or not how & AGAIN:
+        return
+    out = core.windows
+    core.connection_lost()
+    must(not core.windows and core.next_timeout(1e9) is None, "forgotten")
+    must(core.careful == (10 if out > 1 else 0), "careful", core.careful, out)
+    core.connected(100.0)
+    _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing)
+
+
+def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: int, failing: int) -> bool:
+    """False when memory was out."""
+    twin = oracle.Acks()
+    twin.windows = [(sequences, 0) for sequences in _events.send(core, windows, events)]
+    acked: list[int] = []
+    errors: list[str] = []
+    broken = False
+    memory.fail_at(failing)
+    try:
+        for piece in pieces(data, step):
+            core.receive_data(piece, 101.0)  # type: ignore[arg-type]
+            if not broken:
+                try:
+                    twin.feed(bytes(piece))
+                except oracle.BrokenError:
+                    broken = True
+            for event in core.events_received():
+                if isinstance(event, Outcome):
+                    must(event.status == "acked", "an outcome", event)
+                    for first, last in event.ranges:
+                        acked += range(first, last + 1)
+                elif isinstance(event, Fatal):
+                    errors.append(str(event.error))
+    except MemoryError:
+        must(failing, "no memory, although no allocation failed")
+        return False
+    finally:
+        memory.fail_at(0)
+    must(acked == twin.acked, "outcomes", acked, twin.acked)
+    must(len(errors) == broken, "errors", errors, broken)
+    must(core.windows == len(twin.windows), "windows", core.windows, twin.windows)
+    must((core.next_timeout(101.0) is None) == (not twin.windows), "the deadline")
+    return True

@@ -1,0 +1,146 @@
+"""The fuzz targets over their seeds, in the normal build: what ``make fuzz`` goes on from, in seconds."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from tests import shared
+
+pytestmark = pytest.mark.tree
+if not (shared.ROOT / "fuzz" / "target.py").exists():
+    pytest.skip("no fuzz targets beside these tests", allow_module_level=True)
+
+from fuzz import build, lines, memory  # noqa: E402
+from fuzz.target import ROOT, Plant, exact, load, names, pieces, seeds_of  # noqa: E402
+
+PLANTS = [
+    pytest.param(name, plant, id=f"{name}-{plant.name}") for name in names() for plant in load(name).PLANTS
+]
+
+
+@pytest.fixture(params=names())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def seeds(name: str) -> list[bytes]:
+    shared.shared_path("vectors")
+    if name.startswith("logjam"):
+        shared.need("snappy")
+        shared.need("lz4.block")
+    found = seeds_of(name)
+    assert len(found) > 100
+    return found
+
+
+def test_seeds(name: str, seeds: list[bytes]) -> None:
+    target = load(name)
+    for seed in seeds:
+        target.run(exact(seed))
+
+
+def test_damaged_seeds(name: str, seeds: list[bytes]) -> None:
+    """As the fuzzer makes them, but a few hundred and without looking where they lead."""
+    target, random = load(name), Random(7)
+    for _ in range(600):
+        data = bytearray(random.choice(seeds))
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(data) + 1)
+            how = random.randrange(4)
+            if how == 0 and at < len(data):
+                data[at] ^= 1 << random.randrange(8)
+            elif how == 1:
+                del data[at : at + random.randint(1, 8)]
+            elif how == 2:
+                data[at:at] = random.choice(target.DICTIONARY)
+            else:
+                data[at:at] = data[at : at + random.randint(1, 20)]
+        target.run(exact(bytes(data)))
+
+
+def test_short_inputs(name: str) -> None:
+    target = load(name)
+    for size in range(8):
+        target.run(exact(bytes(size)))
+        target.run(exact(b"\xff" * size))
+
+
+@pytest.mark.parametrize("name", ["logjam_replies", "lumberjack_acks"])
+def test_a_difference_from_the_twin_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what it does with answers: the rows of decoders are compared cell by cell."""
+    target = load(name)
+    kind, method = {"logjam_replies": ("Replies", "take"), "lumberjack_acks": ("Acks", "feed")}[name]
+    monkeypatch.setattr(getattr(target.oracle, kind), method, lambda self, data: None)
+    shared.shared_path("vectors")
+    with pytest.raises(AssertionError):
+        for seed in seeds_of(name):
+            target.run(exact(seed))
+
+
+@pytest.mark.parametrize(("name", "plant"), PLANTS)
+def test_planted_bugs_still_apply(name: str, plant: Plant) -> None:
+    text = (ROOT / plant.file).read_text()
+    assert text.count(plant.old) == 1
+    assert plant.old.count("\n") == plant.new.count("\n")
+    assert plant.old != plant.new
+    assert plant.new not in text
+
+
+@pytest.mark.parametrize("file, old, new", build.CHANGES)
+def test_changes_still_apply(file: str, old: str, new: str) -> None:
+    assert (ROOT / file).read_text().count(old) == 1
+
+
+def test_a_codec_has_at_least_three_planted_bugs() -> None:
+    for name in names():
+        assert len({plant.name for plant in load(name).PLANTS}) >= 3
+
+
+def test_the_build_has_no_switch_for_bugs() -> None:
+    """They are text that only fuzz/ has."""
+    for path in [ROOT / "setup.py", *(ROOT / "_ext").glob("*.p*"), *(ROOT / "_ext").glob("*.h")]:
+        assert not re.search(r"(?i)\bplant|\bfuzz", path.read_text()), path.name
+
+
+REACHED = [
+    (
+        "logjam_decoder",
+        {"read_message", "unpack_body", "libz_inflate", "scan_object", "number_end", "read_id"},
+    ),
+    ("logjam_replies", {"client_receive", "next_reply", "take_reply", "outcome_add", "frames_shown"}),
+    ("lumberjack_frames", {"reader_step", "reader_pairs", "decode_region", "scan_pairs", "expand_region"}),
+    ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
+]
+
+
+@pytest.mark.parametrize(("name", "wanted"), REACHED)
+def test_reachable_lines(name: str, wanted: set[str]) -> None:
+    """What the roots call is found, down to what reads the bytes; what is apart is not."""
+    target = load(name)
+    found = {f.name for f in lines.reachable(ROOT, target.EXTENSIONS[0], target.ROOTS, target.APART)}
+    assert wanted <= found
+    assert "client_encode" not in found
+    assert "python_inflate" not in found
+
+
+def test_every_target_names_roots_that_are_there(name: str) -> None:
+    target = load(name)
+    assert lines.reachable(ROOT, target.EXTENSIONS[0], target.ROOTS, target.APART)
+
+
+def test_pieces() -> None:
+    view = memoryview(b"12345")
+    assert [bytes(p) for p in pieces(view, 0)] == [b"12345"]
+    assert [bytes(p) for p in pieces(view, 2)] == [b"12", b"34", b"5"]
+    assert [bytes(p) for p in pieces(view[:0], 2)] == [b""]
+    assert bytes(exact(b"ab")) == b"ab"
+    assert len(exact(b"")) == 0
+
+
+def test_no_allocation_fails_here() -> None:
+    assert not memory.CAN_FAIL
+    memory.fail_at(1)
