@@ -32,13 +32,14 @@ ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Hot.error", "Hot
 "Hot.connection_lost",
          "Hot.windows", "Hot.careful")  # fmt: skip
 APART: dict[str, str] = {}
+_NUMBER = "    if number > window.n:\n        w.wrong_window"
 PLANTS = (
-    Plant("length", "_ext/lumberjack.pyx", "    if number > window.n:\n        w.wrong_window",
-          "    if number > window.n + 1:\n        w.wrong_window", (ASAN, TIMEOUT, "outcomes")),
-    Plant("allocation", "_ext/lumberjack.pyx", "    if number > window.n:\n        w.wrong_window",
-          "    if wire_reserve(&w.raw, number) == NULL:\n        w.wrong_window", (MEMORY,)),
-    Plant("endless", "_ext/lumberjack.pyx", "        if window.used == run.count:\n",
-          "        if window.used == run.count and left:\n", (TIMEOUT, ASAN, "outcomes")),
+    Plant("length", "_ext/lumberjack.pyx", _NUMBER, _NUMBER.replace("window.n:", "window.n + 1:"),
+          (ASAN, TIMEOUT, "outcomes")),
+    Plant("allocation", "_ext/lumberjack.pyx", _NUMBER,
+          _NUMBER.replace("if", "if wire_reserve(&w.raw, number) == NULL or"), (MEMORY,)),
+    Plant("endless", "_ext/lumberjack.pyx", "            data += 6\n", "            data += 6 if data[5] else 0\n",
+          (TIMEOUT,)),
 )  # fmt: skip
 
 
