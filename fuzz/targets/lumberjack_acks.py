@@ -38,7 +38,8 @@ PLANTS = (
           (ASAN, TIMEOUT, "outcomes")),
     Plant("allocation", "_ext/lumberjack.pyx", _NUMBER,
           _NUMBER.replace("if", "if wire_reserve(&w.raw, number) == NULL or"), (MEMORY,)),
-    Plant("endless", "_ext/lumberjack.pyx", "            data += 6\n", "            data += 6 if data[5] else 0\n",
+    Plant("endless", "_ext/lumberjack.pyx", "            data += 6\n",
+          "            data += 6 if data[5] else 0\n",
           (TIMEOUT,)),
 )  # fmt: skip
 
