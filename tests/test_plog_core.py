@@ -6,7 +6,8 @@ import base64
 import json
 import struct
 from array import array
-from random import random
+from itertools import accumulate
+from random import Random, random
 from typing import Any
 
 import pytest
@@ -16,22 +17,28 @@ from hypothesis import strategies as st
 from logclient import config, registry
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
+    BAD_HEADER,
     FRAGMENT,
     HEADER,
     MAX_DATAGRAM,
     MAX_FRAGMENTS,
     MAX_ID,
     MESSAGE,
+    OUT_OF_BOUNDS,
     STATUS_NAMES,
+    TOO_LARGE,
+    VERDICT_NAMES,
     Decoder,
     Hot,
     Judged,
     Reassembler,
     datagrams,
+    expand,
     fragments,
     join_runs,
 )
 from logclient.errors import ConfigError, ProtocolError
+from logclient.protocols import readable
 from logclient.protocols.core import CloseWanted, Core, Reply
 from logclient.protocols.plog import (
     TAGGED,
@@ -41,6 +48,7 @@ from logclient.protocols.plog import (
     Probe,
     Stat,
     command,
+    frames,
     join_tags,
     kafka_tags,
     parse_stat,
@@ -80,12 +88,17 @@ def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes
     return sent(core)
 
 
+def columns_of(found: list[bytes]) -> tuple[bytes, array[int], array[int]]:
+    """(all of them, where each begins, how long it is)."""
+    lengths = array("q", map(len, found))
+    return b"".join(found), array("q", accumulate(lengths, initial=0))[:-1], lengths
+
+
 def feed(
     server: Reassembler, found: list[bytes], now: float = 0.0, streams: list[int] | None = None
 ) -> Judged:
-    lengths = array("q", map(len, found))
-    offsets = array("q", [sum(lengths[:i]) for i in range(len(found))])
-    return server.feed(b"".join(found), offsets, lengths, array("Q", streams or [7] * len(found)), now)
+    data, offsets, lengths = columns_of(found)
+    return server.feed(data, offsets, lengths, array("Q", streams or [7] * len(found)), now)
 
 
 def header(count: int, index: int, size: int, id_: int, total: int, hash_: int = 0, tags: int = 0) -> bytes:
@@ -728,3 +741,338 @@ class TestCommands:
         assert probe.receive_data(join_runs([b"PONG" + first[6:]])) is True
         assert probe.receive_data(join_runs([b"HTTP/1.1 400"])) is False
         assert datagrams(probe.ask()[0]) != [first]
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[tuple[int, bytes]], list[bytes]]:
+    """(datagrams and whose they are, in the order of their coming; the messages that were sent)."""
+    rng = Random(draw(st.integers(0, 1 << 32)))
+    wire: list[tuple[int, bytes]] = []
+    bodies = []
+    for number in range(draw(st.integers(1, 6))):
+        body = rng.randbytes(rng.choice([0, 1, 30, 77, 200]))
+        bodies.append(body)
+        room = rng.choice([30, 40, 64, 300])
+        tags = rng.choice([b"", b"", b"kt:a"])
+        wire += [(number % 2, one) for one in fragments(body, number, datagram=room, tags=tags)]
+    lost = draw(st.sampled_from([0.0, 0.0, 0.2]))
+    wire = [one for one in wire if rng.random() >= lost]
+    for _ in range(draw(st.integers(0, 4))):
+        if wire:
+            stream, one = rng.choice(wire)
+            how = draw(st.sampled_from(["copy", "flip", "cut", "longer", "other"]))
+            if how == "flip":
+                at = rng.randrange(len(one))
+                one = one[:at] + bytes([one[at] ^ 1 << rng.randrange(8)]) + one[at + 1 :]
+            elif how == "cut":
+                one = one[: rng.randrange(len(one))]
+            elif how == "longer":
+                one += b"x"
+            elif how == "other":
+                stream = 1 - stream
+            wire.append((stream, one))
+    if draw(st.booleans()):
+        rng.shuffle(wire)
+    return wire, bodies
+
+
+def fragment_of(rest: bytes) -> bytes:
+    return b"\0\1" + rest
+
+
+class TestReassembly:
+    @given(scenes())
+    @settings(max_examples=400, deadline=None)
+    def test_twin(self, scene: tuple[list[tuple[int, bytes]], list[bytes]]) -> None:
+        wire, _ = scene
+        server, twin = Reassembler(max_message=250, max_bytes=1 << 20), oracle.Server(250)
+        judged = feed(server, [one for _, one in wire], streams=[stream for stream, _ in wire])
+        for row, (stream, one) in enumerate(wire):
+            want = twin.feed(one, stream)
+            assert judged.verdict[row] == want.verdict, row
+            if want.payload:
+                assert (judged.payload(row), judged.tags(row)) == want[1:]
+        assert sorted(server.open) == sorted(
+            (stream, id_, len(one.parts), one.count) for (stream, id_), one in twin.open.items()
+        )
+
+    @given(
+        st.binary(max_size=3000), st.integers(30, 200), st.integers(0, 1 << 32), st.sampled_from([0.0, 0.1])
+    )
+    def test_any_order_any_loss(self, body: bytes, room: int, seed: int, loss: float) -> None:
+        rng = Random(seed)
+        found = fragments(body, 1, datagram=room, tags=b"t")
+        came = [one for one in found if rng.random() >= loss]
+        came += [rng.choice(found) for _ in range(3) if came]
+        whole = {bytes(one) for one in came} == set(found)
+        rng.shuffle(came)
+        server = Reassembler()
+        judged = feed(server, came)
+        verdicts = judged.verdict.tolist()
+        assert (MESSAGE in verdicts) == whole
+        assert set(verdicts) <= {MESSAGE, FRAGMENT}
+        if whole:
+            row = verdicts.index(MESSAGE)
+            assert judged.payload(row) == body
+            assert judged.tags(row) == b"t"
+
+    @given(
+        st.lists(
+            st.binary(max_size=60) | st.binary(max_size=40).map(lambda rest: b"\0\1" + rest), max_size=20
+        )
+    )
+    @settings(max_examples=300, deadline=None)
+    def test_any_bytes(self, found: list[bytes]) -> None:
+        twin = oracle.Server(1000)
+        judged = feed(Reassembler(max_message=1000), found)
+        assert judged.verdict.tolist() == [twin.feed(one, 7).verdict for one in found]
+
+    def test_fed_in_pieces(self) -> None:
+        body = bytes(range(256)) * 4
+        server = Reassembler()
+        for number, one in enumerate(fragments(body, 3, datagram=124), 1):
+            judged = feed(server, [one], now=float(number))
+        assert judged.payload(0) == body
+        assert (server.open, server.held) == ([], 0)
+
+    def test_holes_are_counted_by_the_first_of_each(self) -> None:
+        first, second, third = fragments(bytes(200), 9, datagram=100)
+        judged = feed(Reassembler(), [third, first, first, second, second, *fragments(b"", 10)])
+        assert judged.opened.tolist() == [1, 0, 0, 0, 1, 1]
+        assert judged.id.tolist() == [9] * 5 + [10]
+        assert judged.count.tolist() == [3] * 5 + [1]
+        assert judged.index.tolist() == [2, 0, 0, 1, 1, 0]
+
+    def test_expiry_is_by_the_last_touch(self) -> None:
+        parts = fragments(bytes(200), 9, datagram=100)
+        server = Reassembler(expire=10.0)
+        feed(server, parts[:1], 0.0)
+        feed(server, parts[:1], 9.0)
+        feed(server, parts[1:2], 18.9)
+        assert feed(server, parts[2:], 28.0).verdict.tolist() == [MESSAGE]
+        feed(server, parts[:1], 30.0)
+        server.expire(39.9)
+        assert len(server.open) == 1
+        server.expire(40.0)
+        assert server.open == []
+        counters: dict[str, Any] = server.counters()
+        assert counters["defragmenter"] == {"evictions": 1, "hits": 3, "misses": 2}
+        assert counters["dropped_fragments"][2] == [0, 1, 1]
+
+    def test_interleaved_messages_push_each_other_out(self) -> None:
+        """Of 20 with 100 kB each none arrives where their fragments are mixed, all where they are not."""
+        sets = [fragments(bytes(100_000), number, datagram=60_000) for number in range(20)]
+        server = Reassembler()
+        assert feed(server, [one for parts in sets for one in parts]).verdict.tolist().count(MESSAGE) == 20
+        server = Reassembler()
+        mixed = [parts[i] for i in range(2) for parts in sets]
+        assert MESSAGE not in feed(server, mixed).verdict.tolist()
+        assert server.held <= 1 << 20
+
+    @pytest.mark.parametrize("size", [262_144, 262_145])
+    def test_limit_of_the_server(self, size: int) -> None:
+        server = Reassembler()
+        found = feed(server, fragments(bytes(size), 1, datagram=60_024)).verdict.tolist()
+        if size == 262_144:
+            assert found == [FRAGMENT] * 4 + [MESSAGE]
+            return
+        assert found == [TOO_LARGE] * 5
+        counters: dict[str, Any] = server.counters()
+        assert counters["defragmenter"] == {"evictions": 5, "hits": 0, "misses": 5}
+        assert sum(map(sum, counters["dropped_fragments"])) == 5 * 4
+
+    def test_totals_of_2_gib_take_no_room(self) -> None:
+        """Announced, not sent."""
+        server = Reassembler(max_message=(1 << 31) - 1, max_bytes=1 << 31 | 1 << 20)
+        strict = Reassembler()
+        huge = [header(65535, 5, 40_000, number, (1 << 31) - 1) + bytes(40_000) for number in range(50)]
+        assert set(feed(strict, huge).verdict.tolist()) == {TOO_LARGE}
+        assert strict.held == 0
+        feed(server, huge)
+        assert server.held <= 1 << 31 | 1 << 20
+        assert len(server.open) == 1
+
+    def test_a_million_open_messages(self) -> None:
+        """Bounded by what they say to be; the oldest go."""
+        server = Reassembler()
+        for block in range(10):
+            found = [header(2, 0, 1, block << 20 | n, 2) + b"x" for n in range(100_000)]
+            feed(server, found, float(block) / 10)
+            assert server.held <= 1 << 20
+        assert 1_000 < len(server.open) < 10_923
+        wide = [header(65535, n % 65535, 1, n, 65535) + b"x" for n in range(1_000)]
+        feed(server, wide)
+        assert server.held <= 1 << 20
+
+    def test_count_of_dropped(self) -> None:
+        """By the word, as one by one."""
+        came = {0, 1, 62, 64, 900}
+        for count in (2, 63, 64, 65, 128, 129, 1000, 65535):
+            server = Reassembler(expire=1.0)
+            feed(server, [header(count, index, 1, 1, count) + b"x" for index in came if index < count])
+            server.expire(5.0)
+            want = [0] * 17
+            for index in range(count):
+                want[index.bit_length()] += index not in came
+            counters: dict[str, Any] = server.counters()
+            row = (count - 1).bit_length()
+            assert counters["dropped_fragments"][row] == want[: row + 1]
+            too_large = Reassembler(max_message=0)
+            feed(too_large, [header(count, 1, 1, 1, count) + b"x"])
+            counters = too_large.counters()
+            assert sum(counters["dropped_fragments"][row]) == count - 1
+
+    def test_tags_that_leave_the_datagram(self) -> None:
+        found = feed(Reassembler(), [header(1, 0, 0, 1, 0, tags=1), header(1, 0, 0, 1, 0, tags=65535)])
+        assert found.verdict.tolist() == [BAD_HEADER, OUT_OF_BOUNDS]
+
+    def test_tags_count_in_what_is_held(self) -> None:
+        server = Reassembler(max_message=1000, max_bytes=20_000)
+        tagged = [header(2, 0, 1, n, 2, tags=5000) + bytes(5000) + b"x" for n in range(100)]
+        feed(server, tagged)
+        assert 0 < server.held <= 20_000
+        assert len(server.open) == 3
+        feed(server, tagged[-1:] * 50)
+        assert len(server.open) == 3
+
+    def test_nothing_leaves_the_data(self) -> None:
+        server = Reassembler()
+        for at, size in ((-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)):
+            with pytest.raises(ValueError, match="datagram 1 leaves the data of 4 bytes"):
+                server.feed(b"four", array("q", [0, at]), array("q", [4, size]), array("Q", [0, 0]), 0.0)
+        with pytest.raises(ValueError, match="equally many: 8, 16, 8 bytes"):
+            server.feed(b"four", array("q", [0]), array("q", [0, 0]), array("Q", [0]), 0.0)
+        judged = feed(server, [b"text"])
+        for row in (-1, 1):
+            with pytest.raises(IndexError):
+                judged.payload(row)
+
+    def test_wrong_bounds(self) -> None:
+        for wrong in ({"max_message": -1}, {"max_message": 1 << 31}, {"max_bytes": 1000}, {"expire": 0.0}):
+            with pytest.raises(ValueError, match=": "):
+                Reassembler(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            Reassembler().__init__()  # type: ignore[misc]
+
+
+class TestDecoder:
+    def rows(self, decoder: Decoder, found: list[bytes], **columns: Any) -> Any:
+        return decoder.decode(*columns_of(found), **columns)
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        st.lists(st.tuples(
+            near_objects | plain_objects | st.binary(max_size=120), st.sampled_from([RAW, BYTES]),
+        ), min_size=1, max_size=8),
+        st.integers(60, 300), st.booleans(), st.booleans(), st.integers(0, 1 << 32),
+        st.lists(st.binary(max_size=50), max_size=4), st.booleans(),
+    )  # fmt: skip
+    def test_twin(
+        self, events: list[tuple[bytes, int]], room: int, unboxed: bool, identity: bool, seed: int,
+        others: list[bytes], ours: bool,
+    ) -> None:  # fmt: skip
+        """What the client makes and what anybody may send, in any order."""
+        found, _, _ = oracle.encode(events, PRODUCER, room=room, unboxed=unboxed)
+        found += others + [b"\0\0PING"]
+        Random(seed).shuffle(found)
+        producers = [PRODUCER] if ours else [bytes(10), b"\xff" * 10]
+        rows = self.rows(Decoder(b"".join(producers), identity=identity), found)
+        want = oracle.decode(found, producers, identity)
+        assert rows.unit.tolist() == [unit for unit, _ in want]
+        assert rows.status.tolist() == [row.status for _, row in want]
+        assert rows.hash.tolist() == [row.hash for _, row in want]
+        assert rows.sequence.tolist() == [row.sequence for _, row in want]
+        assert rows.id_hash.tolist() == [hash_ for _, row in want for hash_ in row.id_hash]
+        assert [n for n, (_, row) in zip(rows.length.tolist(), want, strict=True) if row.length >= 0] == [
+            row.length for _, row in want if row.length >= 0
+        ]
+
+    def test_where_it_is(self) -> None:
+        body = b'{"a":"%s","uuid":"%s"}' % (b"x" * 100, ID_1.encode())
+        found = [
+            b"text",
+            *fragments(body, 5, datagram=100, tags=b"kt:a"),
+            *fragments(b"alone", 6, tags=b"a=b"),
+        ]
+        rows = self.rows(Decoder(PRODUCER), found)
+        assert [STATUS_NAMES[status] for status in rows.status.tolist()] == ["foreign", "ok", "foreign"]
+        assert rows.unit.tolist() == [0, 3, 4]
+        assert rows.offset.tolist() == [0, 24 + 4, 24 + 3]
+        assert rows.length.tolist() == [4, len(body), 5]
+        assert rows.simple.tolist() == [1, 0, 0]
+        assert rows.fragments.tolist() == [0, 3, 1]
+        assert rows.number.tolist() == [0, 5, 6]
+        assert rows.sequence.tolist() == [0, 1, 0]
+        assert expand(found[3])[rows.offset[1] :] == body[2 * 76 :]
+
+    def test_messages_go_on_in_the_next_call(self) -> None:
+        first, second = fragments(bytes(100), 5, datagram=100)
+        decoder = Decoder()
+        assert len(self.rows(decoder, [first], streams=array("Q", [3]))) == 0
+        assert decoder.open == [(3, 5, 1, 2)]
+        assert len(self.rows(decoder, [second], streams=array("Q", [4]))) == 0
+        assert self.rows(decoder, [second], streams=array("Q", [3])).length.tolist() == [100]
+        assert decoder.open == [(4, 5, 1, 2)]
+
+    def test_numbers_that_come_again_later(self) -> None:
+        """A client that began anew on the same port: what was left is given up in time."""
+        old, new = fragments(bytes(100), 5, datagram=100), fragments(b"y" * 150, 5, datagram=100)
+        times = array("q", [0, 10_000_000, 10_000_001])
+        assert len(self.rows(Decoder(), [old[0], *new], received_us=times)) == 1
+        bad = self.rows(Decoder(), [old[0], *new])
+        assert {STATUS_NAMES[status] for status in bad.status.tolist()} == {"bad_fragment"}
+
+    def test_bodies(self) -> None:
+        """What a Kafka topic holds."""
+        found = [b'{"uuid":"%s"}' % ID_1.encode(), b"\0\1", b""]
+        rows = self.rows(Decoder(PRODUCER, datagrams=False), found)
+        assert rows.status.tolist() == [0, 1, 1]
+        assert rows.length.tolist() == [len(one) for one in found]
+        assert rows.hash.tolist() == [oracle.xxh64(one, 42) for one in found]
+
+    def test_statuses(self) -> None:
+        assert STATUS_NAMES[4:-1] == VERDICT_NAMES[4:]
+        assert len(STATUS_NAMES) == oracle.DECODED_COMMAND + 1
+        with pytest.raises(ValueError, match="producers: 10 bytes each"):
+            Decoder(b"x")
+        with pytest.raises(ValueError, match="ascending"):
+            Decoder(PRODUCER * 2)
+        with pytest.raises(ValueError, match="unit 0 leaves"):
+            Decoder().decode(b"", array("q", [0]), array("q", [1]))
+        with pytest.raises(ValueError, match="equally many"):
+            Decoder().decode(b"", array("q", [0]), array("q", [0]), array("Q"))
+
+
+class TestReadable:
+    def one(self, data: bytes) -> readable.Frame:
+        (frame,) = frames(data)
+        assert readable.lines(frame)
+        assert readable.fields(frame)
+        return frame
+
+    def test_fragment(self) -> None:
+        frame = self.one(fragments(b"hello", 7, tags=b"kt:a\0pk:b")[0])
+        assert frame.title == (
+            "fragment 1 of 1 of message 7, 5 bytes in all, hash 248bfa47, tag kt:a, tag pk:b"
+        )
+        assert (frame.fields["tags"], frame.body, frame.wrong) == (["kt:a", "pk:b"], b"hello", "")
+        assert self.one(fragments(bytes(100), 7, datagram=100)[1]).fields["index"] == 1
+
+    def test_others(self) -> None:
+        assert self.one(b"text").title == "unboxed message"
+        assert (self.one(b"\0\0pingx").title, self.one(b"\0\0pingx").body) == ("command PING", b"x")
+
+    @pytest.mark.parametrize(("data", "wrong"), [
+        (b"", "an empty datagram"), (b"\x09x", "a first byte of 1 to 31"), (b"\0\2", "neither a command"),
+        (b"\0", "neither a command"), (b"\0\0pin", "a command that no server"), (b"\0\1short", "no header"),
+        (header(1, 0, 9, 1, 3, 1) + b"abc", "the hash of its payload is another: b3dd93fa"),
+        (header(2, 0, 9, 1, 12) + b"abc", "its payload is not as long"),
+        (bytes(70_000), "70,000 bytes are no datagram"),
+        (header(3, 0, 9, 1, 3) + b"123456789", "a payload beyond the total"),
+    ])  # fmt: skip
+    def test_wrong(self, data: bytes, wrong: str) -> None:
+        assert self.one(data).wrong.startswith(wrong)
+
+    @given(st.binary(max_size=80) | st.binary(max_size=60).map(fragment_of))
+    def test_any_bytes(self, data: bytes) -> None:
+        self.one(data)
