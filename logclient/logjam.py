@@ -94,6 +94,8 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         try:
+            if not (record.exc_info or record.exc_text or record.stack_info):
+                return record.getMessage()  # which is all that would be
             return super().format(record)
         except Exception:
             return f"{record.msg} % {record.args!r}"
