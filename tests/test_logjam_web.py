@@ -312,6 +312,11 @@ def test_harder_things_under_load(count: int, tmp_path: Path) -> None:
         assert len(documents) == count
         check(documents, app_env, kinds, asked)
         others = of_others(found, app_env)
+        if app_env == SHOP:  # what the master said before it forked, once
+            (loaded,) = others.pop("m0x0x0")
+            assert texts(loaded) == ["m0x0x0 loaded"] and loaded["action"] == "shop#<module>"
+            assert loaded["process_id"] not in {one["process_id"] for one in documents.values()}
+            owed += 1
         for one in asked:
             besides = others.pop(one.marker, [])
             wanted = kinds[one.kind].besides

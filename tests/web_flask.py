@@ -16,6 +16,11 @@ from logclient import logjam
 
 __all__ = ["app"]
 
+# The master forks its workers with a connection of its own.
+log.info("m0x0x0 loaded")
+if client.flush(30.0):
+    raise TimeoutError("the device does not answer")
+
 
 @app.get("/more/thread/<m>")
 def thread(m: str) -> str:
