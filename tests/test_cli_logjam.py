@@ -1,23 +1,27 @@
-"""The command line with Logjam: collect, decode."""
+"""The command line with Logjam: collect, decode, ping, send."""
 
 from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote as percent
 
 import pytest
 
-from logclient import cli, registry
+from logclient import cli
 from logclient.collectors import main
+from logclient.collectors.logjam import Collector
 from logclient.errors import ExitCode
 from tests import shared
 from tests import verify_files as files
+from tests.oracle.logjam_document import judge
 
 zmq = shared.need("zmq")
 
@@ -26,11 +30,8 @@ from tests.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E
 DEADLINE = 20.0
 
 
-@pytest.fixture(autouse=True)
-def available(monkeypatch: pytest.MonkeyPatch) -> None:
-    for scheme in ("logjam", "logjam+push"):
-        row = registry.SCHEMES[scheme]
-        monkeypatch.setitem(registry.SCHEMES, scheme, row._replace(transport=row.transport or "any"))
+def quote(key: bytes) -> str:
+    return percent(key.decode(), safe="")
 
 
 class Running:
@@ -187,3 +188,130 @@ class TestDecode:
         path.write_bytes(files.message(event(1))[:-1])
         assert cli.main(["decode", "logjam", str(path)]) == ExitCode.BROKEN
         assert "cut inside a message" in capsys.readouterr().out
+
+
+class TestPing:
+    def ping(self, capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+        assert cli.main(["ping", "--timeout", "1s", *arguments]) == code
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    def test_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as device:
+            said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production")
+            assert said.startswith(f"127.0.0.1:{device.port}: connected in ")
+            assert ", logjam answers in " in said
+            assert "median" in self.ping(capsys, ExitCode.OK, device.url, "--count", "5")
+            found = json.loads(self.ping(capsys, ExitCode.OK, device.url, "--count", "3", "--json"))
+            assert (found["status"], found["protocol"], found["event_ms"]) == ("ok", "logjam", None)
+            assert len(found["round_trip_ms"]) == 3
+            assert device.counts.pings == 9
+            assert device.counts.events == 0
+
+    def test_an_event_that_the_importer_takes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector(keep=True) as device:
+            said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production", "--event")
+            assert ", an event was acknowledged in " in said
+            (document,) = device.events(1)
+        assert importer_takes(document)
+        assert document["lines"][0][2].startswith("logclient ping from ")
+
+    def test_where_nothing_is_answered(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector(keep=True) as device:
+            url = f"{device.push_url}/shop-production"
+            said = self.ping(capsys, ExitCode.OK, url)
+            assert said.endswith("where nothing is ever answered\n")
+            assert "an event was handed over in" in self.ping(capsys, ExitCode.OK, url, "--event")
+            assert len(device.events(1)) == 1
+
+    def test_each_endpoint_has_its_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as gone:
+            pass
+        with Collector() as device, socket.create_server(("127.0.0.1", 0)) as hole:
+            ports = [device.port, gone.port, hole.getsockname()[1], device.push_port]
+            url = "logjam://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+            lines = self.ping(capsys, ExitCode.UNREACHABLE, url).splitlines()
+        for line, says in zip(
+            lines,
+            [
+                "logjam answers in",
+                "cannot connect: connection refused",
+                "cannot connect: no answer to the handshake in time",
+                "cannot connect: what answers is no ZeroMQ socket for a DEALER",
+            ],
+            strict=True,
+        ):
+            assert says in line
+
+    def test_a_server_with_keys(self, capsys: pytest.CaptureFixture[str]) -> None:
+        if not zmq.has("curve"):
+            pytest.skip("this libzmq has no CURVE")
+        public, secret = zmq.curve_keypair()
+        context = zmq.Context()
+        try:
+            server = context.socket(zmq.ROUTER)
+            server.curve_server, server.curve_secretkey = True, secret
+            port = server.bind_to_random_port("tcp://127.0.0.1")
+            answering = threading.Thread(target=answer, args=(server,))
+            answering.start()
+            url = f"logjam://127.0.0.1:{port}"
+            said = self.ping(capsys, ExitCode.OK, f"{url}?curve_server={quote(public)}")
+            answering.join()
+            assert ", CURVE, the server has the key that was expected, logjam answers in " in said
+            other, _ = zmq.curve_keypair()
+            said = self.ping(capsys, ExitCode.UNREACHABLE, f"{url}?curve_server={quote(other)}", "--json")
+            assert json.loads(said)["status"] == "refused"
+        finally:
+            context.destroy(linger=0)
+
+
+def importer_takes(document: dict[str, Any]) -> bool:
+    _, wrong = judge(json.dumps(document).encode(), now=time.time())
+    assert wrong == []
+    return True
+
+
+def answer(server: Any) -> None:
+    if server.poll(DEADLINE * 1000):
+        who = server.recv_multipart()[0]
+        server.send_multipart([who, b"ping", b"200 OK", b"host"])
+
+
+class TestSend:
+    def test_lines_are_documents(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "log"
+        path.write_text("one\ntwo\n")
+        with Collector(keep=True) as device:
+            url = f"{device.url}/shop-production"
+            assert cli.main(["send", url, str(path), "--json"]) == ExitCode.OK
+            fates = json.loads(capsys.readouterr().out)
+            assert (fates["sent"], fates["acked"], fates["handed"]) == (2, 2, 0)
+            documents = device.events(2)
+        assert [document["lines"][0][2] for document in documents] == ["one", "two"]
+        assert all(map(importer_takes, documents))
+
+    def test_what_is_pushed_is_handed_over(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "log"
+        path.write_text('{"action":"A#b"}\n{"action":"A#c"}\n')
+        with Collector(keep=True) as device:
+            url = f"{device.push_url}/shop-production"
+            assert cli.main(["send", url, str(path), "--format", "ndjson", "--json"]) == ExitCode.OK
+            fates = json.loads(capsys.readouterr().out)
+            assert (fates["sent"], fates["acked"], fates["handed"]) == (2, 0, 2)
+            assert [document["action"] for document in device.events(2)] == ["A#b", "A#c"]
+
+    def test_nobody_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "log"
+        path.write_text("one\n")
+        with Collector() as device:
+            pass
+        url = f"{device.url}/shop-production"
+        assert cli.main(["send", url, str(path), "--timeout", "1s"]) == ExitCode.UNREACHABLE
+        assert "connection refused" in capsys.readouterr().err
+
+    def test_without_an_app_env(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "log"
+        path.write_text("one\n")
+        assert cli.main(["send", "logjam://127.0.0.1:1", str(path)]) == ExitCode.USAGE
+        assert "app-env: <app>-<env>" in capsys.readouterr().err

@@ -623,7 +623,7 @@ class TestPing:
             core.call("ping")
 
     def test_probe(self) -> None:
-        probe = Probe(type("C", (), {"path": "/shop-production"}))
+        probe = Probe(type("C", (), {"path": "/shop-production", "scheme": "logjam"}))
         (question,) = probe.ask()
         assert oracle.decode(question, []).status == oracle.PING
         answer = oracle.join([b"ping", b"200 OK", b"broker-1"])

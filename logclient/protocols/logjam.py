@@ -257,18 +257,21 @@ def _joined(parts: list[bytes]) -> bytes:
 class Probe:
     """A question that a Logjam server answers, and of which no event can come: its ping.
 
-    A PUSH socket has no answers.
+    Of who is behind a PUSH socket no more is known than that the connection was made.
     """
 
-    silence = "a device answers to a ping; a server that has a PULL socket only says nothing"
+    silence = "a logjam-device answers to a ping at once"
 
     def __init__(self, config: Any) -> None:
         self._app_env = config.path[1:].encode()
+        self._push = config.scheme == "logjam+push"
         self._data = b""
 
     def ask(self) -> list[bytes]:
-        """What to send; may be asked again after an answer."""
+        """What to send, nothing where there are no answers; may be asked again after an answer."""
         self._data = b""
+        if self._push:
+            return []
         # tag, compression 0, version 1, and zeros: the device, when (the server fills it in), the number
         meta = b"\xca\xbd\x00\x01" + bytes(_META - 4)
         return [_joined([b"", b"ping", self._app_env, b"{}", meta])]

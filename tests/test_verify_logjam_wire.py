@@ -1,0 +1,165 @@
+"""From a client to a verdict over real ZeroMQ: what it sends, what a device and a consumer capture."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.errors import ExitCode
+from tests import shared
+
+shared.need("zmq")
+shared.need("numpy")
+shared.need("pyarrow")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+frames = pytest.importorskip("logclient.verify.frames")
+
+from logclient.collectors.logjam import Collector  # noqa: E402
+from logclient.collectors.subscriber import Subscriber  # noqa: E402
+
+N = 3000
+LARGE = "x" * 3000
+
+
+class Run:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.monkeypatch = monkeypatch
+
+    def device(self, **options: Any) -> Collector:
+        return Collector(capture=str(self.folder / "device"), **options)
+
+    def send(self, url: str, n: int = N, **options: Any) -> logclient.client.Stats:
+        """Small and large events, as a mapping and as bytes, some with an id of the user's own."""
+        options = {"ledger": str(self.folder / "ledger"), "overflow": "block", **options}
+        with logclient.connect(url, **options) as client:
+            for i in range(n):
+                event: dict[str, Any] = {"message": f"line {i}", "more": LARGE if i % 50 == 0 else ""}
+                if i % 10 == 3:
+                    event["request_id"] = f"mine \u00e9 {i}"
+                client.send(json.dumps(event).encode() if i % 2 else event)
+            client.close(30)
+            return client.stats()
+
+    def verdict(self, capture: str = "device", **options: Any) -> Any:
+        ledger, out = self.folder / "ledger", self.folder / "out"
+        return inprocess.run(self.monkeypatch, ledger, self.folder / capture, out=out, **options)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def consumer(run: Run) -> Iterator[Any]:
+    """``consumer(device)`` captures what the device publishes; what it gives back stops it."""
+    stop = threading.Event()
+    threads = []
+
+    def begin(device: Collector) -> Any:
+        subscriber = Subscriber(device.publish_url, capture=str(run.folder / "consumer"))
+
+        def follow() -> None:
+            with subscriber:
+                while not stop.is_set():
+                    subscriber.receive(0.05)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        threads.append(thread)
+        assert device.wait_for(lambda counts: counts.subscriptions > 0)
+
+        def end(messages: int) -> Subscriber:
+            patience = time.monotonic() + 30
+            while sum(x.received - x.heartbeats for x in subscriber.devices.values()) < messages:
+                assert time.monotonic() < patience
+                time.sleep(0.01)
+            stop.set()
+            thread.join()
+            return subscriber
+
+        return end
+
+    yield begin
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib", "snappy", "lz4"])
+def test_requests(run: Run, compression: str) -> None:
+    if compression in ("snappy", "lz4"):
+        shared.need(compression)
+    with run.device() as device:
+        stats = run.send(f"{device.url}/shop-production?compression={compression}")
+    assert stats.acked == N
+    verdict = run.verdict()
+    assert verdict.exit_code == ExitCode.OK, verdict.sentence
+    assert (verdict.counts.ok, verdict.counts.events) == (N, N)
+    assert verdict.order == "checked"
+    assert verdict.producers[0].mode == "request"
+    assert verdict.capture["acks"] == N
+
+
+def test_cut_connections_lose_nothing_and_are_counted(run: Run) -> None:
+    faults = "cut-before-ack=every:700:max:3,cut-before-write=every:900:max:2"
+    with run.device(faults=faults, count_duplicates=True) as device:
+        stats = run.send(f"{device.url}/shop-production?backoff_min=10ms&backoff_max=50ms")
+        copies = device.counts.copies
+    assert stats.acked == N
+    verdict = run.verdict()
+    assert verdict.exit_code == ExitCode.OK, verdict.sentence
+    # The collector knows events by our ids alone, the verifier by the ledger's `ids` too.
+    assert verdict.counts.duplicated >= copies > 0
+
+
+@pytest.mark.parametrize("push", [False, True], ids=["async", "push"])
+def test_what_is_handed_over_and_thrown_away_is_missing(run: Run, push: bool) -> None:
+    with run.device(faults="discard=every:100:max:7") as device:
+        url = device.push_url if push else device.url
+        stats = run.send(f"{url}/shop-production" + ("" if push else "?mode=async"))
+        assert device.wait_for(lambda counts: counts.events == N)
+    assert stats.handed == N
+    verdict = run.verdict()
+    assert verdict.exit_code == ExitCode.OK, verdict.sentence
+    assert (verdict.counts.ok, verdict.counts.missing, verdict.counts.lost) == (N - 7, 7, 0)
+    assert verdict.producers[0].mode == "async"
+    assert run.verdict(max_missing=6).exit_code == ExitCode.BROKEN
+
+
+def test_requests_that_are_thrown_away_are_lost(run: Run) -> None:
+    with run.device(faults="discard=every:100:max:7") as device:
+        run.send(f"{device.url}/shop-production")
+    verdict = run.verdict()
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert (verdict.counts.ok, verdict.counts.lost) == (N - 7, 7)
+
+
+def test_a_consumer_of_a_device_that_recompresses(run: Run, consumer: Any) -> None:
+    n = 500  # three threads of Python share an interpreter here
+    with run.device(device=9, recompress="zlib", heartbeat=0.1) as device:
+        end = consumer(device)
+        run.send(f"{device.url}/shop-production?compression=none", n)
+        subscriber = end(n)
+    verdict = run.verdict("consumer")
+    assert verdict.exit_code == ExitCode.OK, verdict.sentence
+    assert verdict.counts.ok == n
+    (mine,) = verdict.devices
+    theirs = subscriber.devices[9]
+    assert (mine.device, mine.received, mine.heartbeats, mine.missing, mine.restarts, mine.last) == (
+        9, theirs.received, theirs.heartbeats, 0, 0, theirs.last
+    )  # fmt: skip
+    assert verdict.capture["heartbeats"] == theirs.heartbeats
+    # Both captures together: each event twice, at two endpoints.
+    for path in (run.folder / "device").glob("*.cap"):
+        (run.folder / "consumer" / path.name).write_bytes(path.read_bytes())
+    verdict = run.verdict("consumer")
+    assert (verdict.exit_code, verdict.counts.ok, verdict.counts.duplicated) == (ExitCode.OK, n, n)
