@@ -1,0 +1,305 @@
+"""Recorded bytes: what plog's Java client and crafted datagrams made a real server do, against ours.
+
+Of what the Java Fragmenter writes, our client writes the same where that one is right; and our server's half
+gives each recorded datagram the verdict that the real one gave, counter by counter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from array import array
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from logclient._ext.hash import murmur3
+from logclient._ext.plog import (
+    COMMAND,
+    MAX_ID,
+    MESSAGE,
+    SIMPLE,
+    TOO_LARGE,
+    Decoder,
+    Hot,
+    Judged,
+    Reassembler,
+    fragments,
+)
+from logclient.protocols.plog import Options, Plog, command, parse_stat, split_tags
+from tests import shared
+from tests.batches import flight_of
+from tests.oracle import plog as oracle
+
+BYTES = 2
+
+# Where our client differs from a Java one on purpose; what is safer is shown below.
+DELIBERATE = {
+    "frag_neg_id": "an id below 0: servers count its holes under another port; ours are 1 to 2**31 - 1",
+    "client_utf8_becomes_question_marks": "text as ISO-8859-1, what that has not as '?'; ours is UTF-8",
+}
+
+# What the real server counts elsewhere: the handler, the hole detector, the commands it does not know; and
+# what it gave up in a case although it may have come in one before (its clock is looked at lazily).
+NOT_OURS = re.compile(
+    r"handlers\[0\]\..*|holes_.*|unknown_command|dropped_fragments.*|defragmenter\.evictions"
+)
+
+
+@functools.cache
+def load() -> dict[str, Any]:
+    return json.loads(shared.shared_path("vectors").joinpath("plog.json").read_text())
+
+
+def names(*sources: str) -> list[Any]:
+    """The cases as parameters, or one that skips (or fails) when the file is not there."""
+    try:
+        found = load()["cases"]
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        return [pytest.param(0, id="missing")]
+    return [
+        pytest.param(i, id=case["name"])
+        for i, case in enumerate(found)
+        if not sources or case["source"] in sources
+    ]
+
+
+def bytes_of(case: dict[str, Any]) -> list[bytes]:
+    """Its datagrams; of the long ones only the head is recorded, and a rule."""
+    found = case.get("datagrams", [])
+    if not found or isinstance(found[0], str):
+        return [bytes.fromhex(one) for one in found]
+    heads = [bytes.fromhex(one["head64"]) for one in found]
+    sizes = [one["len"] for one in found]
+    if case["name"] == "frag_size_65000":
+        payload = bytes(i * 7 & 255 for i in range(70_000))
+    else:
+        payload = heads[0][24:25] * (sum(sizes) - 24 * len(sizes))
+    made, at = [], 0
+    for head, size in zip(heads, sizes, strict=True):
+        made.append(head[:24] + payload[at : at + size - 24])
+        at += size - 24
+        assert made[-1][:64] == head
+    return made
+
+
+def judged(case: dict[str, Any]) -> tuple[Reassembler, list[bytes], Judged]:
+    found = bytes_of(case)
+    lengths = array("q", map(len, found))
+    offsets = array("q", accumulate(lengths, initial=0))[:-1]
+    server = Reassembler(expire=2.0)
+    rows = server.feed(b"".join(found), offsets, lengths, array("Q", [9] * len(found)), 0.0)
+    return server, found, rows
+
+
+def flat(counters: dict[str, Any]) -> dict[str, int]:
+    """As the file writes them: ``v0_fragments[2]``, ``defragmenter.hits``; zeroes left out."""
+    out: dict[str, int] = {}
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{name}.{key}" if name else key, inner)
+        elif isinstance(value, list):
+            for i, inner in enumerate(value):
+                walk(f"{name}[{i}]", inner)
+        elif value:
+            out[name] = value
+
+    walk("", counters)
+    return out
+
+
+@pytest.mark.parametrize("index", names())
+def test_server(index: int) -> None:
+    case = load()["cases"][index]
+    server, _, rows = judged(case)
+    verdicts = rows.verdict.tolist()
+    whole = [row for row, verdict in enumerate(verdicts) if verdict in (MESSAGE, SIMPLE)]
+    delivered = case.get("delivered", [])
+    assert len(whole) == len(delivered), verdicts
+    for row, want in zip(whole, delivered, strict=True):
+        assert split_tags(rows.tags(row)) == want["tags"]
+        payload = rows.payload(row)
+        if want["payload_hex"].startswith("("):
+            assert f"({len(payload)} bytes)" == want["payload_hex"]
+        else:
+            assert payload.hex() == want["payload_hex"]
+    if case["verdict"] == "command":
+        assert verdicts == [COMMAND]
+        return
+    if "stat_diff" not in case:
+        return
+    want = {name: n for name, n in case["stat_diff"].items() if not NOT_OURS.fullmatch(name)}
+    got = flat(server.counters())
+    assert {name: n for name, n in got.items() if not NOT_OURS.fullmatch(name)} == want
+
+
+@pytest.mark.parametrize("index", names())
+def test_server_gives_up_the_same(index: int) -> None:
+    """All that is not whole goes in time; a message that is too large goes with each of its fragments, in the
+    real server beside what one case before has left."""
+    case = load()["cases"][index]
+    server, _, rows = judged(case)
+    server.expire(100.0)
+    assert server.open == []
+    assert server.held == 0
+    if set(rows.verdict.tolist()) == {TOO_LARGE}:
+        want, got = case["stat_diff"], flat(server.counters())
+        earlier = want["defragmenter.evictions"] - got["defragmenter.evictions"]
+        assert earlier in (0, 1)
+        for name, n in got.items():
+            if name.startswith("dropped_fragments"):
+                assert want[name] == n or earlier
+
+
+@pytest.mark.parametrize("index", names())
+def test_decoder(index: int) -> None:
+    """The verifier's half finds the same messages."""
+    case = load()["cases"][index]
+    _, found, rows = judged(case)
+    lengths = array("q", map(len, found))
+    offsets = array("q", accumulate(lengths, initial=0))[:-1]
+    decoded = Decoder(max_message=262_144).decode(b"".join(found), offsets, lengths)
+    want = [
+        oracle.xxh64(rows.payload(row), 42)
+        for row, verdict in enumerate(rows.verdict.tolist())
+        if verdict in (MESSAGE, SIMPLE)
+    ]
+    statuses = decoded.status.tolist()
+    assert [h for h, status in zip(decoded.hash.tolist(), statuses, strict=True) if status < 4] == want
+
+
+def ours(payload: bytes, **given: Any) -> list[bytes]:
+    return fragments(payload, given["id"], datagram=given["datagram"], tags=given.get("tags", b""))
+
+
+def again(datagrams: list[bytes]) -> bytes:
+    """What the server makes of them."""
+    _, _, rows = judged({"datagrams": [one.hex() for one in datagrams], "name": ""})
+    assert rows.verdict.tolist()[-1] == MESSAGE
+    return rows.payload(len(datagrams) - 1)
+
+
+def client_case(case: dict[str, Any]) -> str:
+    """``equal``: our client writes just that; else why it does not."""
+    given = case["input"]
+    if case["source"] == "plog PlogClient.java":
+        (text,) = given["messages"]
+        got = ours(text.encode(), id=1, datagram=given["chunk_size"] + 24)
+        if case["name"] in DELIBERATE:
+            assert got != bytes_of(case)
+            return "deliberate"
+        assert got == bytes_of(case)
+        return "equal"
+    if case["name"] in DELIBERATE:
+        return "deliberate"
+    payload = (
+        bytes(i * 7 & 255 for i in range(70_000))
+        if given["payload_hex"].startswith("bytes(")
+        else bytes.fromhex(given["payload_hex"])
+    )
+    tags = "\0".join(given["tags"] or []).encode()
+    got = ours(payload, id=given["id"], datagram=given["max_fragment_size_incl_header"], tags=tags)
+    if "java_exception" in case:
+        assert again(got) == payload
+        return "where java throws"
+    assert got == bytes_of(case)
+    assert f"{murmur3(payload):08x}" == given["murmur3_32_hex"]
+    return "equal"
+
+
+@pytest.mark.parametrize("index", names("plog Fragmenter.java", "plog PlogClient.java"))
+def test_client(index: int) -> None:
+    assert client_case(load()["cases"][index])
+
+
+def test_text_arrives_whole() -> None:
+    """Safer than what the Java client makes of it."""
+    case = next(case for case in load()["cases"] if case["name"] == "client_utf8_becomes_question_marks")
+    (text,) = case["input"]["messages"]
+    assert again(ours(text.encode(), id=1, datagram=1400)).decode() == text
+
+
+def test_ids_are_never_below_0() -> None:
+    """Safer than the Java fragmenter, which takes what it is given."""
+    hot = Hot(bytes(10), number=MAX_ID, packets=0, size=0)
+    hot.connected(1.0)
+    flight, batch = flight_of([(b"x", BYTES)] * 3)
+    hot.encode(batch.capsule, 3, 1.0)
+    sent = oracle.split(b"".join(map(bytes, hot.buffers())))
+    assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [MAX_ID, 1, 2]
+    with pytest.raises(ValueError, match="id: 0 to"):
+        fragments(b"x", -5)
+    del flight
+
+
+@pytest.mark.parametrize("index", names("crafted"))
+def test_core_sends_what_was_delivered(index: int) -> None:
+    """Whatever a server has delivered of crafted datagrams, ours sends so that it is delivered again."""
+    case = load()["cases"][index]
+    _, _, rows = judged(case)
+    for row, verdict in enumerate(rows.verdict.tolist()):
+        if verdict not in (MESSAGE, SIMPLE):
+            continue
+        payload = rows.payload(row)
+        core = Plog(
+            Options(identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400), bytes(10)
+        )
+        core.connected(1.0)
+        flight, batch = flight_of([(payload, BYTES)])
+        assert core.encode(batch, 1, 1.0) == 1
+        sent = oracle.split(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
+        if verdict == SIMPLE:
+            assert sent == [payload]
+        else:
+            assert again(sent) == payload
+        del flight
+
+
+def test_murmur3() -> None:
+    for case in load()["murmur3"]:
+        assert f"{murmur3(bytes.fromhex(case['payload_hex'])):08x}" == case["hash_be_hex"]
+
+
+@pytest.mark.parametrize("index", names())
+def test_commands(index: int) -> None:
+    """The recorded questions are ours, and their answers are understood."""
+    case = load()["cases"][index]
+    if case["verdict"] != "command":
+        return
+    (asked,) = bytes_of(case)
+    kind, payload = asked[2:6].decode().lower(), asked[6:]
+    if len(kind) < 4:
+        assert case["replies_hex"] == [None]
+        return
+    assert command(kind, payload).lower() == asked.lower()
+    (reply,) = (bytes.fromhex(one) for one in case["replies_hex"])
+    if kind == "ping":
+        assert reply == b"PONG" + payload
+    elif kind == "stat" and reply.endswith(b"}"):
+        found = parse_stat(reply)
+        assert found.uptime > 0
+        assert len(found.v0_fragments) == 17
+        assert [len(row) for row in found.v0_invalid_fragments][-1] == len(found.v0_invalid_fragments)
+        assert found.seen_messages is not None
+
+
+def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = load()["cases"]
+    client: dict[str, int] = {}
+    for case in cases:
+        if case["source"] != "crafted":
+            done = client_case(case)
+            client[done] = client.get(done, 0) + 1
+    deliberate = client.pop("deliberate")
+    words = ", ".join(f"{n} {done}" for done, n in sorted(client.items()))
+    with capsys.disabled():
+        print(f"\nplog.json, server and decoder: {len(cases)} passed, 0 deliberate, 0 skipped")
+        print(
+            f"plog.json, client: {sum(client.values())} passed ({words}), {deliberate} deliberate, 0 skipped"
+        )
+    assert client["equal"] >= 9
+    assert deliberate == len(DELIBERATE) <= 0.05 * len(cases)
