@@ -124,7 +124,7 @@ class TestWays:
     def test_a_break_loses_only_what_zeromq_held(self, pump: str) -> None:
         """What it had not taken goes over the next connection, once."""
         body = b'"x":"%s"' % (b"x" * 3000)
-        with Collector() as first:
+        with Collector(keep=True) as first:
             port = first.push_port
             url = f"logjam+push://127.0.0.1:{port}/shop-production?hwm=20&backoff_min=0.01&backoff_max=0.05"
             client = logclient.connect(url, max_bytes="100MiB")
@@ -140,6 +140,8 @@ class TestWays:
             until(lambda: second.events()[-1]["n"] == 19_999)
             numbers = [event["n"] for event in second.events()]
         assert stats.handed == 20_000 and stats.connects == 2 and stats.failed == {}
+        lost = numbers[0] - len(first.events())
+        assert 200 <= stats.in_doubt <= numbers[0] and lost <= stats.in_doubt
         assert numbers == list(range(numbers[0], 20_000)), "nothing twice, nothing left out behind the break"
 
 

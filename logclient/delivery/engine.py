@@ -188,6 +188,8 @@ class Engine:
         self._acked_progress = 0
         self._progress_before = 0
         self._windows_before = 0
+        self._handed_before = 0
+        self.in_doubt = 0
 
     def _new_pump(self) -> Pump:
         limits = self.limits
@@ -659,6 +661,7 @@ class Engine:
         self._connected_at = time.monotonic()
         self._progress_before = self.pump.progress
         self._windows_before = self.pump.windows
+        self._handed_before = self.handoff.counters()["handed"]
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True
@@ -699,6 +702,8 @@ class Engine:
         # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.
         at_once = self._suspect("" if refused or lingers else end, *flying)
         self.flight.commit()
+        if lingers:
+            self.in_doubt += self.handoff.counters()["handed"] - self._handed_before
         if forever:
             self.fatal = error
             self._complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
@@ -922,6 +927,7 @@ class Engine:
             ignored=counts["ignored"],
             connects=self.connects,
             disconnects=self.disconnects,
+            in_doubt=self.in_doubt,
             windows=self.pump.windows,
             bytes_sent=self.pump.bytes_sent,
             turns=self.turns,

@@ -37,6 +37,9 @@ class Stats(NamedTuple):
     connects: int
     disconnects: int
     """Connections that ended before close, for whatever reason."""
+    in_doubt: int
+    """Of the handed: those of connections that broke afterwards. The last of them may never have left
+    this machine (ZeroMQ's queue, the kernel's): nobody says which, so any or none is missing."""
     windows: int
     """Batches put on the wire."""
     bytes_sent: int
