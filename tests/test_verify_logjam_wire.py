@@ -19,7 +19,7 @@ shared.need("zmq")
 shared.need("numpy")
 shared.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-frames = pytest.importorskip("logclient.verify.frames")
+job = pytest.importorskip("logclient.verify.job")
 
 from logclient.collectors.logjam import Collector  # noqa: E402
 from logclient.collectors.subscriber import Subscriber  # noqa: E402
@@ -36,13 +36,13 @@ class Run:
     def device(self, **options: Any) -> Collector:
         return Collector(capture=str(self.folder / "device"), **options)
 
-    def send(self, url: str, n: int = N, **options: Any) -> logclient.client.Stats:
+    def send(self, url: str, n: int = N, own_ids: bool = True, **options: Any) -> logclient.client.Stats:
         """Small and large events, as a mapping and as bytes, some with an id of the user's own."""
         options = {"ledger": str(self.folder / "ledger"), "overflow": "block", **options}
         with logclient.connect(url, **options) as client:
             for i in range(n):
                 event: dict[str, Any] = {"message": f"line {i}", "more": LARGE if i % 50 == 0 else ""}
-                if i % 10 == 3:
+                if own_ids and i % 10 == 3:
                     event["request_id"] = f"mine \u00e9 {i}"
                 client.send(json.dumps(event).encode() if i % 2 else event)
             client.close(30)
@@ -141,6 +141,39 @@ def test_requests_that_are_thrown_away_are_lost(run: Run) -> None:
     verdict = run.verdict()
     assert verdict.exit_code == ExitCode.BROKEN
     assert (verdict.counts.ok, verdict.counts.lost) == (N - 7, 7)
+
+
+@pytest.mark.parametrize("mode", ["request", "async"])
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str) -> None:
+    witness = run.folder / "witness"
+    faults = (
+        "discard=every:79:max:9,swap=every:101:max:5,duplicate=every:97:max:6,corrupt=every:89:max:7,"
+        "add=every:83:max:8,seed=4"
+    )
+    with run.device(faults=faults, witness=str(witness)) as device:
+        run.send(f"{device.url}/shop-production?mode={mode}&compression={compression}", own_ids=False)
+        assert device.wait_for(lambda counts: counts.events == N)
+    lies: dict[str, set[str]] = {}
+    for line in witness.read_text().splitlines():
+        lie = json.loads(line)
+        lies.setdefault(lie["fault"], set()).update(lie["ids"])
+    assert {fault: len(ids) for fault, ids in lies.items()} == {
+        "discard": 9, "swap": 5, "duplicate": 6, "corrupt": 7, "add": 8
+    }  # fmt: skip
+    verdict = run.verdict()
+    assert verdict.exit_code == ExitCode.BROKEN
+    found: dict[str, set[str]] = {}
+    for word, ident in job.violations(run.folder / "out"):
+        found.setdefault(word, set()).add(ident)
+    assert found == {
+        "lost" if mode == "request" else "missing": lies["discard"],
+        "reordered": lies["swap"],
+        "duplicated": lies["duplicate"],
+        "corrupted": lies["corrupt"],
+        "unexpected": lies["add"],
+    }
+    assert ("reordered" in verdict.producers[0].breaks) == (mode == "request")
 
 
 def test_a_consumer_of_a_device_that_recompresses(run: Run, consumer: Any) -> None:
