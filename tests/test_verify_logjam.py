@@ -11,27 +11,18 @@ import pytest
 from logclient.errors import ExitCode
 from tests import shared
 from tests import verify_files as files
+from tests.oracle import logjam as oracle
 from tests.oracle.verify import Published, gaps_of
+from tests.verify_histories import compressions
 
 shared.need("numpy")
-pa = shared.need("pyarrow")
+shared.need("pyarrow")
 frames = pytest.importorskip("logclient.verify.frames")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-examples = pytest.importorskip("logclient.verify.examples")
 
 P = "0a" * 10
 SUB = "logjam-sub"
-
-
-def available(compression: int) -> bool:
-    try:
-        files.packed(compression, b"x")
-    except ImportError:
-        return False
-    return True
-
-
-METHODS = [c for c in range(4) if available(c)]
+METHODS = compressions()
 
 
 def bodies(n: int, **options: Any) -> dict[int, bytes]:
@@ -163,16 +154,16 @@ def test_what_is_no_event(run: Run) -> None:
     name, topic = files.APP_ENV.encode(), files.TOPIC.encode()
     bad = {
         "torn": good[0][:-3],
-        "bad_frames": files.joined([name, topic]),
-        "old_meta": files.joined([name, topic, b"{}", files.meta()[:22]]),
-        "bad_meta": files.joined([name, topic, b"{}", b"x" * 24]),
+        "bad_frames": oracle.join([name, topic]),
+        "old_meta": oracle.join([name, topic, b"{}", files.meta()[:22]]),
+        "bad_meta": oracle.join([name, topic, b"{}", b"x" * 24]),
         "bad_topic": files.message(b"{}", topic="webvitals"),
         "bad_app_env": files.message(b"{}", app_env="nodash"),
-        "bad_compression": files.joined([name, topic, b"{}", files.meta(9)]),
-        "bad_zlib": files.joined([name, topic, b"{}", files.meta(1)]),
+        "bad_compression": oracle.join([name, topic, b"{}", files.meta(9)]),
+        "bad_zlib": oracle.join([name, topic, b"{}", files.meta(1)]),
         "not_json": files.message(b"[1]"),
     }
-    quiet = [files.joined([b"", b"ping", name, b"{}", files.meta()]), files.heartbeat(3, 1)]
+    quiet = [oracle.join([b"", b"ping", name, b"{}", files.meta()]), files.heartbeat(3, 1)]
     verdict = run.sent(sent).arrived([*good, *bad.values(), *quiet]).verdict()
     assert verdict.undecodable == dict.fromkeys(bad, 1)
     assert {row["reason"] for row in verdict.undecoded} == set(bad)
@@ -357,20 +348,11 @@ def test_gaps_by_the_rules_of_the_consumer(run: Run) -> None:
         assert told == gaps_of(rows)
         tracker = Tracker()
         for unit in units:
-            tracker.take(frames_of(unit), 0.0)
+            tracker.take(oracle.split(unit)[0], 0.0)
         for device in tracker.devices.values():
             mine = told[SUB, device.number]
             assert mine[:2] == (device.received, device.heartbeats)
             assert mine[3:] == (device.last, device.missing, device.gaps, device.restarts, device.wraps)
-
-
-def frames_of(unit: bytes) -> list[bytes]:
-    parts, at = [], 0
-    while at < len(unit):
-        size = int.from_bytes(unit[at : at + 4], "little") & 0x7FFFFFFF
-        parts.append(unit[at + 4 : at + 4 + size])
-        at += 4 + size
-    return parts
 
 
 @pytest.mark.parametrize("units", [7, 1000])
@@ -429,8 +411,8 @@ def test_rows_keep_what_a_message_says(run: Run) -> None:
         files.message(sent[1], number=1, created_ms=1_795_155_232_892),
         files.message(sent[2], compression=1, request=False, number=(1 << 64) - 1),
         files.message(event, request=False, topic="events.a.b", app_env="a-b", number=3),
-        files.joined([b"", b"ping", b"a-b", b"{}", files.meta()]),
-        files.joined([b"a-b", b"logs", b"{}"]),
+        oracle.join([b"", b"ping", b"a-b", b"{}", files.meta()]),
+        oracle.join([b"a-b", b"logs", b"{}"]),
     ]
     run.arrived(units)
     run.arrived([*published(sent, [1], 4_000_000_000, 17), files.heartbeat(5, 9)], SUB)

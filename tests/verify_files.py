@@ -15,6 +15,8 @@ from typing import Any
 
 import xxhash
 
+from tests.oracle import logjam as oracle
+
 
 def event_id(producer: str, seq: int) -> str:
     return f"{producer}{seq:012x}"
@@ -49,7 +51,6 @@ def window(bodies: Sequence[bytes], *, compress: bool = False) -> bytes:
 # -- Logjam
 
 APP_ENV, TOPIC = "shop-production", "logs.shop.production"
-COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
 
 
 def document(ident: str | None, text: str, *, topic: str = TOPIC, user: str | None = None) -> bytes:
@@ -57,33 +58,13 @@ def document(ident: str | None, text: str, *, topic: str = TOPIC, user: str | No
     fields = f'{{"message":{json.dumps(text)}'
     carried = user if user is not None else ident
     if carried is not None:
-        carrier = "request_id" if topic.startswith("logs") else "uuid"
+        carrier = oracle.carrier_of(topic.encode())
         fields += f',"{carrier}":{json.dumps(carried)}'
     return (fields + "}").encode()
 
 
 def meta(compression: int = 0, device: int = 0, created_ms: int = 0, number: int = 1) -> bytes:
-    return struct.pack(">HBBIQQ", 0xCABD, compression, 1, device, created_ms, number)
-
-
-def packed(compression: int, raw: bytes) -> bytes:
-    if compression == 1:
-        return zlib.compress(raw)
-    if compression == 2:
-        import snappy
-
-        return bytes(snappy.compress(raw))
-    if compression == 3:
-        import lz4.block
-
-        return struct.pack(">I", len(raw)) + bytes(lz4.block.compress(raw, store_size=False))
-    return raw
-
-
-def joined(parts: Sequence[bytes]) -> bytes:
-    """A ZeroMQ message as a wire unit."""
-    more = [0x80000000] * (len(parts) - 1) + [0]
-    return b"".join(struct.pack("<I", len(part) | bit) + part for part, bit in zip(parts, more, strict=True))
+    return oracle.META.pack(0xCABD, compression, 1, device, created_ms, number)
 
 
 def message(
@@ -98,16 +79,16 @@ def message(
     topic: str = TOPIC,
 ) -> bytes:
     """A Logjam data message: a request's first frame is empty."""
-    parts = [app_env.encode(), topic.encode(), packed(compression, raw)]
+    parts = [app_env.encode(), topic.encode(), oracle.pack(compression, raw)]
     parts.append(meta(compression, device, created_ms, number))
-    return joined([b"", *parts] if request else parts)
+    return oracle.join([b"", *parts] if request else parts)
 
 
 def heartbeat(device: int, number: int) -> bytes:
-    return joined([b"heartbeat", b"tcp://h:9606", b"{}", meta(device=device, number=number)])
+    return oracle.join([b"heartbeat", b"tcp://h:9606", b"{}", meta(device=device, number=number)])
 
 
-ACCEPTED = joined([APP_ENV.encode(), b"202 Accepted"])
+ACCEPTED = oracle.join([APP_ENV.encode(), b"202 Accepted"])
 
 
 # -- ledger

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import verify_files as files
+from tests.oracle import logjam as oracle
 from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, judge
 
 # Where the events of a protocol may arrive; "e/2" is what device 2 published, at the consumer e.
@@ -29,7 +30,7 @@ def compressions() -> list[int]:
     found = []
     for number in range(4):
         try:
-            files.packed(number, b"x")
+            oracle.pack(number, b"x")
         except ImportError:
             continue
         found.append(number)
