@@ -263,6 +263,23 @@ def test_ends_under_load(which: str, runs: Callable[..., Any], code: int, tmp_pa
     assert 300 < len(asked) <= len(documents) <= len(asked) + CLIENTS
 
 
+def test_device_that_cuts_connections(tmp_path: Path) -> None:
+    """What was on its way is sent again, under the name that the answer's header said."""
+    device = Device(tmp_path / "capture", "cut-before-ack=every:150,cut-before-write=every:190,seed=3")
+    kinds = {name: kind for name, kind in FLASK.items() if name != "stock"}
+    with ExitStack() as running:
+        running.enter_context(device)
+        gunicorn, port = running.enter_context(shop(tmp_path, device.url))
+        asked = load(port, kinds, 600, seed=10)
+        assert gunicorn.end(signal.SIGTERM) == 0
+        device.end(signal.SIGTERM)
+    found = arrived(tmp_path / "capture")
+    once = {one.name: one for one in found}
+    assert all(one == once[one.name] for one in found)
+    assert len(found) > len(once) == len(asked) == 600
+    check(of_requests(list(once.values()), SHOP), SHOP, kinds, asked)
+
+
 @ENDS
 def test_ends_before_a_device_that_hangs(
     which: str, runs: Callable[..., Any], code: int, tmp_path: Path
