@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -16,7 +19,6 @@ from urllib.parse import quote as percent
 import pytest
 
 from logclient import cli
-from logclient.collectors import main
 from logclient.collectors.logjam import Collector
 from logclient.errors import ExitCode
 from tests import shared
@@ -36,27 +38,30 @@ def quote(key: bytes) -> str:
 
 
 class Running:
-    """``collect`` in a thread: stopped by the clock alone, signals are the main thread's."""
+    """``collect`` in a process of its own, until it is told to end."""
 
-    def __init__(self, urls: list[str], capture: Path, seconds: float, **options: Any) -> None:
-        self.out = io.StringIO()
-        self.thread = threading.Thread(
-            target=main.run,
-            args=(urls,),
-            kwargs={
-                "capture": str(capture), "seconds": seconds, "as_json": True, "out": self.out, **options,
-            },
-        )  # fmt: skip
-        self.thread.start()
-        end = time.monotonic() + DEADLINE
-        while self.out.getvalue().count("\n") < len(urls):
-            assert time.monotonic() < end
-            assert self.thread.is_alive()
-        self.listens = [json.loads(line) for line in self.out.getvalue().splitlines()]
+    def __init__(self, urls: list[str], capture: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "logclient", "collect", *urls, "--capture", str(capture), "--json"]
+        command += arguments
+        environment = shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stdout is not None
+        self.listens = [json.loads(self.process.stdout.readline()) for _ in urls]
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
     def ends(self) -> list[dict[str, Any]]:
-        self.thread.join(DEADLINE)
-        return [json.loads(line) for line in self.out.getvalue().splitlines()[len(self.listens) :]]
+        """What it says in the end."""
+        self.process.send_signal(signal.SIGTERM)
+        out, _ = self.process.communicate(timeout=DEADLINE)
+        assert self.process.returncode == ExitCode.OK
+        return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.fixture
@@ -69,7 +74,13 @@ def subscriber() -> Iterator[Any]:
 class TestCollect:
     def test_a_device_as_the_url_says(self, tmp_path: Path, subscriber: Any) -> None:
         url = "logjam://127.0.0.1:0?push=0&publish=0&device=77&recompress=zlib&allow_invalid=true&heartbeat=0.2s"
-        run = Running([url], tmp_path, 3.0)
+        with Running([url], tmp_path) as run:
+            self.ask(run, subscriber)
+            (end,) = run.ends()
+        assert (end["captured_events"], end["acks"], end["published"]) == (2, 1, 2)
+        assert end["heartbeats"] > 0
+
+    def ask(self, run: Running, subscriber: Any) -> None:
         (said,) = run.listens
         assert set(said) == {"url", "port", "push", "publish"}
         assert said["url"] == f"logjam://127.0.0.1:{said['port']}"
@@ -90,15 +101,23 @@ class TestCollect:
                 published += [frames] if frames[0] != b"heartbeat" else []
         assert {zlib.decompress(frames[2]) for frames in published} == {event(1), event(2)}
         assert {int.from_bytes(frames[3][4:8], "big") for frames in published} == {77}
-        (end,) = run.ends()
-        assert (end["captured_events"], end["acks"], end["published"]) == (2, 1, 2)
-        assert end["heartbeats"] > 0
 
-    def test_several_devices_have_numbers_of_their_own(self, tmp_path: Path) -> None:
-        urls = ["logjam://127.0.0.1:0?publish=none", "logjam://127.0.0.1:0", "lumberjack://127.0.0.1:0"]
-        run = Running(urls, tmp_path, 0.1)
+    def test_several_of_them(self, tmp_path: Path) -> None:
+        urls = ["logjam://127.0.0.1:0?publish=none", "logjam+push://127.0.0.1:0", "lumberjack://127.0.0.1:0"]
+        with Running(urls, tmp_path) as run:
+            asks, pushes, _ = run.listens
+            with Producer(asks["port"]) as one, Producer(pushes["port"], zmq.PUSH) as two:
+                assert one.ship(1) == [ACCEPTED]
+                with zmq.Context() as context, context.socket(zmq.SUB) as sub:
+                    sub.subscribe(b"shop")
+                    sub.connect(pushes["publish"])
+                    while not sub.poll(10):
+                        two.tell(message(2))
+            ends = run.ends()
+        assert [said["url"] for said in run.listens] == [end["url"] for end in ends]
         assert ["publish" in said for said in run.listens] == [False, True, False]
-        assert len({said["port"] for said in run.listens}) == 3
+        assert (ends[0]["captured_events"], ends[0]["acks"]) == (1, 1)
+        assert ends[1]["captured_events"] > 0 == ends[1]["acks"]
 
     @pytest.mark.parametrize(
         ("url", "says"),
@@ -129,16 +148,11 @@ class TestCollect:
 
     def test_faults_strike(self, tmp_path: Path) -> None:
         witness = tmp_path / "witness"
-        run = Running(
-            ["logjam://127.0.0.1:0"],
-            tmp_path / "c",
-            2.0,
-            faults="discard=every:3,seed=1",
-            witness=str(witness),
-        )
-        with Producer(run.listens[0]["port"]) as asks:
-            assert asks.ship(*range(1, 10)) == [ACCEPTED] * 9
-        (end,) = run.ends()
+        faults = ["--faults", "discard=every:3,seed=1", "--witness", str(witness)]
+        with Running(["logjam://127.0.0.1:0"], tmp_path / "c", *faults) as run:
+            with Producer(run.listens[0]["port"]) as asks:
+                assert asks.ship(*range(1, 10)) == [ACCEPTED] * 9
+            (end,) = run.ends()
         assert (end["captured_events"], end["acks"]) == (6, 9)
         assert end["faults"] == {"discard": 3}
         assert len(witness.read_text().splitlines()) == 3

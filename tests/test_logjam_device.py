@@ -2,7 +2,6 @@
 
 # ruff: noqa: SIM117 - a device around its producers reads as what it is
 
-import io
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import resource
 import socket
 import struct
 import sys
-import threading
 import time
 import zlib
 from collections import Counter
@@ -23,8 +21,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import registry
-from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
@@ -593,40 +589,6 @@ class TestWrong:
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtra, match=rf"{module} is not installed: .*logclient\[logjam\]"):
             Collector(**options).start()
-
-
-# --- logclient collect -------------------------------------------------------------------------
-
-
-def test_collect(monkeypatch, tmp_path):
-    for scheme in ("logjam", "logjam+push"):
-        row = registry.SCHEMES[scheme]
-        monkeypatch.setitem(registry.SCHEMES, scheme, row._replace(transport=row.transport or "any"))
-    urls = ["logjam://127.0.0.1:0", "logjam+push://127.0.0.1:0"]
-    out = io.StringIO()
-    device = threading.Thread(
-        target=main.run,
-        args=(urls,),
-        kwargs={"capture": str(tmp_path), "seconds": 3.0, "as_json": True, "out": out},
-    )
-    device.start()
-    end = time.monotonic() + 20
-    while out.getvalue().count("\n") < 2:
-        assert time.monotonic() < end
-    one, two = map(json.loads, out.getvalue().splitlines())
-    with Producer(one["port"]) as asks, Producer(two["port"], zmq.PUSH) as pushes:
-        assert asks.ship(1) == [ACCEPTED]
-        pushes.tell(message(2))
-        device.join(30)
-    ends = [json.loads(line) for line in out.getvalue().splitlines()[2:]]
-    assert [(e["url"], e["captured_events"], e["acks"], e["cuts"]) for e in ends] == [
-        (one["url"], 1, 1, 0),
-        (two["url"], 1, 0, 0),
-    ]
-    assert {one["publish"], two["publish"]} == {e["publish"] for e in ends}
-    assert set(ids(tmp_path)) == {name(1), name(2)}
-    with pytest.raises(ConfigError, match="path: none in a collector's URL"):
-        main.run(["logjam://127.0.0.1:0/shop-production"], capture=None)
 
 
 # --- bodies and units --------------------------------------------------------------------------
