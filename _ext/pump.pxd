@@ -50,6 +50,7 @@ cdef class CompiledPump:
     cdef double nap
     cdef double no_progress
     cdef double nap_end
+    cdef bint waited         # no more could be sent until the peer had answered: that ends a nap
     cdef double last_report
     cdef double last_progress
     cdef int stopping

@@ -115,6 +115,7 @@ cdef class CompiledPump:
         """A new connection: nothing half-sent, the deadlines start anew."""
         self.wire.size = 0
         self.offset = 0
+        self.waited = False
         self.nap_end = 0
         self.last_progress = lc_monotonic()
 
@@ -194,7 +195,7 @@ cdef class CompiledPump:
         # Is it time to look at the queue? The reads race with producers and may be a moment old.
         cdef lc_flight *f = &self.flight.f
         cdef lc_handoff *h = f.handoff
-        return (now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
+        return (self.waited or now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
                 or h.queued_bytes + f.staged_bytes >= h.full_bytes)
 
     # Fill the link: 0 = go on (nothing more to do now), 1 = the link is full, negative = an end.
@@ -226,11 +227,13 @@ cdef class CompiledPump:
             self.hot.credit(self.hot.self, now, &events, &size)
             flight_bound(f, &events)
             if events == 0:
+                self.waited = True
                 return 0
             b = flight_pending(f)
             if b == NULL:
                 if not self._due(now):
                     return 0
+                self.waited = False
                 b = flight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
                 if b == NULL:
                     return 0

@@ -723,6 +723,15 @@ def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Se
     assert [g.seq for g in rig.server.peers[1].got] == [6, 7]
 
 
+@needs(judges)
+def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, setup: Setup) -> None:
+    rig = make(inflight=1, nap=PATIENCE)
+    rig.server.down()
+    rig.many(5)
+    rig.server.up()
+    rig.settle()
+
+
 # -- age ----------------------------------------------------------------------------------------------
 
 

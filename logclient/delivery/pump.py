@@ -118,6 +118,7 @@ class PythonPump:
         self._poked = False
         self._full = False
         self._nap_end = 0.0
+        self._waited = False  # no more could be sent until the peer had answered: that ends a nap
         self._last_report = 0.0
         self._last_progress = 0.0
         self._ledger_fd = -1
@@ -127,6 +128,7 @@ class PythonPump:
     def connected(self) -> None:
         self._full = False
         self._nap_end = 0.0
+        self._waited = False
         self._last_progress = self.clock()
         self.fatal = None
 
@@ -232,9 +234,11 @@ class PythonPump:
             if events > 0:
                 batch = self.flight.pending()
                 if batch is None and self._due(now):
+                    self._waited = False
                     batch = self.flight.take(min(events, self.batch_events), min(size, self.batch_bytes))
             else:
                 batch = None
+                self._waited = True
             encoded = 0
             if batch is not None:
                 idle = self.flight.inflight == 0
@@ -274,7 +278,7 @@ class PythonPump:
         return moved
 
     def _due(self, now: float) -> bool:
-        if now >= self._nap_end:
+        if self._waited or now >= self._nap_end:
             return True
         events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
