@@ -434,6 +434,42 @@ def test_rows_keep_what_a_message_says(run: Run) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_messages_are_rows_and_nothing_worse(run: Run, seed: int) -> None:
+    """Bits flipped, bytes cut, put in and repeated, anywhere: a row each, and a verdict."""
+    rng = random.Random(seed)
+    sent = bodies(300)
+    units = []
+    for s, raw in sent.items():
+        unit = bytearray(
+            files.message(raw, request=s % 3 == 0, compression=rng.choice(METHODS), device=s % 2, number=s)
+        )
+        for _ in range(rng.randint(0, 3)):
+            at = rng.randrange(len(unit))
+            how = rng.randint(0, 3)
+            if how == 0:
+                unit[at] ^= 1 << rng.randint(0, 7)
+            elif how == 1:
+                del unit[at : at + rng.randint(1, 40)]
+            elif how == 2:
+                unit[at:at] = rng.randbytes(rng.randint(1, 9))
+            else:
+                unit[at:at] = unit[at : at + 60]
+            unit = unit or bytearray(b"?")
+        units.append(bytes(unit))
+    received = [(unit, 0, 1000 + i) for i, unit in enumerate(units)]
+    files.write_segments(run.capture, SUB, received, protocol="logjam")
+    rows = table(run.capture)
+    assert [row["arrival"] for row in rows] == list(range(1, 301))
+    assert all((row["error"] is None) <= (row["hash"] is not None) for row in rows)
+    verdict = run.sent(sent, path="/shop-production").verdict()
+    c = verdict.counts
+    assert c.events == 300 == c.ok + c.lost + c.corrupted
+    told = verdict.capture["events"] + sum(verdict.undecodable.values()) + verdict.capture["others"]
+    # What is no JSON is an event that says nothing of itself: counted among both.
+    assert told - verdict.undecodable.get("not_json", 0) + verdict.capture["heartbeats"] == 300
+
+
 @pytest.mark.spark
 def test_arrivals_through_spark(spark: Any, run: Run) -> None:
     from pyspark.sql import functions as f

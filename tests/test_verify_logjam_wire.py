@@ -109,6 +109,14 @@ def test_requests(run: Run, compression: str) -> None:
     assert verdict.capture["acks"] == N
 
 
+def test_events_without_ids(run: Run) -> None:
+    with run.device(faults="discard=every:1000:max:2") as device:
+        run.send(f"{device.url}/shop-production?identity=none&compression=zlib")
+    verdict = run.verdict()
+    assert (verdict.counts.ok, verdict.counts.lost, verdict.counts.unexpected) == (N - 2, 2, 0)
+    assert verdict.order == "not checked"
+
+
 def test_cut_connections_lose_nothing_and_are_counted(run: Run) -> None:
     faults = "cut-before-ack=every:700:max:3,cut-before-write=every:900:max:2"
     with run.device(faults=faults, count_duplicates=True) as device:
