@@ -21,11 +21,13 @@ from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh
 from logclient._ext.hot cimport (
     FAILED,
     HANDED,
+    INFLIGHT,
     K_BYTES,
     K_DOCUMENT,
     K_MASK,
     K_TOPIC_SHIFT,
     PENDING,
+    R_NONE,
     R_TOO_LARGE,
     R_UNENCODABLE,
     RUN_MOST,
@@ -36,6 +38,7 @@ from logclient._ext.hot cimport (
     lc_outcomes,
     lc_put_frame,
     lc_wire,
+    outcome_add,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -319,6 +322,12 @@ cdef inline double bucket_wait(const lc_bucket *b, double quantum) noexcept nogi
     return (quantum - b.level) / b.rate if b.rate and b.level < quantum else 0
 
 
+# An event, and how many datagrams of events there were when its last one was written.
+ctypedef struct lc_unsent:
+    uint64_t seq
+    uint64_t end
+
+
 # All that the nogil half needs. `self` of lc_hot.
 ctypedef struct lc_plog:
     bint identity
@@ -338,6 +347,10 @@ ctypedef struct lc_plog:
     lc_wire scratch              # a message that goes in several datagrams
     lc_wire heard                # runs from the server
     uint64_t lost                # replies that found no room
+    lc_unsent *unsent            # events that are not all with the kernel, ROUND at most
+    uint32_t unsent_head
+    uint32_t unsent_count
+    uint64_t gone                # of the datagrams of events, those that are
     uint64_t boxed
     uint64_t simple
     uint64_t datagrams
@@ -372,7 +385,9 @@ cdef void plog_credit(void *self, double now, uint32_t *events, uint64_t *size) 
     size[0] = 0
     if is_drained(w):
         return
-    events[0] = <uint32_t> min(w.packets.level, <double> ROUND) if w.packets.rate else ROUND
+    events[0] = <uint32_t> ROUND - w.unsent_count
+    if w.packets.rate and w.packets.level < events[0]:
+        events[0] = <uint32_t> w.packets.level
     size[0] = w.batch_bytes
 
 
@@ -475,6 +490,9 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef int64_t done
     cdef bint simple, tagged
     cdef uint8_t *p
+    cdef lc_unsent *unsent
+    if events > <uint32_t> ROUND - w.unsent_count:
+        events = <uint32_t> ROUND - w.unsent_count
     memset(&run, 0, sizeof(run))
     unhashed.count = 0
     unhashed.lanes = xxh64_lanes()
@@ -553,10 +571,14 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             if n:
                 break            # what there is goes; the pump hears of it at the next turn
             return STOP_MEMORY
-        batch.fate[i] = HANDED
+        batch.fate[i] = INFLIGHT
         n += 1
         taken += size
         w.datagrams += cut.count
+        unsent = &w.unsent[(w.unsent_head + w.unsent_count) % <uint32_t> ROUND]
+        unsent.seq = batch.seq[i]
+        unsent.end = w.datagrams
+        w.unsent_count += 1
         if simple:
             w.simple += 1
         else:
@@ -570,6 +592,43 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     return n
 
 
+# The kernel has these runs: who is in them with the last of its datagrams is handed.
+cdef void plog_sent(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    cdef const uint8_t *end = data + size
+    cdef uint32_t length, segment, at
+    cdef uint64_t gone = w.gone
+    while data < end:
+        length = lc_get_frame(data)
+        segment = lc_get_frame(data + 4)
+        data += RUN_HEAD
+        at = 0
+        while at < length:
+            # all but commands
+            gone += data[at] != 0 or length - at < 2 or data[at + 1] != 0
+            at += segment
+        data += length
+    hand_over(w, gone, out)
+
+
+cdef void hand_over(lc_plog *w, uint64_t gone, lc_outcomes *out) noexcept nogil:
+    cdef lc_unsent *first
+    if gone > w.gone:
+        w.gone = gone
+    while w.unsent_count:
+        first = &w.unsent[w.unsent_head]
+        if first.end > w.gone or outcome_add(out, first.seq, first.seq, HANDED, R_NONE) < 0:
+            return               # without memory: in flight still, and sent again on the next socket
+        w.unsent_head = (w.unsent_head + 1) % <uint32_t> ROUND
+        w.unsent_count -= 1
+
+
+cdef void forget(lc_plog *w) noexcept nogil:
+    w.unsent_head = w.unsent_count = 0
+    w.gone = w.datagrams
+    w.heard.size = 0
+
+
 cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
                       lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
@@ -578,6 +637,7 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
         return 0
     plog_fill(w, now)
     out.alive += 1
+    out.heard += 1
     if w.heard.size + size > HEARD_MOST:
         w.lost += 1              # nobody asks so much at a time: a stranger talks
         return 0
@@ -611,7 +671,7 @@ cdef class Hot(Writer):
                  double packets=10000.0, double burst=64.0, double size=67108864.0,
                  double size_burst=131072.0, int64_t number=1):
         cdef lc_plog *w = &self.w
-        if w.tail != NULL:
+        if w.unsent != NULL:
             raise TypeError("already made")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
@@ -634,17 +694,22 @@ cdef class Hot(Writer):
         w.most = max_message
         w.batch_bytes = batch_bytes
         w.id_ = self.first = <uint32_t> number
+        w.unsent = <lc_unsent *> malloc(ROUND * sizeof(lc_unsent))
+        if w.unsent == NULL:
+            raise MemoryError()
         w.packets.level = w.packets.most = burst
         w.size.level = w.size.most = size_burst
         self.hot.self = w
         self.hot.credit = plog_credit
         self.hot.encode = plog_encode
+        self.hot.sent = plog_sent
         self.hot.receive = plog_receive
         self.hot.deadline = plog_deadline
         self.hot.ready = plog_ready
         self.hot.pace = plog_pace
 
     def __dealloc__(self):
+        free(self.w.unsent)
         free(self.w.scratch.data)
         free(self.w.heard.data)
 
@@ -705,12 +770,21 @@ cdef class Hot(Writer):
         # a new socket may begin anew: the server counts by the port
         self.w.id_ = self.first
         self.w.filled = now
-        self.w.heard.size = 0
-        self.sent()
+        forget(&self.w)
+        Writer.sent(self)
 
     def connection_lost(self):
-        self.w.heard.size = 0
-        self.sent()
+        forget(&self.w)
+        Writer.sent(self)
+
+    def sent(self, uint64_t rest=0):
+        Writer.sent(self)
+        if rest <= self.w.datagrams:
+            hand_over(&self.w, self.w.datagrams - rest, &self.out)
+
+    @property
+    def unsent(self):
+        return self.w.unsent_count
 
     def command(self, bytes datagram):
         cdef lc_run run

@@ -143,6 +143,7 @@ cdef class CompiledPump:
                 memcpy(to, &view[0], <size_t> view.shape[0])
                 self.wire.size += <size_t> view.shape[0]
         self.core.sent()
+        self.heard_something = True      # not every question has an answer that must come first
 
     def heard(self):
         """What came besides fates: answers to calls, and what the peer said of its own accord."""

@@ -364,8 +364,6 @@ _TABLE = (
            "Packets sent at once after a pause.", _PLOG),
     Option("pace_bytes", "size", _size(0, 1 << 50), 64 << 20, "64MiB",
            "Bytes a second; 0: as many as go.", _PLOG),
-    Option("reply_timeout", "duration", _duration(0.001, 3600), 2.0, "2s",
-           "What ping, stat and envi wait for the answer.", _PLOG),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("identity", "choice", _choice("id", "none"), "id", "id",
@@ -477,7 +475,6 @@ class Config(NamedTuple):
     pace: int
     burst: int
     pace_bytes: int
-    reply_timeout: float
     version: int
     identity: str
     check: bool

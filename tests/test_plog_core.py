@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient import config, registry
+from logclient._ext.flight import Flight
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
     BAD_HEADER,
@@ -39,12 +40,11 @@ from logclient._ext.plog import (
 )
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols import readable
-from logclient.protocols.core import CloseWanted, Core, Reply
+from logclient.protocols.core import CloseWanted, Core, Outcome, Reply
 from logclient.protocols.plog import (
     TAGGED,
     Options,
     Plog,
-    Pong,
     Probe,
     Stat,
     command,
@@ -83,9 +83,18 @@ def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes
     core = core_of(**options)
     flight, batch = flight_of([(body, kind) for body in events])
     assert core.encode(batch, len(events), 100.0) == len(events)
-    assert set(batch.fates().values()) == {"handed"}
-    del flight
-    return sent(core)
+    assert set(batch.fates().values()) == {"inflight"}
+    flight.encoded(batch)
+    found = sent(core)
+    assert handed(core) == [(1, len(events))]
+    return found
+
+
+def handed(core: Plog) -> list[tuple[int, int]]:
+    """The ranges of events that the kernel has by now."""
+    found = [event for event in core.events_received() if isinstance(event, Outcome)]
+    assert {(event.status, event.reason) for event in found} <= {("handed", "")}
+    return [pair for event in found for pair in event.ranges]
 
 
 def columns_of(found: list[bytes]) -> tuple[bytes, array[int], array[int]]:
@@ -288,7 +297,7 @@ class TestMessages:
         core = core_of(max_message=100)
         flight, batch = flight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
         assert core.encode(batch, 3, 100.0) == 2
-        assert batch.fates() == {1: "handed", 2: "failed", 3: "handed"}
+        assert batch.fates() == {1: "inflight", 2: "failed", 3: "inflight"}
         assert [one[11] for one in sent(core)] == [1, 2]
         del flight
 
@@ -296,7 +305,7 @@ class TestMessages:
         core = core_of(max_message=49)
         flight, batch = flight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
         assert core.encode(batch, 2, 100.0) == 1
-        assert batch.fates() == {1: "handed", 2: "failed"}
+        assert batch.fates() == {1: "inflight", 2: "failed"}
         del flight
 
     def test_too_many_fragments(self) -> None:
@@ -304,7 +313,7 @@ class TestMessages:
         hot.connected(1.0)
         flight, batch = flight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
         assert hot.encode(batch.capsule, 2, 1.0) == 1
-        assert batch.fates() == {1: "failed", 2: "handed"}
+        assert batch.fates() == {1: "failed", 2: "inflight"}
         assert hot.counts == (1, 0, 65535)
         del flight
 
@@ -318,7 +327,7 @@ class TestMessages:
         ]  # fmt: skip
         flight, batch = flight_of(events)
         assert core.encode(batch, 6, 100.0) == 3
-        assert list(batch.fates().values()) == ["handed"] * 3 + ["failed"] * 3
+        assert list(batch.fates().values()) == ["inflight"] * 3 + ["failed"] * 3
         judged = feed(Reassembler(), sent(core))
         assert [split_tags(judged.tags(i)) for i in range(3)] == [["kt:logs"], ["kt:orders", "pk:7"], []]
         assert judged.payload(1) == b'{"uuid":"%s2"}' % ID_1[:-1].encode()
@@ -348,11 +357,11 @@ class TestMessages:
         found, fates, hashes = oracle.encode(
             events, PRODUCER, room=room, tags=own, unboxed=unboxed, most=most, identity=identity
         )
-        assert hot.encode(batch.capsule, len(events), 1.0) == fates.count("handed")
+        assert hot.encode(batch.capsule, len(events), 1.0) == fates.count("inflight")
         assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
         assert list(batch.fates().values()) == fates
         got = batch.hashes()
-        assert [got.get(seq, 0) if fate == "handed" else 0 for seq, fate in enumerate(fates, 1)] == hashes
+        assert [got.get(seq, 0) if fate == "inflight" else 0 for seq, fate in enumerate(fates, 1)] == hashes
         del flight
 
     def test_batch_bytes(self) -> None:
@@ -363,6 +372,67 @@ class TestMessages:
         assert core.encode(batch, 3, 100.0) == 1
         flight.encoded(batch)
         assert core.encode(batch, 3, 100.0) == 1
+
+
+class TestHanded:
+    """An event is handed when the kernel has all of its datagrams."""
+
+    def core(self) -> tuple[Plog, Flight]:
+        core = core_of(mtu=576, unboxed=True)
+        flight, batch = flight_of([(bytes([n]) * size, BYTES) for n, size in enumerate([10, 1000, 10], 65)])
+        assert core.encode(batch, 3, 100.0) == 3
+        flight.encoded(batch)
+        return core, flight
+
+    def test_by_the_datagrams_left(self) -> None:
+        core, _ = self.core()
+        assert core.counts == (1, 2, 4)
+        assert core.awaited == 3
+        assert handed(core) == []
+        core.sent(4)
+        assert handed(core) == []
+        core.sent(2)
+        assert handed(core) == [(1, 1)]
+        core.sent(1)
+        assert handed(core) == [(2, 2)]
+        core.sent()
+        assert handed(core) == [(3, 3)]
+        core.sent()
+        assert handed(core) == []
+        assert core.awaited == 0
+
+    def test_not_by_commands(self) -> None:
+        core, _ = self.core()
+        core.call("ping", b"x")
+        core.sent(5)
+        assert handed(core) == []
+        core.sent()
+        assert handed(core) == [(1, 3)]
+
+    def test_lost_with_the_socket(self) -> None:
+        core, flight = self.core()
+        core.sent(3)
+        assert handed(core) == [(1, 1)]
+        core.connection_lost()
+        flight.requeue()
+        core.connected(101.0, random)
+        assert core.awaited == 0
+        batch = flight.pending()
+        assert batch is not None
+        assert core.encode(batch, 3, 101.0) == 3  # all of them here: outcomes go to the flight in the pump
+        core.sent()
+        assert handed(core) == [(1, 3)]
+
+    def test_no_more_than_a_round_is_unsent(self) -> None:
+        core = core_of()
+        flight, batch = flight_of([(b"x", BYTES)] * 5000)
+        assert core.encode(batch, 5000, 100.0) == 2048
+        flight.encoded(batch)
+        assert core.credit(100.0)[0] == 0
+        assert core.encode(batch, 5000, 100.0) == 0
+        core.sent(48)
+        assert core.credit(100.0)[0] == 2000
+        assert core.encode(batch, 5000, 100.0) == 2000
 
 
 class TestPace:
@@ -510,9 +580,9 @@ class TestOptions:
         url = (
             "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&burst=9&pace_bytes=1MiB&check=no"
         )
-        core = Plog.from_config(config.parse(url, max_event_bytes=1000, reply_timeout=1), PRODUCER)
+        core = Plog.from_config(config.parse(url, max_event_bytes=1000), PRODUCER)
         assert core.options == Options(
-            1400, True, ("kt:orders", "a", "pk:7"), 1000, 0, 9, 1 << 20, check=False, reply_timeout=1.0
+            1400, True, ("kt:orders", "a", "pk:7"), 1000, 0, 9, 1 << 20, check=False
         )
         with pytest.raises(ConfigError, match="topic: 1 to 249"):
             Plog.from_config(config.parse("plog://h?topic=a%20b"), PRODUCER)
@@ -595,30 +665,37 @@ class TestCommands:
         core = core_of()
         first, second, own = core.call("ping", b"\0a"), core.call("ping", "\xe9"), core.call("ping")
         (payload,) = [one[6:] for one in sent(core)][2:]
-        assert core.next_timeout(100.25) == 102.25
-        assert self.replies(core, b"PONG" + "\xe9".encode()) == [(second, Pong("\xe9".encode(), 0.25))]
+        assert self.replies(core, b"PONG" + "\xe9".encode()) == [(second, "\xe9".encode())]
         assert self.replies(core, b"PONG\0b", b"PONG") == []
         assert core.strays == 2
         assert self.replies(core, b"PONG" + payload, b"PONG\0a") == [
-            (own, Pong(payload, 0.25)),
-            (first, Pong(b"\0a", 0.25)),
+            (own, payload),
+            (first, b"\0a"),
         ]
         assert self.replies(core, b"PONG\0a") == []
         assert core.call("ping") != core.call("ping")
 
-    def test_same_payload_twice(self) -> None:
+    @pytest.mark.parametrize("kind", ["ping", "stat", "envi"])
+    def test_the_same_again_takes_the_place(self, kind: str) -> None:
         core = core_of()
-        core.call("ping", b"x")
-        with pytest.raises(ValueError, match="a ping with this payload is under way"):
-            core.call("ping", b"x")
+        payload = b"x" if kind == "ping" else None
+        first, second = core.call(kind, payload), core.call(kind, payload)
+        ((token, error),) = self.replies(core)
+        assert (token, str(error)) == (first, f"{kind}: another was asked")
+        answer = {"ping": b"PONGx", "stat": stat_of(), "envi": b"Config()"}[kind]
+        assert self.replies(core, answer)[0][0] == second
+
+    def test_forgotten_ones_are_given_up(self) -> None:
+        """Also where nobody looks at the clock: callers wait no longer than they say."""
+        core = core_of(reply_timeout=0.5)
+        for n in range(100):
+            core.credit(100.0 + n)
+            core.call("ping")
+        assert core.awaited == 1
 
     def test_stat_and_envi(self) -> None:
         core = core_of()
         stat, envi = core.call("stat"), core.call("envi")
-        with pytest.raises(ValueError, match="an answer to stat is awaited"):
-            core.call("stat")
-        with pytest.raises(ValueError, match="an answer to envi is awaited"):
-            core.call("envi")
         text = "Config(SimpleConfigObject({\xe9}))"
         assert self.replies(core, text.encode(), stat_of()) == [(envi, text), (stat, parse_stat(stat_of()))]
         assert core.awaited == 0
@@ -637,7 +714,7 @@ class TestCommands:
     def test_time_out(self) -> None:
         core = core_of(reply_timeout=0.5)
         ping, stat = core.call("ping", b"x"), core.call("stat")
-        assert core.next_timeout(100.0) == 100.5
+        assert core.next_timeout(100.2) == 100.5
         core.handle_timeout(100.4)
         assert self.replies(core) == []
         core.handle_timeout(100.5)
@@ -653,14 +730,13 @@ class TestCommands:
         """By its uptime: the second question was asked when the server was at 12 s."""
         core = core_of(reply_timeout=0.5)
         first = core.call("stat")
-        core.next_timeout(100.0)
         assert self.replies(core, stat_of(uptime=9_990), now=100.0)[0][0] == first
+        core.credit(101.0)
         core.call("stat")
-        core.next_timeout(101.0)
         core.handle_timeout(101.5)
         assert len(self.replies(core)) == 1
+        core.credit(102.0)
         third = core.call("stat")
-        core.next_timeout(102.0)
         assert self.replies(core, stat_of(uptime=11_050), now=102.1) == []
         ((token, found),) = self.replies(core, stat_of(uptime=12_100), now=102.2)
         assert (token, found.uptime) == (third, 12_100)
@@ -668,14 +744,13 @@ class TestCommands:
     def test_a_server_that_begins_anew_is_believed(self) -> None:
         core = core_of(reply_timeout=0.5)
         core.call("stat")
-        core.next_timeout(100.0)
         self.replies(core, stat_of(uptime=9_990), now=100.0)
+        core.credit(101.0)
         core.call("stat")
-        core.next_timeout(101.0)
         core.handle_timeout(101.5)
         self.replies(core)
+        core.credit(102.0)
         third = core.call("stat")
-        core.next_timeout(102.0)
         ((token, found),) = self.replies(core, stat_of(uptime=300), now=102.1)
         assert (token, found.uptime) == (third, 300)
 

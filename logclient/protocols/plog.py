@@ -1,6 +1,7 @@
 """plog: the client's core, commands and their replies, tags.
 
-There is no connection and there are no acknowledgements: an event is ``handed`` once it is encoded.
+There is no connection and there are no acknowledgements: an event is ``handed`` once the kernel has all of
+its datagrams.
 
 ==========================  =====================================================================
 what is sent                what is told of it
@@ -8,7 +9,7 @@ what is sent                what is told of it
 unboxed message             nothing; only with ``unboxed=True``, and only what may travel so
 boxed message (fragments)   its number, +1 for each, from 1 on each socket: servers count holes
 PING and anything           PONG and the same, which is how a reply is matched
-STAT                        one JSON text. It says not to which question, so there is one at a time
+STAT                        one JSON text. It does not say to which question: the last one counts
 ENVI                        one text, matched the same way
 KILL                        nothing: the server process ends, some 10 s later
 ==========================  =====================================================================
@@ -44,7 +45,7 @@ from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
-    "Defragmenter", "Options", "Plog", "Pong", "Probe", "Stat", "command", "frames", "join_tags",
+    "Defragmenter", "Options", "Plog", "Probe", "Stat", "command", "frames", "join_tags",
     "kafka_tags", "parse_stat", "split_tags",
 ]  # fmt: skip
 
@@ -125,14 +126,6 @@ def command(name: str, payload: bytes = b"") -> bytes:
     if name not in COMMANDS:
         raise ValueError(f"command: {name!r} is none of {', '.join(COMMANDS)}")
     return b"\0\0" + name.upper().encode() + payload
-
-
-class Pong(NamedTuple):
-    """The answer to a ping."""
-
-    payload: bytes
-    seconds: float
-    """From when it was sent to when the answer was looked at."""
 
 
 class Defragmenter(NamedTuple):
@@ -296,7 +289,7 @@ class _Asked(NamedTuple):
     token: int
     kind: str
     payload: bytes
-    at: float  # when the clock was first seen after it was sent; below 0: not yet
+    at: float
 
 
 class Plog(CompiledCore):
@@ -392,7 +385,11 @@ class Plog(CompiledCore):
 
     @property
     def awaited(self) -> int:
-        return len(self._asked)
+        return len(self._asked) + int(self._hot.unsent)
+
+    def sent(self, rest: int = 0) -> None:
+        """Of the last `rest` datagrams the transport has only a copy still to send."""
+        self._hot.sent(rest)
 
     def silent(self) -> str:
         return "silence: no reply in time"  # not said: nothing but a command has one
@@ -415,41 +412,39 @@ class Plog(CompiledCore):
         """A command. What its ``Reply`` carries, or a ``TimeoutError``:
 
         ========  =========================================  ==============================
-        ``ping``  payload: bytes or text, or None: our own   a `Pong`
+        ``ping``  payload: bytes or text, or None: our own   the payload, bytes
         ``stat``                                             a `Stat`, or a `ProtocolError`
         ``envi``                                             text
         ``kill``  must be True: it ends the server process   None, at once: nothing is said
         ========  =========================================  ==============================
 
+        The same command with the same payload takes the place of one that has no answer yet.
+
         Raises:
-            ValueError: no such command, a payload that is too long, or an answer to ``stat`` or ``envi``
-                is awaited already.
+            ValueError: no such command, or a payload that is too long.
         """
         if kind not in COMMANDS:
             raise ValueError(f"call: plog has no {kind!r}")
         data = b""
         if kind == "ping":
             data = self._ping_payload(payload)
-        elif kind == "kill":
-            if payload is not True:
-                raise ValueError("call: kill wants True: it ends the server process")
-        elif any(asked.kind == kind for asked in self._asked):
-            raise ValueError(f"call: an answer to {kind} is awaited, and it would not say to which")
+        elif kind == "kill" and payload is not True:
+            raise ValueError("call: kill wants True: it ends the server process")
         self._hot.command(command(kind, data))
         self._token += 1
+        self.handle_timeout(self._hot.now)
+        for asked in [one for one in self._asked if (one.kind, one.payload) == (kind, data)]:
+            self._give_up(asked, "another was asked")
         if kind == "kill":
             self._answers.append(Reply(self._token, None))
         else:
-            self._asked.append(_Asked(self._token, kind, data, -1.0))
+            self._asked.append(_Asked(self._token, kind, data, self._hot.now))
         return self._token
 
     def _ping_payload(self, payload: Any) -> bytes:
         if payload is None:
             return f"{int(self._random() * (1 << 48)):012x}{self._token:x}".encode()
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
-        if any(asked.payload == data for asked in self._asked if asked.kind == "ping"):
-            raise ValueError("call: a ping with this payload is under way")
-        return data
+        return payload.encode() if isinstance(payload, str) else bytes(payload)
 
     def receive_data(self, data: bytes, now: float) -> None:
         super().receive_data(data, now)
@@ -470,7 +465,7 @@ class Plog(CompiledCore):
             payload = datagram[4:]
             for asked in self._asked:
                 if asked.kind == "ping" and asked.payload == payload:
-                    self._answer(asked, Pong(payload, max(0.0, now - asked.at) if asked.at >= 0 else 0.0))
+                    self._answer(asked, payload)
                     return
         elif datagram.startswith(b"{") and ("stat" in kinds or self._late):
             self._take_stat(datagram, now)
@@ -504,6 +499,10 @@ class Plog(CompiledCore):
     def _of(self, kind: str) -> _Asked:
         return next(asked for asked in self._asked if asked.kind == kind)
 
+    def _give_up(self, asked: _Asked, why: str) -> None:
+        self._late += asked.kind == "stat"
+        self._answer(asked, TimeoutError(f"{asked.kind}: {why}"))
+
     def _answer(self, asked: _Asked, answer: object) -> None:
         self._asked.remove(asked)
         self._answers.append(Reply(asked.token, answer))
@@ -512,7 +511,6 @@ class Plog(CompiledCore):
 
     def next_timeout(self, now: float) -> float | None:
         """When a command's reply is overdue, or the pace lets the next message go."""
-        self._asked = [asked._replace(at=now) if asked.at < 0 else asked for asked in self._asked]
         times = [asked.at + self.options.reply_timeout for asked in self._asked]
         ready = self._hot.ready(now)
         if ready:
@@ -521,10 +519,8 @@ class Plog(CompiledCore):
 
     def handle_timeout(self, now: float) -> None:
         for asked in list(self._asked):
-            if 0 <= asked.at <= now - self.options.reply_timeout:
-                self._late += asked.kind == "stat"
-                seconds = f"{self.options.reply_timeout:g}"
-                self._answer(asked, TimeoutError(f"{asked.kind}: no answer in {seconds} s"))
+            if asked.at + self.options.reply_timeout <= now:
+                self._give_up(asked, f"no answer in {self.options.reply_timeout:g} s")
 
 
 def _size_burst(burst: float) -> float:

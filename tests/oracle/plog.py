@@ -152,7 +152,7 @@ def encode(
         else:
             sent += fragments(text, id_, room, own)
             id_ = id_ % ID_MOST + 1
-        fates.append("handed")
+        fates.append("inflight")
         hashes.append(xxh64(text, 42))
     return sent, fates, hashes
 
