@@ -5,12 +5,16 @@ that pyzmq uses (a second one in the process could not take its sockets), and on
 the one that pyzmq says; else there is no compiled pump, and ``delivery.pump`` goes through pyzmq.
 
 Messages are frames, each behind its head: u32 little-endian length, top bit when more follow.
+
+libzmq gives a message when it is whole, and holds what there is of it until then: a peer that never ends
+one would make it grow for ever. Linux says how much came over a connection (TCP_INFO); one that brings
+more than `SWOLLEN` bytes, heartbeats apart, and no message is over.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from logclient._ext.handoff cimport lc_wake_fd
+from logclient._ext.handoff cimport lc_monotonic, lc_wake_fd
 from logclient._ext.pump cimport (
     LINK_BROKEN,
     LINK_CLOSED,
@@ -39,6 +43,26 @@ cdef extern from *:
     #ifndef RTLD_NOLOAD
     #define RTLD_NOLOAD 0
     #endif
+    /* Bytes that came over a TCP connection; 0 where nobody says. tcpi_bytes_received is at 128 of Linux's
+       struct tcp_info since 4.1; the headers of a C library may lack it. */
+    #ifdef __linux__
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+    #include <stdint.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    static uint64_t lc_brought(int fd) {
+        unsigned char info[136];
+        uint64_t bytes;
+        socklen_t size = sizeof(info);
+        if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &size) < 0 || size < sizeof(info)) return 0;
+        memcpy(&bytes, info + 128, 8);
+        return bytes;
+    }
+    #else
+    #include <stdint.h>
+    static uint64_t lc_brought(int fd) { (void)fd; return 0; }
+    #endif
     """
     ctypedef struct lc_zmq_msg:
         pass
@@ -55,6 +79,7 @@ cdef extern from *:
         short events
         short revents
     int poll(pollfd *fds, unsigned long n, int timeout) nogil
+    uint64_t lc_brought(int fd) nogil
     void *dlopen(const char *name, int flags) nogil
     void *dlsym(void *library, const char *name) nogil
     int POLLIN, EAGAIN, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
@@ -71,6 +96,9 @@ cdef enum:
 
 cdef enum:
     HEAD = 4
+    LOOK = 250                   # milliseconds between two looks at what has come
+    SWOLLEN = 4 << 20
+    PULSE = 256                  # bytes a second that are ZeroMQ's own heartbeats
 
 cdef const uint32_t MORE = 0x80000000U
 
@@ -100,6 +128,10 @@ cdef class ZmqPump(CompiledPump):
     cdef bint reads              # a PUSH socket has nothing to read
     cdef int fd
     cdef int monitor_fd
+    cdef int tcp                 # the connection's own; -1 where it says nothing
+    cdef bint taken              # a message since the last look
+    cdef double before           # bytes: what it had brought then, and heartbeats since
+    cdef double looked
 
     @classmethod
     def find(cls, flight, core, str library, **limits):
@@ -144,6 +176,7 @@ cdef class ZmqPump(CompiledPump):
         self.reads = link.reads
         self.fd = link.socket.FD
         self.monitor_fd = link.monitor.FD
+        self.tcp = link.tcp
         return 0
 
     cdef ssize_t _fault(self) noexcept nogil:
@@ -181,8 +214,26 @@ cdef class ZmqPump(CompiledPump):
                 break
             done += <size_t> n
         if done:
+            self.taken = True
             return <ssize_t> done
-        return LINK_CLOSED if self._over(data, size) else 0
+        if self._over(data, size):
+            return LINK_CLOSED
+        if self._swollen():
+            self.error = EMSGSIZE
+            return LINK_BROKEN
+        return 0
+
+    # Whether much came, and no message.
+    cdef bint _swollen(self) noexcept nogil:
+        cdef double brought = <double> lc_brought(self.tcp)
+        cdef double now = lc_monotonic()
+        if self.taken or brought < self.before:
+            self.taken = False
+            self.before = brought
+        else:
+            self.before = min(brought, self.before + PULSE * (now - self.looked))
+        self.looked = now
+        return brought - self.before > SWOLLEN
 
     # The next message, all its frames behind their heads: its size, 0 when there is none, or a fault.
     cdef ssize_t _message(self, void *socket, uint8_t *data, size_t room) noexcept nogil:
@@ -240,6 +291,11 @@ cdef class ZmqPump(CompiledPump):
         if self._events(self.socket) & wanted or self._events(self.monitor) & <int> ZMQ_POLLIN:
             woken = WOKEN_BY_PEER
             timeout = 0
+        elif self.tcp >= 0:
+            if self._swollen():
+                return WOKEN_BY_PEER
+            if timeout > LOOK:
+                timeout = LOOK
         fds[0].fd = self.fd
         fds[1].fd = self.monitor_fd
         fds[2].fd = lc_wake_fd(&self.flight.f.handoff.wake)

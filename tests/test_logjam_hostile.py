@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("zmq")
+zmq = pytest.importorskip("zmq")
 
-from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message
-from tests.outside import MIB, PATIENCE, Outside
+from logclient.transports import zmq as zmq_transport  # noqa: E402
+from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
+from tests.outside import MIB, PATIENCE, Outside  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 
@@ -75,12 +77,13 @@ class Peer:
         return flags, self._take(size)
 
     def hear(self) -> list[bytes]:
-        """The next message."""
+        """The next message; ZeroMQ's own commands are passed over."""
         parts = []
         flags = MORE
-        while flags & MORE:
+        while flags & (MORE | COMMAND):
             flags, part = self.frame()
-            parts.append(part)
+            if not flags & COMMAND:
+                parts.append(part)
         return parts
 
     def answer(self, n: int) -> None:
@@ -164,6 +167,10 @@ class Server:
         peer = Peer(self._listener.accept()[0])
         self._peers.append(peer)
         return peer
+
+    def asked(self, seconds: float) -> bool:
+        """Whether somebody connects in that time."""
+        return bool(select.select([self._listener], [], [], seconds)[0])
 
     def shaken(self) -> Peer:
         peer = self.accept()
@@ -440,26 +447,110 @@ def test_handshake(attacked: Make, attack: str) -> None:
 # -- at the client: who reads nothing, who floods --------------------------------------------------
 
 
-def pings(peer: Peer) -> None:
-    """ZeroMQ's own, each of which wants a pong, which nobody reads."""
-    peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB)
-
-
 @COMPILED
 def test_pings_without_end(attacked: Make, compiled: bool) -> None:
-    """256 MiB of them: 16 MiB and 20 s, and whatever else there is goes on."""
+    """As many as there may be: 16 MiB and 20 s."""
     server, client = attacked(compiled)
     assert client.ask("put 1") == 1
     peer = server.shaken()
     before = client.mark()
     begin = time.monotonic()
-    pings(peer)
+    assert peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB) < 256 * MIB
     assert time.monotonic() - begin < 20
     peer.close()
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
     assert client.peak() - before < 16 * MIB
     honest.close()
+
+
+def endless(peer: Peer, size: int) -> None:
+    most = 64 * MIB if size < 2 else 2 << 30  # a frame takes 64 bytes and its own
+    assert peer.flood(zframe(b"x" * size, MORE) * (MIB // (size + 2)), most) < most
+
+
+@COMPILED
+@pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
+@pytest.mark.parametrize("idle", [False, True], ids=["waiting", "idle"])
+@pytest.mark.parametrize("size", [0, 30_000])
+def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool, compiled: bool) -> None:
+    """Cut, though libzmq shows us nothing of it: 4 MiB of it (128 in memory, when its frames are empty),
+    and what comes in a quarter of a second: within 20 s and 512 MiB."""
+    server, client = attacked(compiled, scheme)
+    start = client.ask("stats")
+    assert client.ask("put 1") == 1
+    peer = server.shaken()
+    if idle and scheme == "logjam":
+        peer.answer(1)
+        assert client.ask("flush 10") == 0
+    before = client.mark()
+    begin = time.monotonic()
+    endless(peer, size)
+    peer.gone()
+    assert client.ask("put 5") == 5
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert time.monotonic() - begin < 20
+    assert client.peak() - before < 512 * MIB
+    stats = client.ask("stats")
+    assert stats["acked"] + stats["handed"] - start["acked"] - start["handed"] == 6
+    honest.close()
+
+
+@COMPILED
+@pytest.mark.parametrize("size", [0, 30_000])
+def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
+    """The same, though these are messages: nobody reads from a PUSH."""
+    server, client = attacked(compiled, "logjam+push")
+    assert client.ask("put 1") == 1
+    peer = server.shaken()
+    before = client.mark()
+    begin = time.monotonic()
+    most = 64 * MIB if size < 2 else 2 << 30
+    assert peer.flood(zmessage([b"x" * size]) * (MIB // (size + 2)), most) < most
+    assert client.ask("put 5") == 5
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert time.monotonic() - begin < 20
+    assert client.peak() - before < 512 * MIB
+    honest.close()
+
+
+def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ZeroMQ says of its own accord, at its own pace, ends no connection, however long it is quiet."""
+    now, came = 1000.0, 300
+    monkeypatch.setattr(zmq_transport, "brought", lambda tcp: came)
+    monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        link = zmq_transport.Zmq(5.0).connect(("127.0.0.1", port), lambda: False)
+        for _ in range(1000):
+            now += 600
+            came += 600 * 100
+            assert link.receive() is None
+        came += zmq_transport.SWOLLEN + 1
+        with pytest.raises(OSError, match="too long"):
+            link.receive()
+        link.close()
+
+
+@COMPILED
+@pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
+def test_nothing_is_read(attacked: Make, scheme: str, compiled: bool) -> None:
+    """Nothing that we send: `max_bytes` (64 MiB) and a little; with push, `hwm` messages more."""
+    server, client = attacked(compiled, scheme, "?compression=none&silence=60", 50_000)
+    before = client.mark()
+    begin = time.monotonic()
+    assert client.ask("put 1") == 1
+    peer = server.shaken()
+    assert client.ask("put 4000") < 2000
+    most = 96 if scheme == "logjam" else 96 + 50
+    assert client.peak() - before < most * MIB
+    peer.close()
+    honest = Honest(server.shaken())
+    assert client.ask("flush 20") == 0
+    honest.close()
+    assert time.monotonic() - begin < 30
 
 
 # -- at the device --------------------------------------------------------------------------------
@@ -496,14 +587,11 @@ def target() -> Iterator[Target]:
 @pytest.mark.parametrize("size", [0, 1, 30_000])
 def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
     """Cut, though libzmq never shows us anything of it; within 20 s and 512 MiB. Others are served."""
-    if not hasattr(socket, "TCP_INFO"):
-        pytest.skip("the kernel does not tell what came")
     before = target.mark()
     begin = time.monotonic()
     sender = target.dial(b"PUSH" if push else b"DEALER", target.push_port if push else 0)
     target.serves()
-    most = 64 * MIB if size < 2 else 2 << 30  # a frame takes 64 bytes and its own
-    assert sender.flood(zframe(b"x" * size, MORE) * (MIB // (size + 2)), most) < most
+    endless(sender, size)
     assert time.monotonic() - begin < 20
     assert target.peak() - before < 512 * MIB
     sender.close()

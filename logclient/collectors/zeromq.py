@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from logclient.errors import MissingExtra
+from logclient.transports.tcp import brought
 
 __all__ = ["Endless", "load", "receive", "send"]
 
 # As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
 _NOBLOCK, _SNDMORE = 1, 2
+
+_WATCHED_FROM = 1 << 20
 
 #: Frames of a message that are kept: one more than any that is taken, and a routing id.
 FRAMES_MAX = 7
@@ -82,7 +83,7 @@ class Endless:
             self.watched.clear()
         elif fd in self.watched:
             del self.watched[fd]
-            self._before[fd] = _brought(fd)
+            self._before[fd] = brought(fd)
 
     def forget(self, fd: int) -> None:
         """It is another connection now."""
@@ -93,27 +94,10 @@ class Endless:
         """Those of the connections that are to be cut."""
         endless = []
         for fd in open_now:
-            brought = _brought(fd)
+            now = brought(fd)
             if fd in self.watched:
-                if brought - self.watched[fd] > self._most:
+                if now - self.watched[fd] > self._most:
                     endless.append(fd)
-            elif brought - self._before.get(fd, 0) > _WATCHED_FROM:
-                self.watched[fd] = brought
+            elif now - self._before.get(fd, 0) > _WATCHED_FROM:
+                self.watched[fd] = now
         return endless
-
-
-_TCP_INFO = getattr(socket, "TCP_INFO", None)
-_WATCHED_FROM = 1 << 20
-_BRINGS = 128  # where struct tcp_info has tcpi_bytes_received, a u64
-
-
-def _brought(fd: int) -> int:
-    """Bytes that came over a TCP connection; 0 where nobody can say."""
-    if _TCP_INFO is None:
-        return 0
-    try:
-        with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
-            info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BRINGS + 8)
-    except OSError:
-        return 0  # it is gone
-    return int.from_bytes(info[_BRINGS : _BRINGS + 8], sys.byteorder)

@@ -21,6 +21,11 @@ RECEIVE = 65536
 # macOS: no SIGPIPE from this socket, whatever the application made of that signal. Not every Python names it.
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
+COUNTED = sys.platform == "linux"
+"""Whether the kernel says how much came over a connection: see `brought`."""
+
+_BROUGHT = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
+
 
 class TcpLink:
     """One connected stream socket."""
@@ -203,6 +208,18 @@ def _words(error: int) -> str:
     """What a socket's error number means; the C library of Windows does not know them."""
     table: dict[int, str] = getattr(socket, "errorTab", {})
     return table.get(error) or os.strerror(error)
+
+
+def brought(tcp: int) -> int:
+    """Bytes that came over the TCP connection of this descriptor; 0 where nobody says."""
+    if tcp < 0 or not COUNTED:
+        return 0
+    try:
+        with socket.fromfd(tcp, socket.AF_INET, socket.SOCK_STREAM) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BROUGHT + 8)
+    except OSError:
+        return 0  # it is gone
+    return int.from_bytes(info[_BROUGHT : _BROUGHT + 8], sys.byteorder)
 
 
 def _sleep(reading: list[int], writing: list[int], seconds: float) -> bool:

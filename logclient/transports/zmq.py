@@ -6,6 +6,10 @@ monitor tells when it is lost; the engine then makes a new socket.
 
 Bytes are messages in the form of ``protocols.core.Wire``: frames, each behind its head.
 
+libzmq gives a message when it is whole, and holds what there is of it until then, however many frames that
+are. Where the kernel says how much came over a connection (Linux), one that brings `SWOLLEN` bytes and no
+message is over.
+
 What ZeroMQ may still drop without telling, for protocols without acknowledgements: messages that it has
 taken (up to ``hwm``) and not yet written when the connection breaks, and when the process ends those
 that ``linger`` was too short for.
@@ -13,13 +17,14 @@ that ``linger`` was too short for.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.transports.tcp import _sleep
+from logclient.transports.tcp import COUNTED, _sleep, brought
 
 try:
     import zmq
@@ -36,6 +41,12 @@ MORE = 0x80000000
 
 RECEIVE = 65536
 """Bytes handed over at once, and the longest message that is taken from a peer."""
+
+SWOLLEN = 4 << 20
+"""Bytes without a message: more than the replies to all requests that may be on the wire."""
+
+_LOOK = 0.25  # seconds between two looks at that
+_PULSE = 256  # bytes a second that are ZeroMQ's own heartbeats
 
 _EVENTS = (
     zmq.Event.CONNECTED
@@ -87,6 +98,11 @@ class ZmqLink:
         self.monitor = monitor
         self.socket = sock
         self.reads = sock.TYPE != zmq.PUSH
+        self.tcp = -1
+        """The descriptor of the connection, where the kernel says how much came over it."""
+        self._taken = True
+        self._before = 0.0
+        self._looked = 0.0
         self._context = context
         self._unsent: list[list[memoryview]] = []
         self._pid = os.getpid()
@@ -128,15 +144,45 @@ class ZmqLink:
         size = 0
         while self.reads and size < RECEIVE // 2:
             try:
-                found.append(self.socket.recv_multipart(zmq.DONTWAIT))
+                found.append(self._message())
             except zmq.Again:
                 break
             except zmq.ZMQError as error:
                 raise _fault(error) from None
             size += sum(4 + len(frame) for frame in found[-1])
         if found:
+            self._taken = True
             return join(found)
-        return b"" if self._is_over() else None
+        if self._is_over():
+            return b""
+        if self._swollen():
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        return None
+
+    def _message(self) -> list[bytes]:
+        frames = []
+        size = 0
+        more = True
+        while more:
+            frame = self.socket.recv(zmq.DONTWAIT, copy=False)  # a message is there as a whole, or not at all
+            frames.append(frame.bytes)
+            more = frame.more
+            size += 4 + len(frames[-1])
+            if size > RECEIVE:
+                raise zmq.ZMQError(errno.EMSGSIZE)
+        return frames
+
+    def _swollen(self) -> bool:
+        """Whether much came, and no message."""
+        so_far = brought(self.tcp)
+        now = time.monotonic()
+        if self._taken or so_far < self._before:
+            self._taken = False
+            self._before = so_far
+        else:
+            self._before = min(so_far, self._before + _PULSE * (now - self._looked))
+        self._looked = now
+        return so_far - self._before > SWOLLEN
 
     def _is_over(self) -> bool:
         while self.monitor.EVENTS & zmq.POLLIN:
@@ -152,6 +198,10 @@ class ZmqLink:
         reading = [self.fileno(), int(self.monitor.FD)] + ([wake] if wake >= 0 else [])
         if wake < 0:
             seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
+        if self.tcp >= 0:
+            if self._swollen():
+                return
+            seconds = min(seconds, _LOOK)
         _sleep(reading, [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
@@ -238,8 +288,9 @@ class Zmq:
                 sock.connect(f"tcp://{name}:{port}")
             except zmq.ZMQError as error:
                 raise OSError(error.errno, f"{host} is no host name ({_fault(error).strerror})") from None
-            self._shake(monitor, stopped)
+            tcp = self._shake(monitor, stopped)
             link = ZmqLink(context, sock, monitor, f"{host}:{port}")
+            link.tcp = tcp if brought(tcp) else -1
             link.lingers = self.lingers
             link.tls = "CURVE" if self.curve else ""
             return link
@@ -258,7 +309,9 @@ class Zmq:
         sock.CONNECT_TIMEOUT = milliseconds
         sock.HANDSHAKE_IVL = milliseconds
         sock.SNDHWM = self.hwm
-        sock.RCVHWM = 0  # replies are few: as many as there are requests on the wire
+        # Replies are few; what is more waits in the kernel, and there is less of it than of requests. Nobody
+        # reads from a PUSH: once libzmq holds so much for it, it looks no more whether the peer is gone.
+        sock.RCVHWM = 1000 if self.kind != "PUSH" else 0 if COUNTED else 1
         sock.MAXMSGSIZE = RECEIVE // 2 - 4
         sock.LINGER = 0
         sock.IPV6 = 1
@@ -271,7 +324,9 @@ class Zmq:
             server, public, secret = (key.encode("ascii") for key in self.curve)
             sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
 
-    def _shake(self, monitor: Any, stopped: Callable[[], bool]) -> None:
+    def _shake(self, monitor: Any, stopped: Callable[[], bool]) -> int:
+        """Wait for the handshake; the descriptor of the connection."""
+        tcp = -1
         deadline = time.monotonic() + self.connect_timeout
         connected = failed = False
         while True:
@@ -283,11 +338,13 @@ class Zmq:
                 if stopped():
                     raise InterruptedError("stopped while connecting")
                 continue
-            event = parse_monitor_message(monitor.recv_multipart())["event"]
+            message = parse_monitor_message(monitor.recv_multipart())
+            event = message["event"]
             if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                return
+                return tcp
             if event == zmq.Event.CONNECTED:
                 connected = True
+                tcp = int(message["value"])
             elif event == zmq.Event.HANDSHAKE_FAILED_AUTH:
                 raise CredentialError("the server does not accept our CURVE key: see curve_public there")
             elif event in _OVER:
