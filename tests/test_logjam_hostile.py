@@ -211,6 +211,11 @@ CLIENT = """if 1:
         word, _, number = line.strip().partition(" ")
         if word == "put":
             say([client.send(body) > 0 for _ in range(int(number))].count(True))
+        elif word == "ping":
+            try:
+                say(client.ping(float(number)).host)
+            except logclient.ConnectFailed as error:
+                say([str(error)])
         elif word == "flush":
             say(client.flush(float(number)))
         else:
@@ -460,6 +465,40 @@ def test_pings_without_end(attacked: Make, compiled: bool) -> None:
     peer.close()
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
+    assert client.peak() - before < 16 * MIB
+    honest.close()
+
+
+PONGS: dict[str, list[list[bytes]]] = {
+    "another reply": [ACCEPTED],
+    "1,000 frames": [[b"ping", b"200 OK", *[b"x"] * 998]],
+    "a name of 30 KB": [[b"ping", b"200 OK", b"x" * 30_000]],
+    "two of them": [[b"ping", b"200 OK", b"a"], [b"ping", b"200 OK", b"b"]],
+    "none": [],
+}
+
+
+@COMPILED
+@pytest.mark.parametrize("attack", PONGS)
+def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
+    """Whoever asks for a sign of life gets it or an error; within 20 s and 16 MiB."""
+    server, client = attacked(compiled)
+    assert client.ask("put 1") == 1
+    peer = server.shaken()
+    peer.answer(1)
+    assert client.ask("flush 10") == 0
+    before = client.mark()
+    begin = time.monotonic()
+    client.tell("ping 10")
+    assert peer.hear()[:2] == [b"", b"ping"]
+    peer.tell(*PONGS[attack])
+    said = client.hear()
+    peer.gone()
+    assert isinstance(said, list) or (said == "a" and attack == "two of them")
+    assert client.ask("put 1") == 1
+    honest = Honest(server.shaken())
+    assert client.ask("flush 15") == 0
+    assert time.monotonic() - begin < 20
     assert client.peak() - before < 16 * MIB
     honest.close()
 
