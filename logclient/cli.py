@@ -135,6 +135,13 @@ def _limit(text: str) -> str:
     return text
 
 
+def _columns(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name and column for name, _, column in pairs):
+        raise ValueError(f"must be as body=value,received=timestamp, got {text[:100]!r}")
+    return {name: column for name, _, column in pairs}
+
+
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from logclient import __version__
@@ -230,7 +237,28 @@ def _parser() -> argparse.ArgumentParser:
         "--ledger run/ledger --capture run/capture --out run",
     )
     verify.add_argument("--ledger", required=True, metavar="DIR", help="what the producers wrote")
-    verify.add_argument("--capture", required=True, metavar="DIR", help="what arrived")
+    arrived = verify.add_mutually_exclusive_group(required=True)
+    arrived.add_argument("--capture", metavar="DIR", help="what arrived, at our collectors")
+    arrived.add_argument(
+        "--kafka", metavar="HOST:PORT/TOPIC", help="what arrived, in a Kafka topic: bodies of events"
+    )
+    arrived.add_argument(
+        "--table", metavar="TABLE", help="what arrived, in a table, a folder of Parquet files, or FORMAT:PATH"
+    )
+    verify.add_argument(
+        "--kafka-config", metavar="FILE", help="settings of Kafka's consumer, lines of NAME=VALUE"
+    )
+    verify.add_argument(
+        "--connector",
+        metavar="WHAT",
+        help="Spark's Kafka connector, a folder of jars or Maven coordinates (that of PySpark's version)",
+    )
+    verify.add_argument(
+        "--columns",
+        type=_option(_columns, "columns"),
+        metavar="NAME=COLUMN,...",
+        help="of the table: body (value), received, key, listener, arrival",
+    )
     verify.add_argument("--out", metavar="DIR", help="where verdict, report and violations go")
     verify.add_argument("--json", action="store_true", help="print the verdict as JSON")
     for word in ("missing", "duplicated", "dropped"):

@@ -72,7 +72,9 @@ class TestUsage:
             (["send", "lumberjack://h", "."], ".: Is a directory"),
             (["collect", "--capture", "x"], "required: URL"),
             (["collect", "lumberjack://h"], "required: --capture"),
-            (["verify", "--ledger", "x"], "required: --capture"),
+            (["verify", "--ledger", "x"], "--capture --kafka --table is required"),
+            (["verify", "--ledger", "x", "--capture", "y", "--kafka", "h:1/t"], "not allowed with"),
+            (["verify", "--ledger", "x", "--table", "t", "--columns", "body"], "must be as body=value"),
             (
                 ["verify", "--ledger", "x", "--capture", "y", "--max-missing", "few"],
                 "must be a count such as 100",

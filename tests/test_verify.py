@@ -586,7 +586,7 @@ def test_main_prints_a_table_and_a_sentence(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
     scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
     assert job.main(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
     out = capsys.readouterr().out
@@ -610,7 +610,7 @@ def test_a_failure_of_spark_is_one_line(
             )
 
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda _: Broken())
+    monkeypatch.setattr(job, "_Spark", lambda *_: Broken())
     scene.write_ledger().write_capture()
     assert job.main(arguments(scene)) == ExitCode.UNREACHABLE
     assert capsys.readouterr().err == "logclient: spark: ValueError: the\\x09real reason\n"

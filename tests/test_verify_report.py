@@ -288,7 +288,7 @@ def test_secrets_of_options_are_nowhere(
     files.write_part(scene.ledger, P, 1, lines)
     scene.write_capture(range(2, 21))
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), out=str(scene.out))
     assert job.main(given) == ExitCode.BROKEN
     given.json = True
@@ -323,7 +323,7 @@ def test_a_password_that_a_client_was_given_is_nowhere(
                 client.send({"message": evil})
             assert client.flush(20) == 0
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda _: inprocess.InProcess())
+    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"))
     assert job.main(given) == ExitCode.OK
     given.json = True

@@ -36,7 +36,7 @@ class InProcess:
 class Session:
     """Stands in for `job.Session`."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.spark = None
 
     def stop(self) -> None:
@@ -46,7 +46,7 @@ class Session:
 def run(monkeypatch: Any, ledger_folder: Path, capture_folder: Path, **options: Any) -> Any:
     """`job.run` without Spark."""
     monkeypatch.setattr(job, "Session", Session)
-    monkeypatch.setattr(job, "_Spark", lambda _: InProcess())
+    monkeypatch.setattr(job, "_Spark", lambda *_: InProcess())
     return job.run(ledger_folder, capture_folder, **options)
 
 

@@ -52,6 +52,7 @@ num.network.threads=2
 num.io.threads=2
 background.threads=2
 log.cleaner.enable=false
+log.retention.ms=-1
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=1

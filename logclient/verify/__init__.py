@@ -1,6 +1,7 @@
-"""The verifier: a ledger against a capture, on Spark. See ``docs/verify.md``.
+"""The verifier: a ledger against what arrived, on Spark. See ``docs/verify.md``.
 
-``run`` gives the verdict; ``arrivals`` is what arrived as a DataFrame; ``violations`` reads every fault.
+``run`` gives the verdict; ``arrivals`` is what a capture has, as a DataFrame, and ``decoded`` does the same
+for any that has bodies in a column; ``violations`` reads every fault.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logclient.verify.frames import arrivals, register
+    from logclient.verify.frames import arrivals, decoded, register
     from logclient.verify.job import run, violations
 
-__all__ = ["arrivals", "register", "run", "violations"]
+__all__ = ["arrivals", "decoded", "register", "run", "violations"]
 
-_WHERE = {"arrivals": "frames", "register": "frames", "run": "job", "violations": "job"}
+_WHERE = {
+    "arrivals": "frames",
+    "decoded": "frames",
+    "register": "frames",
+    "run": "job",
+    "violations": "job",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -130,6 +130,8 @@ class Plan(NamedTuple):
     grid: list[int]  # overview.Grid
     families: int  # of protocols that a doubt touches together
     app_envs: list[str]  # of the Logjam producers; none: not known
+    ordered: bool = True  # arrivals have an order
+    records: dict[str, Any] | None = None  # of a source that is no capture: see records.Source.plan
 
     def save(self) -> None:
         with open(os.path.join(self.work, "plan.json"), "w") as file:
@@ -466,6 +468,8 @@ class _Bucket:
         and sequence and arrival of those that are in order so far."""
         late = np.zeros(len(self.copies), bool)
         kept: dict[int, tuple[int, I64, I64]] = {}
+        if not self.plan.ordered:
+            return late, kept
         for listener, first in self.first.items():
             if listener >> LISTENER_BITS == OTHERS:
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +16,42 @@ import numpy.typing as npt
 from logclient.errors import ConfigError
 from logclient.verify.sources import I64, U8, U64, Batch
 
-__all__ = ["Events", "decoder", "expand", "protocol_of", "without_others"]
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Events", "bodies", "decoder", "expand", "protocol_of", "without_others"]
+
+
+def _alone_lumberjack(body: bytes) -> tuple[bytes, bytes]:
+    return b"2W\0\0\0\x012J\0\0\0\x01" + len(body).to_bytes(4, "big"), b""
+
+
+def _alone_logjam(body: bytes) -> tuple[bytes, bytes]:
+    """Its topic says where the id is, and only the message has a topic: where there is one."""
+    topic = b"events" if b'"uuid"' in body and b'"request_id"' not in body else b"logs"
+    more = 1 << 31
+    frames = [
+        (more | 7).to_bytes(4, "little") + b"app-env",
+        (more | len(topic)).to_bytes(4, "little") + topic,
+    ]
+    meta = b"\xca\xbd\0\x01" + bytes(20)
+    head = b"".join(frames) + (more | len(body)).to_bytes(4, "little")
+    return head, len(meta).to_bytes(4, "little") + meta
 
 
 class _Codec(NamedTuple):
-    """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has."""
+    """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has.
+
+    `alone` gives what stands before and behind a body in the unit that carries nothing else.
+    """
 
     module: str
     own: dict[str, type[np.generic]]
+    alone: Callable[[bytes], tuple[bytes, bytes]]
 
 
 _CODECS = {
-    "lumberjack": _Codec("logclient._ext.lumberjack", {}),
+    "lumberjack": _Codec("logclient._ext.lumberjack", {}, _alone_lumberjack),
     "logjam": _Codec(
         "logclient._ext.logjam",
         {
@@ -40,6 +64,7 @@ _CODECS = {
             "created_ms": np.uint64,
             "number": np.uint64,
         },
+        _alone_logjam,
     ),
 }
 
@@ -50,6 +75,8 @@ QUIET = ("ping", "heartbeat", "other")
 """Names of statuses: whole, and no event that anybody here asks about."""
 NO_LIBRARY = "no_library"
 """Nothing can be said of it on this machine."""
+NO_VALUE = "no_value"
+"""What is undecodable because there is nothing: a tombstone of a topic, a null of a table."""
 
 I32 = npt.NDArray[np.int32]
 
@@ -115,16 +142,54 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
     Raises:
         ConfigError: no such protocol.
     """
-    try:
-        module, own = _CODECS[protocol_of(protocol)]
-    except KeyError:
-        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_CODECS)}") from None
-    codec: Any = importlib.import_module(module)
-    decode_units = codec.Decoder(producers, identity=identity).decode
-    names: tuple[str, ...] = codec.STATUS_NAMES
+    decode_units = _decoder(_codec(protocol), producers, identity)
 
     def run(batch: Batch) -> Events:
-        return _events(decode_units(batch.data, batch.offset, batch.length), own, names)
+        return decode_units(batch.data, batch.offset, batch.length)
+
+    return run
+
+
+def bodies(
+    protocol: str, producers: bytes = b"", identity: bool = True
+) -> Callable[[ReadableBuffer, I64, I64], Events]:
+    """The decoder of bodies that stand alone, outside any unit: by data, offset and length of each.
+
+    Each has one row, whose `offset` is 0. For one thread; arguments and errors as those of `decoder`.
+    """
+    codec = _codec(protocol)
+    decode_units = _decoder(codec, producers, identity)
+
+    def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
+        view = memoryview(data)
+        parts: list[bytes] = []
+        edges = [0]
+        for at, size in zip(offset.tolist(), length.tolist(), strict=True):
+            body = bytes(view[at : at + size])
+            head, tail = codec.alone(body)
+            parts += (head, body, tail)
+            edges.append(edges[-1] + len(head) + size + len(tail))
+        at_ = np.array(edges, np.int64)
+        found = decode_units(b"".join(parts), at_[:-1], np.diff(at_))
+        return found._replace(offset=np.zeros(len(found.unit), np.int64), own={})
+
+    return run
+
+
+def _codec(protocol: str) -> _Codec:
+    try:
+        return _CODECS[protocol_of(protocol)]
+    except KeyError:
+        raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_CODECS)}") from None
+
+
+def _decoder(codec: _Codec, producers: bytes, identity: bool) -> Callable[[ReadableBuffer, I64, I64], Events]:
+    module: Any = importlib.import_module(codec.module)
+    decode_units = module.Decoder(producers, identity=identity).decode
+    names: tuple[str, ...] = module.STATUS_NAMES
+
+    def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
+        return _events(decode_units(data, offset, length), codec.own, names)
 
     return run
 

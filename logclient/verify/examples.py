@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,18 @@ __all__ = ["resolve", "undecoded"]
 MOST = 4096  # bytes of a body that are shown
 BYTES = 192  # bytes of a frame that are shown as they are
 
+Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any]]]
+
 
 def resolve(
-    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: Ledger
+    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: Ledger, pick: Pick | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples, say what the ledger knows of them, and read their bytes.
 
     Args:
         found: word -> examples, as `verdict.Tally.chosen` gives them.
         doubtful: protocols of which what was sent and not seen is unknown.
+        pick: where what arrived is records, not segments: gets those at (listener, number).
     """
     names = {x.producer: p for p, x in enumerate(packed.producers)}
     touched = {x.producer for x in packed.producers if decode.protocol_of(x.protocol) in doubtful}
@@ -55,6 +59,8 @@ def resolve(
                 wanted.setdefault(place, []).append(
                     (unit & ((1 << UNIT_BITS) - 1), x & ((1 << EVENT_BITS) - 1), example)
                 )
+    if pick is not None:
+        _records(wanted, plan, pick)
     for entry in plan.segments:
         fields, listener, rank, protocol = entry
         places = wanted.get((listener, rank))
@@ -107,7 +113,7 @@ def _read(
                 arrival=int(batch.arrival[i]),
                 received_us=int(batch.received_us[i]),
                 size=len(body),
-                body=body[:MOST].decode("utf-8", "backslashreplace"),
+                body=_text(body),
                 arrived_hash=f"{xxh64(body):016x}",
                 offset=offset,
                 frames=[_plain(frame) for frame in path],
@@ -117,6 +123,43 @@ def _read(
             )
         if at == len(places):
             return
+
+
+def _records(
+    wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
+) -> None:
+    """Fill in what records have."""
+    assert plan.records is not None
+    first = [place[1] for place in plan.records["places"]]
+    places: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for (listener, rank), some in wanted.items():
+        for unit, _, example in some:
+            at = (rank << UNIT_BITS) + unit + (first[listener] if plan.records["numbered"] else 0)
+            places.setdefault((listener, at), []).append(example)
+    for place, record in pick(places).items():
+        body = record["body"]
+        for example in places[place]:
+            example.update(
+                listener=record["place"],
+                segment=record["place"],
+                unit_at=record["at"],
+                peer="",
+                arrival=record["at"],
+                received_us=record["received_us"],
+                key=None if record["key"] is None else _text(record["key"]),
+                size=len(body),
+                body=_text(body),
+                arrived_hash=f"{xxh64(body):016x}",
+                offset=0,
+                frames=[],
+                opened=False,
+                bytes_at=0,
+                bytes=body[:BYTES].hex(),
+            )
+
+
+def _text(data: bytes) -> str:
+    return data[:MOST].decode("utf-8", "backslashreplace")
 
 
 def _frames(protocol: str, unit: bytes) -> list[Frame]:
@@ -154,8 +197,17 @@ def _plain(frame: Frame) -> dict[str, Any]:
     return {"offset": frame.offset, "depth": frame.depth, "size": frame.size, "title": frame.title}
 
 
-def undecoded(rows: list[dict[str, Any]], plan: Plan) -> None:
+def undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
     """Say of things that did not decode what is wrong with them, and show the bytes there."""
+    if pick is not None:
+        picked = pick({(row["listener"], row["unit_at"]) for row in rows})
+        for row in rows:
+            record = picked.get((row.pop("listener"), row["unit_at"]))
+            if record is not None and record["body"] is not None:
+                row.update(
+                    wrong=row["reason"].replace("_", " "), bytes_at=0, bytes=record["body"][:BYTES].hex()
+                )
+        return
     segments = {}
     for fields, _, _, protocol in plan.segments:
         segment = sources.Segment(*fields)

@@ -14,11 +14,12 @@ sending it raw bytes to be decoded elsewhere. A unit that does not decode stays 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError, LogclientError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CaptureSource", "arrivals", "register"]
+__all__ = ["CaptureSource", "arrivals", "decoded", "register"]
 
 _PLACE = [
     ("listener", pa.string()),
@@ -268,27 +269,98 @@ def _units(batch: sources.Batch, reader: sources.SegmentReader, protocol: str) -
 def _events(
     batch: sources.Batch, events: decode.Events, reader: sources.SegmentReader, protocol: str
 ) -> pa.RecordBatch:
+    producer, sequence, hashes, size, own_id, error = _found(events)
+    return pa.record_batch(
+        [
+            *_place(batch, events.unit.astype(np.int64), reader, protocol),
+            pa.array(events.within),
+            producer,
+            sequence,
+            hashes,
+            pa.array(events.offset),
+            size,
+            own_id,
+            error,
+            *_messages(batch, events),
+        ],
+        schema=EVENTS,
+    )
+
+
+FOUND = ("producer", "seq", "hash", "size", "own_id", "error")
+
+
+def _found(events: decode.Events) -> list[pa.Array]:
+    """The columns `FOUND`."""
     is_event = events.status <= decode.NOT_JSON
     looks = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
     own = (events.status == decode.FOREIGN) & ~looks
     names = pa.array(
         [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)], pa.string()
     )
-    return pa.record_batch(
-        [
-            *_place(batch, events.unit.astype(np.int64), reader, protocol),
-            pa.array(events.within),
-            pa.array(_hex(events.high.astype(">u8"), events.low.astype(">u2")), mask=~looks),
-            pa.array(events.sequence, mask=~looks),
-            pa.array(events.hash.view(np.int64), mask=~is_event),
-            pa.array(events.offset),
-            pa.array(events.length, mask=~is_event),
-            pa.array(_hex(events.id_hash[:, 0].astype(">u8"), events.id_hash[:, 1].astype(">u8")), mask=~own),
-            names.take(pa.array(events.status)),
-            *_messages(batch, events),
-        ],
-        schema=EVENTS,
-    )
+    return [
+        pa.array(_hex(events.high.astype(">u8"), events.low.astype(">u2")), mask=~looks),
+        pa.array(events.sequence, mask=~looks),
+        pa.array(events.hash.view(np.int64), mask=~is_event),
+        pa.array(events.length, mask=~is_event),
+        pa.array(_hex(events.id_hash[:, 0].astype(">u8"), events.id_hash[:, 1].astype(">u8")), mask=~own),
+        names.take(pa.array(events.status)),
+    ]
+
+
+def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
+    """A DataFrame, batch or stream, with what the bodies in one of its columns are.
+
+    Added are ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as `arrivals` has them;
+    ``error`` is ``no_value`` where there is none.
+
+    Args:
+        frame: in a session whose workers run this Python (``spark.pyspark.python``).
+        protocol: of the bodies.
+        body: a column of binary or text.
+
+    Raises:
+        ConfigError: no such protocol or column, one of another type, or one that would be added twice.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from logclient.verify.job import no_pandas
+
+    decode.bodies(protocol)
+    types = dict(frame.dtypes)
+    if types.get(body) not in ("binary", "string"):
+        raise ConfigError(f"body: {body!r} must be a column of binary or text")
+    if twice := [name for name in FOUND if name in types]:
+        raise ConfigError(f"frame: it has a column {twice[0]} already")
+    added = from_arrow_schema(pa.schema([EVENTS.field(name) for name in FOUND]))
+    schema = StructType([*frame.schema.fields, *added.fields])
+    with no_pandas():
+        return frame.mapInArrow(_decode_in(protocol, body), schema)
+
+
+def _decode_in(protocol: str, body: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import decode, frames
+
+        find = decode.bodies(protocol)
+        for batch in batches:
+            yield frames.with_found(batch, body, find)
+
+    return run
+
+
+def with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
+    """A batch with the columns `FOUND` behind its own."""
+    bodies = batch.column(body).cast(pa.binary())
+    empty = bodies.is_null()
+    has = ~empty.to_numpy(zero_copy_only=False)
+    columns = _found(find(*sources.binary(bodies.drop_null())))
+    rows = pa.array(np.cumsum(has) - 1, mask=~has)
+    *others, error = [column.take(rows) for column in columns]
+    error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
+    fields = [*batch.schema, *(EVENTS.field(name) for name in FOUND)]
+    return pa.record_batch([*batch.columns, *others, error], schema=pa.schema(fields))
 
 
 _NAME = 1024  # bytes of an app-env or a topic that are kept

@@ -91,10 +91,15 @@ def _follow(devices: Stretches, events: decode.Events) -> None:
 
 
 class Facts:
-    """What a task has to say of a segment, or of a share of some records, beside its events."""
+    """What a task has to say of a segment, or of a share of some records, beside its events.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        where: goes into each row of what did not decode.
+    """
+
+    def __init__(self, plan: Plan, **where: int) -> None:
         self.most = plan.examples
+        self.where = where
         self.fields: dict[str, Any] = {
             "acks": 0,
             "events": 0,
@@ -127,7 +132,9 @@ class Facts:
         fields = self.fields
         fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
         if len(fields["undecoded"]) < self.most:
-            fields["undecoded"].append({"segment": name, "unit_at": at, "reason": word, "offset": offset})
+            fields["undecoded"].append(
+                {"segment": name, "unit_at": at, "reason": word, "offset": offset, **self.where}
+            )
 
 
 class Pieces:
@@ -361,9 +368,7 @@ class Mapper:
         for number in numbers.tolist():
             which = np.flatnonzero(device == number)
             mine = events._replace(**{name: getattr(events, name)[which] for name in _WHOSE})
-            yield from self.endpoint(
-                mine, xs[which], received[which], listener + (number << LISTENER_BITS)
-            )
+            yield from self.endpoint(mine, xs[which], received[which], listener + (number << LISTENER_BITS))
 
     def endpoint(
         self, events: decode.Events, xs: I64, received: I64, listener: int

@@ -25,16 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from logclient.errors import ExitCode, LedgerError, LogclientError, MissingExtra
+from logclient.errors import ConfigError, ExitCode, LedgerError, LogclientError, MissingExtra
 
 if TYPE_CHECKING:
     import argparse
 
     import pyarrow as pa
 
+    from logclient.verify.records import Source
     from logclient.verify.verdict import Verdict
 
 __all__ = ["Session", "VerifyError", "main", "run", "violations"]
@@ -282,6 +283,16 @@ def _map_in(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]],
     return run_map
 
 
+def _records_in(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run_records(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import records
+
+        _settle()
+        yield from records.map_task(work, batches, only)
+
+    return run_records
+
+
 def _reduce_in(
     work: str, later: dict[tuple[int, int], int] | None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -300,10 +311,11 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 class _Spark:
-    """The three jobs, on a session."""
+    """The three jobs, on a session; with records, what arrived is a frame of its own."""
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: Any, source: Source | None = None) -> None:
         self.spark = spark
+        self.source = source
         self.cores: int = spark.sparkContext.defaultParallelism
 
     def _over(self, n: int, function: Any, ddl: str) -> Any:
@@ -322,15 +334,47 @@ class _Spark:
         from logclient.verify.compare import ARRIVALS, RESULTS
 
         arrivals = self._over(len(plan.tasks), _map_in(plan.work, only), _ddl(ARRIVALS))
+        if self.source is not None:
+            with no_pandas():
+                records = self.source.frame.mapInArrow(_records_in(plan.work, only), _ddl(ARRIVALS))
+            arrivals = arrivals.union(records)
         if hasattr(arrivals, "repartitionById"):
             spread = arrivals.repartitionById(plan.partitions, "part")
         else:  # PySpark 4.0: by a hash of the same number, a little less even
             spread = arrivals.repartition(plan.partitions, "part")
         ordered = spread.sortWithinPartitions("key", "listener", "x")
         with no_pandas():
-            results = ordered.mapInArrow(_reduce_in(plan.work, later), _ddl(RESULTS)).toArrow()
+            results = ordered.mapInArrow(_reduce_in(plan.work, later), _ddl(RESULTS))
+            with self._in_large_batches():
+                results = results.toArrow()
         for batch in results.to_batches():
             yield from batch.to_pylist()
+
+    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+        """See `records.Source.pick`."""
+        assert self.source is not None
+        with no_pandas(), self._in_large_batches():
+            return self.source.pick(wanted)
+
+    @contextlib.contextmanager
+    def _in_large_batches(self) -> Iterator[None]:
+        """Records come from the JVM by the thousand; our own rows, which are few, by the dozen."""
+        from logclient.verify.records import BATCH_BYTES, RECORDS
+
+        settings = {"maxRecordsPerBatch": RECORDS, "maxBytesPerBatch": BATCH_BYTES} if self.source else {}
+        before = {}
+        for name, value in settings.items():
+            key = f"spark.sql.execution.arrow.{name}"
+            before[key] = self.spark.conf.get(key, None)
+            self.spark.conf.set(key, str(value))
+        try:
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    self.spark.conf.unset(key)
+                else:
+                    self.spark.conf.set(key, old)
 
 
 def _share(sizes: list[int], most: int) -> list[list[int]]:
@@ -351,8 +395,13 @@ def _share(sizes: list[int], most: int) -> list[list[int]]:
 
 def run(
     ledger: str | os.PathLike[str],
-    capture: str | os.PathLike[str],
+    capture: str | os.PathLike[str] | None = None,
     *,
+    kafka: str | None = None,
+    kafka_config: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    connector: str | None = None,
+    table: str | None = None,
+    columns: Mapping[str, str] | None = None,
     out: str | os.PathLike[str] | None = None,
     master: str = "local[*]",
     max_missing: int | str | None = None,
@@ -366,11 +415,18 @@ def run(
     units: int = 0,
     chunk: int = 0,
 ) -> Verdict:
-    """Compare a ledger with a capture.
+    """Compare a ledger with what arrived: a capture, a Kafka topic, or a table.
 
     Args:
         ledger: folder of the producers' ledgers.
         capture: folder of the collectors' captures.
+        kafka: ``host:port[,host:port…]/topic[,topic…]``: each record's value is the body of an event.
+        kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
+        connector: Spark's Kafka connector: a folder of jars, or Maven coordinates; that of PySpark's
+            version when not given. For a session of our own.
+        table: a table, a folder of Parquet files, or ``FORMAT:PATH``: each row has the body of an event.
+        columns: some of ``body`` (``value`` when not given), ``received``, ``key``, ``listener`` and
+            ``arrival`` -> the table's column.
         out: folder for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as Parquet:
             `violations` reads it); made with mode 0700 when missing.
         master: Spark master; ignored when `spark` is given.
@@ -383,30 +439,46 @@ def run(
         bits, tail, units, chunk: sizes of buckets, tails, batches and reads; for tests.
 
     Raises:
-        LedgerError: a folder cannot be read, holds nothing, or `out` cannot be written.
-        ConfigError: a limit that is neither a count nor a share, or a protocol that cannot be decoded.
+        LedgerError: a folder cannot be read, holds nothing, or `out` cannot be written; no such topic or
+            table.
+        ConfigError: a limit that is neither a count nor a share, a protocol that cannot be decoded, or not
+            exactly one of `capture`, `kafka` and `table`.
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: no Java, or Spark fails.
     """
     _extras()
     from logclient.verify import ledger as ledgers
-    from logclient.verify import sources
+    from logclient.verify import records, sources
     from logclient.verify.verdict import Limits
 
+    if sum(given is not None for given in (capture, kafka, table)) != 1:
+        raise ConfigError("capture, kafka, table: exactly one of them says what arrived")
     started = time.monotonic()
     limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
     parts = ledgers.parts(os.fspath(ledger))
-    segments = sources.segments(os.fspath(capture))
+    segments = sources.segments(os.fspath(capture)) if capture is not None else []
+    settings: Mapping[str, str] = {}
+    if kafka is not None:
+        records.parse_address(kafka)
+        if isinstance(kafka_config, str | os.PathLike):
+            kafka_config = records.read_config(kafka_config)
+        settings = kafka_config or {}
     folder = _out(out)
     own = tempfile.mkdtemp(prefix="logclient-verify-", dir=work)
     session = None
     try:
         entries = _entries(segments)
         if spark is None:
-            session = Session(master)
+            session = Session(master, conf=_connector(connector) if kafka is not None else None)
             spark = session.spark
         ready = time.monotonic()
-        verdict = _Verification(_Spark(spark), own, folder, entries, examples, bits, tail, units, chunk).run(
+        source: Source | None = None
+        if kafka is not None:
+            source = records.Kafka(spark, kafka, settings)
+        elif table is not None:
+            source = records.Table(spark, table, columns or {})
+        jobs = _Spark(spark, source)
+        verdict = _Verification(jobs, source, own, folder, entries, examples, bits, tail, units, chunk).run(
             [part._replace(path=os.path.abspath(part.path)) for part in parts], limits
         )
     except LogclientError:
@@ -426,7 +498,7 @@ def run(
         seconds=seconds,
         made_us=time.time_ns() // 1000,
         ledger={"folder": os.fspath(ledger), **verdict.ledger},
-        capture={"folder": os.fspath(capture), **verdict.capture},
+        capture={"folder": source.told if source else os.fspath(capture or ""), **verdict.capture},
     )
     if folder:
         from logclient.verify import report
@@ -436,10 +508,30 @@ def run(
     return verdict
 
 
+def _connector(given: str | None) -> dict[str, str]:
+    """Settings that bring Spark's Kafka connector.
+
+    Raises:
+        LedgerError: a folder without jars.
+    """
+    from pyspark import __version__
+
+    if given is None:
+        given = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
+    if not os.path.isdir(given):
+        return {"spark.jars.packages": given}
+    jars = sorted(entry.path for entry in os.scandir(given) if entry.name.endswith(".jar"))
+    if not jars:
+        raise LedgerError(f"connector: {given} has no jar")
+    return {"spark.jars": ",".join(map(os.path.abspath, jars))}
+
+
 def _reason(error: Exception) -> str:
     """One line of what Spark says in hundreds."""
     text = str(error)
-    found = re.findall(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    found = re.findall(
+        r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
+    )
     own = [
         f"{kind}: {words}"
         for kind, words in found
@@ -511,6 +603,7 @@ class _Verification:
     def __init__(
         self,
         spark: _Spark,
+        source: Source | None,
         work: str,
         out: str,
         entries: list[list[Any]],
@@ -523,6 +616,7 @@ class _Verification:
         from logclient.verify import sources
 
         self.spark = spark
+        self.source = source
         self.work = work
         self.out = out
         self.entries = entries
@@ -546,6 +640,8 @@ class _Verification:
         tally = verdict.Tally(plan, packed, lambda only, later: self.spark.compare(plan, only, later))
         for row in self.spark.compare(plan):
             tally.take(row)
+        if self.source is not None:
+            tally.facts += self.source.silent(tally.facts)
         writer = compare._Violations(plan.violations, packed)
         tally.stitch(writer)
         tally.unlisted(writer)
@@ -556,8 +652,11 @@ class _Verification:
             _keep(plan.violations, set(tally.files), packed, doubtful)
         from logclient.verify import examples
 
-        shown = examples.resolve(tally.chosen(), plan, doubtful, packed)
-        examples.undecoded(found.undecoded, plan)
+        pick = self.spark.pick if self.source is not None else None
+        shown = examples.resolve(tally.chosen(), plan, doubtful, packed, pick)
+        examples.undecoded(found.undecoded, plan, pick)
+        if self.source is not None and not self.source.timed:
+            found = found.untimed()
         seconds["compare"] = round(time.monotonic() - done, 3)
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
@@ -582,6 +681,7 @@ class _Verification:
             for file, group in enumerate(groups)
             if any(fact["producer"] in by_hash for fact in group)
         ]
+        tasks = tasks or [{}]  # somebody must say of each bucket that it is there
         n = len(packed.live)
         for i, task in enumerate(tasks):
             task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
@@ -602,6 +702,8 @@ class _Verification:
             grid=[*Grid.over(*packed.span.tolist())],
             families=len(packed.families),
             app_envs=_app_envs(packed.producers),
+            ordered=self.source is None or self.source.numbered,
+            records=self.source.plan(_only(packed.families)) if self.source is not None else None,
         )
 
 
@@ -613,6 +715,18 @@ def _app_envs(producers: list[Any]) -> list[str]:
         if x.protocol == "logjam"
     }
     return [] if "" in found else sorted(found)
+
+
+def _only(families: list[str]) -> str:
+    """The protocol of records: the ledgers'."""
+    from logclient.verify import decode
+
+    named = [family for family in families if family]
+    if len(named) != 1:
+        what = " and ".join(named) or "no protocol"
+        raise ConfigError(f"ledger: it is of {what}: the bodies of a topic or table are of one protocol")
+    decode.bodies(named[0])
+    return named[0]
 
 
 def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None:
@@ -686,6 +800,11 @@ def main(arguments: argparse.Namespace) -> int:
         verdict = run(
             given["ledger"],
             given["capture"],
+            kafka=given.get("kafka"),
+            kafka_config=given.get("kafka_config"),
+            connector=given.get("connector"),
+            table=given.get("table"),
+            columns=given.get("columns"),
             out=given.get("out"),
             master=given.get("master") or "local[*]",
             max_missing=given.get("max_missing"),

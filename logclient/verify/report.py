@@ -753,8 +753,12 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
         (
             "where",
             f"at {row['listener']}, arrival {row['arrival']:,} from {row['peer'] or 'unknown'}, {copies}",
-        ),
-        ("captured in", f"{row['segment']}, unit at byte {row['unit_at']:,}"),
+        )
+        if "key" not in row
+        else ("where", f"{row['listener']}, record {row['arrival']:,}, {copies}"),
+        ("captured in", f"{row['segment']}, unit at byte {row['unit_at']:,}")
+        if "key" not in row
+        else ("key", "none" if row["key"] is None else row["key"]),
     ]
     if row.get("sent_hash", row["arrived_hash"]) != row["arrived_hash"]:
         about.append(("hash", f"{row['sent_hash']} was sent, {row['arrived_hash']} arrived"))

@@ -66,8 +66,12 @@ class Problem(NamedTuple):
 
     kind: str
     segment: str
-    offset: int
+    offset: int  # -1: of the whole
     reason: str
+
+    @property
+    def place(self) -> str:
+        return self.segment if self.offset < 0 else f"{self.segment} at byte {self.offset}"
 
 
 class Batch(NamedTuple):
@@ -93,6 +97,14 @@ class Batch(NamedTuple):
             received_us=self.received_us[which],
             direction=self.direction[which],
         )
+
+
+def binary(column: Any) -> tuple[memoryview, I64, I64]:
+    """The bytes of an Arrow array of them, without nulls: where each is, and how long."""
+    _, edges, data = column.buffers()
+    first = column.offset
+    at = np.frombuffer(edges, np.int32)[first : first + len(column) + 1].astype(np.int64)
+    return memoryview(b"" if data is None else data), at[:-1], at[1:] - at[:-1]
 
 
 def segments(directory: str) -> list[Segment]:

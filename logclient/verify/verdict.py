@@ -213,6 +213,16 @@ class Verdict(NamedTuple):
         """Exit code 0."""
         return self.exit_code == ExitCode.OK
 
+    def untimed(self) -> Verdict:
+        """The same where nobody knows when events arrived."""
+        timeline = self.timeline
+        if timeline is not None:
+            timeline = timeline._replace(
+                latency={word: [None] * len(values) for word, values in timeline.latency.items()}
+            )
+        producers = tuple(producer._replace(latency=None) for producer in self.producers)
+        return self._replace(producers=producers, latency=None, timeline=timeline)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
 
@@ -658,7 +668,7 @@ class Tally:
                     producer.protocol,
                     _harmless(producer.url),
                     producer.identity,
-                    "checked" if producer.identity == "id" else "not checked",
+                    "checked" if producer.identity == "id" and self.plan.ordered else "not checked",
                     producer.closed,
                     counts,
                     gap_counts[p],
@@ -725,7 +735,7 @@ class Tally:
             },
             problems=(
                 *self._devices_left_out(),
-                *(f"capture: {x.segment} at byte {x.offset}: {x.kind}: {x.reason}" for x in problems),
+                *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in problems),
                 *(f"ledger: {problem}" for producer in self.producers for problem in producer.problems),
             ),
             limits=limits,

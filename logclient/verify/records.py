@@ -1,0 +1,491 @@
+"""Records that hold one message body each: Kafka topics and tables, read by Spark.
+
+A collector's capture has wire units; what a server has passed on, to Kafka or to a table, are bodies. They
+come through the JVM, by Spark's own connectors, and are decoded in ``mapInArrow`` by the codecs that decode
+units, each body as the unit that would carry it alone. The protocol is the ledger's.
+
+A record is found again by its place and a number. For Kafka, and for tables that have an ``arrival``, the
+place is a listener (a partition), the number rises with the order of arrival, and order is judged. For other
+tables it is a share of the table as Spark reads it, and a number in it: the same in each pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from logclient.errors import ConfigError, LedgerError
+from logclient.verify import decode
+from logclient.verify.compare import EVENT_BITS, LISTENER, RANK_BITS, UNIT_BITS, Plan
+from logclient.verify.gather import Facts, Mapper, Pieces
+from logclient.verify.ledger import I64, Ledger
+from logclient.verify.sources import Problem, binary
+
+__all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
+
+COLUMNS = ("body", "received", "key", "listener", "arrival")
+"""What a table may have, and ``--columns`` names; ``body`` alone must be there."""
+
+RECORDS = 4096  # in one batch on its way from the JVM, and
+BATCH_BYTES = 16 << 20  # its bytes, where Spark can be told so
+PICKED = "listener bigint, at bigint, place string, received_us bigint, key binary, body binary"
+ANSWER_MS = 10_000  # for what a broker is asked
+
+
+class Place(NamedTuple):
+    """A partition of a topic, or what a table calls a listener."""
+
+    name: str
+    first: int = 0  # the number of its first record, and
+    end: int = -1  # of the one that would come next; -1: not known
+
+
+class Source:
+    """What a verification reads instead of a capture.
+
+    Attributes:
+        told: what it is, for people; no secrets.
+        places: those of the listeners, by index.
+        numbered: records have a number that rises with their arrival at a listener.
+        timed: they say when they arrived.
+        frame: columns place, at, received_us, key, body.
+    """
+
+    told: str
+    places: list[Place]
+    numbered: bool
+    timed: bool
+    frame: Any
+
+    def plan(self, protocol: str) -> dict[str, Any]:
+        """What the tasks know of it."""
+        return {"protocol": protocol, "numbered": self.numbered, "places": [list(x) for x in self.places]}
+
+    def silent(self, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The facts of places of which no task has seen a record."""
+        seen = {fact["listener"] for fact in facts}
+        for index, place in enumerate(self.places):
+            if place.name not in seen:
+                problems = [_gone(place)] if place.first else []
+                if place.end > place.first:
+                    problems.append(_without(place, 0))
+                yield _fact(_NOTHING, f"{index}", place.name, "", 0, 0, problems)
+
+    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+        """Records by listener and number, with their bytes: one more pass over all."""
+        asked = frozenset(wanted)
+        if not asked:
+            return {}
+        names = {place.name: index for index, place in enumerate(self.places)}
+        frame = self.frame.mapInArrow(_pick_in(names, self.numbered, asked), PICKED)
+        return {(row.listener, row.at): row.asDict() for row in frame.collect()}
+
+
+_NOTHING = {
+    "acks": 0, "events": 0, "quiet": {}, "undecodable": {}, "undecoded": [], "first_us": 0, "last_us": 0,
+    "devices": [], "devices_left_out": 0,
+}  # fmt: skip
+
+
+def _fact(
+    fields: dict[str, Any],
+    index: str,
+    name: str,
+    protocol: str,
+    units: int,
+    size: int,
+    problems: list[Problem],
+) -> dict[str, Any]:
+    """As a segment has it that is whole by itself: what is amiss is in `problems`."""
+    return {
+        **fields,
+        "index": index,
+        "listener": name,
+        "name": name,
+        "number": 1,
+        "size": size,
+        "protocol": protocol,
+        "units": units,
+        "problems": [list(problem) for problem in problems],
+        "counts": {problem.kind: 1 for problem in problems},
+        "first_arrival": 1,
+        "next_arrival": units + 1,
+        "closed": "closed",
+        "header": True,
+    }
+
+
+def _gone(place: Place) -> Problem:
+    return Problem("gap", place.name, -1, f"what was before offset {place.first:,} is deleted")
+
+
+def _without(place: Place, units: int) -> Problem:
+    n = place.end - place.first
+    why = f"{n - units:,} of {n:,} offsets have no record: compacted, or of a transaction"
+    return Problem("gap", place.name, -1, why)
+
+
+# -- Kafka
+
+
+class Kafka(Source):
+    """A topic or several, from the first record to the last one that is there now.
+
+    Args:
+        spark: a session with Spark's Kafka connector.
+        address: ``host:port[,host:port…]/topic[,topic…]``.
+        config: settings of the consumer, as Kafka names them.
+
+    Raises:
+        ConfigError: an address of another form.
+        LedgerError: no such topic.
+    """
+
+    def __init__(self, spark: Any, address: str, config: Mapping[str, str]) -> None:
+        bootstrap, topics = parse_address(address)
+        self.told = f"kafka://{bootstrap}/{','.join(topics)}"
+        self.numbered = self.timed = True
+        settings = {**config, "bootstrap.servers": bootstrap}
+        offsets = _offsets(spark, topics, settings)
+        self.places = [
+            Place(f"{topic}[{partition}]", first, end)
+            for topic, partitions in sorted(offsets.items())
+            for partition, (first, end) in sorted(partitions.items())
+        ]
+        if len(self.places) > LISTENER:
+            raise LedgerError(f"kafka: more than {LISTENER} partitions")
+        reader = spark.read.format("kafka")
+        for name, value in settings.items():
+            reader = reader.option(f"kafka.{name}", value)
+        # From here on the topic may grow, what is judged does not.
+        assigned = {topic: sorted(partitions) for topic, partitions in offsets.items()}
+        for option, which in (("startingOffsets", 0), ("endingOffsets", 1)):
+            ends = {
+                topic: {str(partition): pair[which] for partition, pair in partitions.items()}
+                for topic, partitions in offsets.items()
+            }
+            reader = reader.option(option, json.dumps(ends))
+        found = reader.option("assign", json.dumps(assigned)).load()
+        self.frame = found.selectExpr(
+            "concat(topic, '[', partition, ']') AS place",
+            "offset AS at",
+            "unix_micros(timestamp) AS received_us",
+            "key",
+            "value AS body",
+        )
+
+
+def parse_address(address: str) -> tuple[str, list[str]]:
+    """Bootstrap servers and topics of ``host:port/topic``."""
+    bootstrap, slash, names = address.rpartition("/")
+    topics = sorted(set(names.split(",")))
+    if not slash or not bootstrap or "/" in bootstrap or "@" in bootstrap:
+        shown = "the address" if "@" in address else repr(address[:200])
+        raise ConfigError(f"kafka: {shown} must be HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]")
+    for topic in topics:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+            raise ConfigError(f"kafka: {topic[:200]!r} is no name of a topic")
+    return bootstrap, topics
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Settings of a file as Kafka's own tools take it: lines of ``name=value``, ``#`` for comments.
+
+    Raises:
+        LedgerError: it cannot be read.
+        ConfigError: a line of another form; its number is named, not what is in it.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerError(
+            f"kafka_config: {os.fspath(path)}: {getattr(error, 'strerror', 'no UTF-8')}"
+        ) from error
+    config = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"kafka_config: line {number} must be NAME=VALUE")
+        config[name.strip()] = value.strip()
+    return config
+
+
+def _offsets(
+    spark: Any, topics: list[str], settings: dict[str, str]
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """Topic -> partition -> offset of the first record, and of the one that would come next.
+
+    Asked of the client that the connector itself uses, once: the parts of a verification must see the same.
+    """
+    jvm = spark.sparkContext._jvm
+    client = jvm.org.apache.kafka.clients.consumer.KafkaConsumer
+    if not isinstance(client, type(jvm.java.util.HashMap)):
+        raise ConfigError("kafka: this Spark session has no Kafka connector (spark.jars.packages)")
+    values = jvm.java.util.HashMap()
+    bytes_ = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    own = {
+        "key.deserializer": bytes_, "value.deserializer": bytes_, "allow.auto.create.topics": "false",
+        "default.api.timeout.ms": str(ANSWER_MS), "request.timeout.ms": str(ANSWER_MS // 2),
+    }  # fmt: skip
+    for name, value in {**own, **settings}.items():
+        values.put(name, value)
+    consumer = client(values)
+    try:
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic in topics:
+            numbers = [info.partition() for info in consumer.partitionsFor(topic) or ()]
+            if not numbers:
+                raise LedgerError(f"kafka: {settings['bootstrap.servers']} has no topic {topic}")
+            partitions = jvm.java.util.ArrayList()
+            for number in numbers:
+                partitions.add(jvm.org.apache.kafka.common.TopicPartition(topic, number))
+            first, end = consumer.beginningOffsets(partitions), consumer.endOffsets(partitions)
+            found[topic] = {x.partition(): (int(first[x]), int(end[x])) for x in partitions}
+        return found
+    finally:
+        consumer.close(jvm.java.time.Duration.ZERO)
+
+
+# -- tables
+
+
+class Table(Source):
+    """Any table or files that Spark can read.
+
+    Args:
+        name: a table's name, a folder or file (Parquet), or ``FORMAT:PATH``.
+        columns: some of `COLUMNS` -> the column's name; a ``body`` that is not given is ``value``.
+
+    Raises:
+        ConfigError: no such column, or one of another type.
+        LedgerError: no such table.
+    """
+
+    def __init__(self, spark: Any, name: str, columns: Mapping[str, str]) -> None:
+        from pyspark.errors import AnalysisException
+
+        self.told = f"table {name}"
+        try:
+            found = _table(spark, name)
+        except AnalysisException as error:
+            raise LedgerError(f"table: {str(error).splitlines()[0]}") from error
+        columns = {"body": "value", **columns}
+        for what, column in columns.items():
+            if what not in COLUMNS:
+                raise ConfigError(f"columns: {what[:100]!r} is none of {', '.join(COLUMNS)}")
+            if column not in found.columns:
+                raise ConfigError(
+                    f"columns: {name} has no column {column} ({', '.join(found.columns)})"[:400]
+                )
+        types = {what: dict(found.dtypes)[column] for what, column in columns.items()}
+        quoted = {what: f"`{column.replace('`', '``')}`" for what, column in columns.items()}
+        if types["body"] not in ("binary", "string"):
+            raise ConfigError(
+                f"columns: body: {columns['body']} is {types['body']}, must be binary or string"
+            )
+        whole = ("tinyint", "smallint", "int", "bigint")
+        if types.get("arrival", "bigint") not in whole:
+            raise ConfigError(
+                f"columns: arrival: {columns['arrival']} is {types['arrival']}, must be a whole number"
+            )
+        self.numbered, self.timed = "arrival" in columns, "received" in columns
+        received = "0L"
+        if self.timed:
+            # A whole number is microseconds since 1970, as ours are.
+            of_time = types["received"] not in whole
+            received = (
+                f"unix_micros(CAST({quoted['received']} AS timestamp))" if of_time else quoted["received"]
+            )
+        place = f"CAST({quoted['listener']} AS string)" if "listener" in columns else "''"
+        self.frame = found.selectExpr(
+            f"coalesce({place}, '') AS place",
+            f"CAST({quoted.get('arrival', '0L')} AS bigint) AS at",
+            f"coalesce(CAST({received} AS bigint), 0L) AS received_us",
+            f"CAST({quoted.get('key', 'NULL')} AS binary) AS key",
+            f"CAST({quoted['body']} AS binary) AS body",
+        )
+        self.places = []
+        if self.numbered:
+            self.frame = self.frame.sortWithinPartitions("place", "at")
+            rows = self.frame.select("place").distinct().limit(LISTENER + 1).collect()
+            if len(rows) > LISTENER:
+                raise LedgerError(f"table: more than {LISTENER} listeners")
+            self.places = [Place(text) for text in sorted(row.place for row in rows)]
+
+
+def _table(spark: Any, name: str) -> Any:
+    form, colon, path = name.partition(":")
+    if colon and form.isidentifier() and not path.startswith("//"):
+        return spark.read.format(form).load(path)
+    return spark.read.parquet(name) if "/" in name or os.path.exists(name) else spark.read.table(name)
+
+
+# -- in the workers
+
+
+def _shares(
+    batch: pa.RecordBatch, names: dict[str, int], numbered: bool, task: int, before: int
+) -> Iterator[tuple[int, str, I64, I64]]:
+    """A batch by place: listener, its name, which rows, and their numbers."""
+    places = batch.column(0).dictionary_encode()
+    codes = places.indices.to_numpy()
+    numbers = batch.column(1).to_numpy() if numbered else np.arange(before, before + batch.num_rows)
+    for code, name in enumerate(places.dictionary.to_pylist()):
+        which = np.flatnonzero(codes == code)
+        yield names[name] if numbered else task, name, which, numbers[which]
+
+
+def _task(before: int) -> int:
+    """Which share of the records this is; `before` are the tasks that have none."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    number = context.partitionId() - before
+    if number > LISTENER:
+        raise OverflowError(f"table: Spark reads it in more than {LISTENER} pieces")
+    return number
+
+
+def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> Iterator[pa.RecordBatch]:
+    """The rows of one task over records; as ``gather.map_task`` has them over segments."""
+    plan = Plan.load(work)
+    packed = Ledger(work, plan.bits)
+    name = f"{uuid.uuid4().hex}.arrivals"
+    with open(os.path.join(work, name), "wb", buffering=0) as file:
+        mapper = Mapper(plan, packed, only, name, file)
+        task = _Task(plan, packed, mapper, _task(len(plan.tasks)))
+        for batch in batches:
+            yield from task.take(batch)
+        yield from task.end(only is None)
+
+
+class _Task:
+    def __init__(self, plan: Plan, packed: Ledger, mapper: Mapper, number: int) -> None:
+        assert plan.records is not None
+        self.plan = plan
+        self.mapper = mapper
+        self.number = number
+        self.since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
+        self.protocol: str = plan.records["protocol"]
+        self.numbered: bool = plan.records["numbered"]
+        self.places = [Place(*fields) for fields in plan.records["places"]]
+        self.names = {place.name: index for index, place in enumerate(self.places)}
+        self.find = decode.bodies(self.protocol, mapper.prefixes, bool(len(mapper.owners)))
+        self.rows = 0
+        self.seen: dict[str, _Seen] = {}
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        received = batch.column(2).to_numpy()
+        for listener, name, which, at in _shares(batch, self.names, self.numbered, self.number, self.rows):
+            seen = self.seen.get(name)
+            if seen is None:
+                seen = self.seen[name] = _Seen(self, listener, name)
+            yield from seen.take(batch.column(4).take(pa.array(which)), at, received[which])
+        self.rows += batch.num_rows
+
+    def end(self, tell: bool) -> Iterator[pa.RecordBatch]:
+        for seen in self.seen.values():
+            yield from seen.pieces.rest()
+            if tell:
+                yield self.mapper.fact(seen.fact())
+
+
+class _Seen:
+    """What a task has seen of one place."""
+
+    def __init__(self, task: _Task, listener: int, name: str) -> None:
+        self.task = task
+        self.listener = listener
+        self.place = task.places[listener] if task.numbered else Place(name)
+        self.facts = Facts(task.plan, listener=listener)
+        self.pieces = Pieces(task.mapper, listener)
+        self.units = 0
+        self.size = 0
+        self.began_us = 0  # when its first record arrived
+
+    def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
+        name, first = self.place.name, self.place.first
+        if int(at.min()) < first or int(at.max()) - first >> (RANK_BITS + UNIT_BITS):
+            raise OverflowError(f"{name}: arrival numbers must be from {first:,} on, below 2**40 more")
+        if not bool((at[1:] > at[:-1]).all()):
+            raise ValueError(f"{name}: two records have the same arrival number")
+        if not self.units:
+            self.began_us = int(received[0])
+        self.units += len(at)
+        if bodies.null_count:
+            empty = bodies.is_null().to_numpy(zero_copy_only=False)
+            for number in at[empty].tolist():
+                self.facts.undecodable(decode.NO_VALUE, name, number, 0)
+            bodies, at, received = bodies.drop_null(), at[~empty], received[~empty]
+        if not len(at):
+            return
+        data, offset, length = binary(bodies)
+        self.size += int(length.sum())
+        events = self.task.find(data, offset, length)
+        self.facts.count(name, at, received, events)
+        xs = (at[events.unit] - first) << EVENT_BITS
+        yield from self.pieces.add(events, xs + events.within, received[events.unit])
+
+    def fact(self) -> dict[str, Any]:
+        place, since = self.place, self.task.since
+        problems = []
+        # What was deleted before the first of our events was made is none of our business.
+        if place.first and (since is None or self.began_us >= since):
+            problems.append(_gone(place))
+        if place.end - place.first > self.units:
+            problems.append(_without(place, self.units))
+        index = f"{self.task.number}/{self.listener}/{place.name}"
+        return _fact(
+            self.facts.fields, index, place.name, self.task.protocol, self.units, self.size, problems
+        )
+
+
+def _pick_in(
+    names: dict[str, int], numbered: bool, asked: frozenset[tuple[int, int]]
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def pick(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import records
+
+        yield from records.pick_task(batches, names, numbered, asked)
+
+    return pick
+
+
+def pick_task(
+    batches: Iterable[pa.RecordBatch],
+    names: dict[str, int],
+    numbered: bool,
+    asked: frozenset[tuple[int, int]],
+) -> Iterator[pa.RecordBatch]:
+    """The records that are asked for, by listener and number."""
+    task, before = _task(0), 0
+    of_listener: dict[int, list[int]] = {}
+    for listener, number in asked:
+        of_listener.setdefault(listener, []).append(number)
+    for batch in batches:
+        for listener, _, which, at in _shares(batch, names, numbered, task, before):
+            which = which[np.isin(at, of_listener.get(listener, []))]
+            if len(which):
+                found = batch.take(pa.array(which))
+                numbers = found.column(1) if numbered else pa.array(which + before)
+                yield pa.record_batch(
+                    [
+                        pa.repeat(pa.scalar(listener), len(which)),
+                        numbers,
+                        *(found.column(i) for i in (0, 2, 3, 4)),
+                    ],
+                    names=["listener", "at", "place", "received_us", "key", "body"],
+                )
+        before += batch.num_rows

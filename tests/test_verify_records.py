@@ -1,0 +1,499 @@
+"""What arrived is in Kafka, or in a table: the same words as by a capture, on the same histories."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import verify
+from logclient.errors import ConfigError, ExitCode, LedgerError
+from tests import shared
+from tests import verify_files as files
+from tests.kafka_fixture import connector
+from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
+from tests.verify_scene import P, Scene
+
+shared.need("numpy")
+pa = shared.need("pyarrow")
+parquet = shared.need("pyarrow.parquet")
+job = pytest.importorskip("logclient.verify.job")
+records = pytest.importorskip("logclient.verify.records")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+
+pytestmark = pytest.mark.spark
+
+
+class Record:
+    """What goes into a topic."""
+
+    def __init__(
+        self, value: bytes | None, partition: int = 0, at_ms: int = 50, key: bytes | None = None
+    ) -> None:
+        self.value = value
+        self.partition = partition
+        self.at_ms = at_ms
+        self.key = key
+
+
+def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config: str) -> str:
+    """A topic of its own, with these records in this order."""
+    client = shared.need("confluent_kafka")
+    admin = shared.need("confluent_kafka.admin")
+    name = f"t-{os.urandom(6).hex()}"
+    new = admin.NewTopic(name, num_partitions=partitions, config=config)
+    asks = admin.AdminClient({"bootstrap.servers": bootstrap})
+    for made in asks.create_topics([new]).values():
+        made.result(30)
+    wrong = []
+    # A leader that is elected just now is asked again soon.
+    producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for record in some:
+        producer.produce(
+            name, record.value, record.key, record.partition, timestamp=record.at_ms,
+            on_delivery=lambda error, _: wrong.append(error) if error else None,
+        )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert not wrong
+    return name
+
+
+@pytest.fixture
+def broker(kafka: str, spark: Any) -> str:
+    jars, why = connector()
+    if not jars:
+        shared.missing(why)
+    return kafka
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def through(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
+    name = topic(broker, partitions, some)
+    return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, bits=3)
+
+
+def bodies(scene: Scene, seqs: Iterable[int]) -> list[Record]:
+    return [Record(scene.bodies[seq]) for seq in seqs]
+
+
+def nonzero(counts: Any) -> dict[str, int]:
+    return {word: n for word, n in counts._asdict().items() if n}
+
+
+# -- random histories
+
+
+def sent(world: World) -> list[Record]:
+    """The arrivals of a world as records, a partition for each of its endpoints; times to the millisecond."""
+    endpoints = sorted(name for names in ENDPOINTS.values() for name in names)
+    out = []
+    for i, one in enumerate(world.merged):
+        at_ms = one.arrival.received_us // 1000
+        world.merged[i] = one._replace(arrival=one.arrival._replace(received_us=1000 * at_ms))
+        out.append(Record(one.raw, endpoints.index(one.endpoint), at_ms))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("lumberjack", {"users": 0.1, "anonymous": 0.1, "logjam": 0.0}),
+        ("logjam", {"users": 0.1, "logjam": 1.0}),
+    ],
+)
+def test_histories(
+    spark: Any,
+    broker: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    options: dict[str, Any],
+) -> None:
+    world = World(len(kind), 150, **options)
+    ledger, capture = world.write(tmp_path)
+    some = sent(world)
+    name = topic(broker, sum(map(len, ENDPOINTS.values())), some)
+    out = tmp_path / "kafka"
+    verdict = job.run(ledger, kafka=f"{broker}/{name}", spark=spark, out=out, bits=3, tail=1)
+    expected = world.expected()
+    found = {
+        word: {event for event in events if event[0] in expected.counts}
+        for word, events in inprocess.found(out).items()
+    }
+    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
+    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
+    assert verdict.seconds["second_passes"] == 1
+    by_capture = inprocess.run(monkeypatch, ledger, capture, out=tmp_path / "out", bits=3)
+    assert verdict.counts == by_capture.counts
+    assert verdict.exit_code == by_capture.exit_code
+    assert sorted(job.violations(out)) == sorted(job.violations(tmp_path / "out"))
+    assert verdict.capture["units"] == len(some)
+
+
+# -- Kafka
+
+
+def test_a_topic(spark: Any, broker: str, scene: Scene) -> None:
+    """Partitions are listeners; the key is kept; a fault is shown with its bytes."""
+    scene.write_ledger()
+    bad = files.body(files.event_id(P, 5), "event V")
+    some = [Record(scene.bodies[seq], seq % 2, 60 + seq, b"k%d" % seq) for seq in range(1, 20)]
+    some += [Record(bad, 1, 90, b"<\x1b[31m\xff"), Record(scene.bodies[7], 1, 91)]
+    verdict = through(spark, scene, broker, some, partitions=3)
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert nonzero(verdict.counts) == {
+        "events": 20, "ok": 18, "lost": 1, "corrupted": 1, "duplicated": 2
+    }  # fmt: skip
+    assert verdict.order == "checked"
+    assert verdict.problems == ()
+    name = verdict.capture["folder"].rpartition("/")[2]
+    assert verdict.capture == {
+        "folder": f"kafka://{broker}/{name}", "listeners": [f"{name}[{i}]" for i in range(3)],
+        "segments": 3, "bytes": sum(len(x.value or b"") for x in some), "units": 21, "acks": 0, "events": 21,
+        "heartbeats": 0, "pings": 0, "others": 0, "first_us": 61_000, "last_us": 91_000, "complete": True,
+    }  # fmt: skip
+    assert (
+        verdict.latency.max == 60_000
+    )  # of each event, sequence milliseconds after the ledger's clock began
+    [example] = verdict.examples["corrupted"]
+    assert example["listener"] == example["segment"] == f"{name}[1]"
+    assert (example["arrival"], example["key"], example["body"]) == (10, "<\x1b[31m\\xff", bad.decode())
+    assert example["arrived_hash"] == f"{files.xxh64(bad):016x}"
+    assert [x["copies"] for x in verdict.examples["duplicated"]] == [2, 2]
+    page = (scene.out / "report.html").read_text()
+    assert f"{name}[1], record 10" in page
+    assert "\x1b" not in page
+
+
+def test_order_is_that_of_a_partition(spark: Any, broker: str, scene: Scene) -> None:
+    scene.write_ledger()
+    order = [1, 2, 4, 3, *range(5, 21)]
+    verdict = through(spark, scene, broker, [Record(scene.bodies[seq]) for seq in order])
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
+    apart = [Record(scene.bodies[seq], seq % 2) for seq in sorted(order, key=lambda seq: (seq % 2, seq))]
+    assert through(spark, scene, broker, apart, partitions=2).ok
+
+
+def test_an_empty_topic(spark: Any, broker: str, scene: Scene) -> None:
+    scene.write_ledger(fates={"acked": range(1, 16), "handed": range(16, 21)})
+    verdict = through(spark, scene, broker, [], partitions=2)
+    assert nonzero(verdict.counts) == {"events": 20, "lost": 15, "missing": 5}
+    assert len(verdict.capture["listeners"]) == 2
+    assert verdict.capture["complete"]
+
+
+HOSTILE = [
+    b"", b"\0", b"{", b"{}", b"[]", b"nul", b"\xff\xfe{}", b'{"a":' * 5000, b"2W\0\0\0\x012J", b"<script>",
+    b'{"event.id":"' + b"9" * 32 + b'"}', b'{"message":"' + b"x" * 900_000 + b'"}', b"{" + b"\0" * 65536,
+]  # fmt: skip
+
+
+def test_hostile_values(spark: Any, broker: str, scene: Scene) -> None:
+    """Anybody may write to a topic: what is no event is told, and the events stay what they are."""
+    scene.write_ledger()
+    some = [Record(None, key=b"tombstone")]
+    for seq, raw in scene.bodies.items():
+        some += [Record(raw), Record(HOSTILE[seq % len(HOSTILE)], key=os.urandom(9))]
+    some += [Record(raw) for raw in HOSTILE] + [Record(None)]
+    verdict = through(spark, scene, broker, some)
+    counts = nonzero(verdict.counts)
+    assert counts.pop("unexpected") == 3  # bodies without an id, told apart by their hash, and somebody's id
+    assert counts == {"events": 20, "ok": 20}
+    assert verdict.undecodable["no_value"] == 2
+    assert sum(verdict.undecodable.values()) == 2 + len(HOSTILE) + 20 - sum(
+        raw in (b"{}", HOSTILE[10], HOSTILE[11])
+        for raw in [*HOSTILE, *(HOSTILE[i % 13] for i in range(1, 21))]
+    )
+    assert {row["reason"] for row in verdict.undecoded} <= set(verdict.undecodable)
+    shown = {row["unit_at"]: row.get("bytes") for row in verdict.undecoded}
+    assert (shown[0], shown[2]) == (None, HOSTILE[1].hex())
+    assert (scene.out / "report.html").read_text().count("<script>") == 1  # its own
+
+
+def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene) -> None:
+    client, admin = shared.need("confluent_kafka"), shared.need("confluent_kafka.admin")
+    scene.write_ledger(created=lambda seq: 10_000_000 + seq)
+    old = [Record(b"{}", at_ms=9_000) for _ in range(3)]
+    name = topic(broker, 1, [*old, *(Record(scene.bodies[seq], at_ms=11_000) for seq in range(1, 19))])
+    asks = admin.AdminClient({"bootstrap.servers": broker})
+
+    def without(first: int) -> Any:
+        for gone in asks.delete_records([client.TopicPartition(name, 0, first)]).values():
+            gone.result(30)
+        return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
+
+    assert nonzero(without(2).counts) == {"events": 20, "ok": 18, "unexpected": 1, "lost": 2}
+    verdict = without(5)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 16, "unknown": 4}
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.problems == (f"capture: {name}[0]: gap: what was before offset 5 is deleted",)
+    assert nonzero(without(21).counts) == {"events": 20, "unknown": 20}
+
+
+def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None:
+    """A transaction ends with a mark that takes an offset: it may as well be a record that is gone."""
+    client = shared.need("confluent_kafka")
+    name = topic(broker, 1, bodies(scene, range(1, 11)))
+    producer = client.Producer({"bootstrap.servers": broker, "transactional.id": name})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for seq in range(11, 21):
+        producer.produce(name, scene.bodies[seq])
+    producer.commit_transaction(60)
+    reader = client.Consumer({"bootstrap.servers": broker, "group.id": name})
+    end = time.monotonic() + 60
+    while reader.get_watermark_offsets(client.TopicPartition(name, 0), 30)[1] < 21:  # the mark comes later
+        assert time.monotonic() < end
+    reader.close()
+    verdict = job.run(scene.write_ledger().ledger, kafka=f"{broker}/{name}", spark=spark)
+    assert verdict.ok
+    assert verdict.problems == (
+        f"capture: {name}[0]: gap: 1 of 21 offsets have no record: compacted, or of a transaction",
+    )
+
+
+def test_several_topics(spark: Any, broker: str, scene: Scene) -> None:
+    scene.write_ledger()
+    names = [topic(broker, 1, bodies(scene, range(1 + i, 21, 2))) for i in range(2)]
+    verdict = job.run(scene.ledger, kafka=f"{broker}/{','.join(names)}", spark=spark)
+    assert verdict.ok
+    assert verdict.capture["listeners"] == sorted(f"{name}[0]" for name in names)
+
+
+def test_a_topic_that_is_not_there(spark: Any, broker: str, scene: Scene) -> None:
+    scene.write_ledger()
+    with pytest.raises(LedgerError, match="has no topic nowhere"):
+        job.run(scene.ledger, kafka=f"{broker}/nowhere", spark=spark)
+
+
+def test_a_broker_that_is_not_there(
+    spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "ANSWER_MS", 500)
+    with pytest.raises(job.VerifyError, match="TimeoutException") as failed:
+        job.run(scene.write_ledger().ledger, kafka="127.0.0.1:1/t", spark=spark)
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "t", "/t", "h:1/", "h:1/a,", "h:1/a/b", "h:1/a b", "user:secret@h:1/t", "h:1/" + "t" * 250],
+)
+def test_addresses_of_another_form(scene: Scene, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^kafka: ") as failed:
+        job.run(scene.write_ledger().ledger, kafka=address)
+    assert "secret" not in str(failed.value)
+
+
+def test_settings_of_the_consumer(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
+    scene.write_ledger()
+    name = topic(broker, 1, bodies(scene, range(1, 21)))
+    file = tmp_path / "consumer.properties"
+    file.write_text("# of our cluster\n\n client.id = us\nisolation.level=read_committed\n")
+    assert records.read_config(file) == {"client.id": "us", "isolation.level": "read_committed"}
+    assert job.run(scene.ledger, kafka=f"{broker}/{name}", kafka_config=file, spark=spark).ok
+    file.write_text("security.protocol=SSL\nssl.key.password hunter2\n")
+    with pytest.raises(ConfigError, match=r"^kafka_config: line 2 must be NAME=VALUE$"):
+        records.read_config(file)
+    with pytest.raises(LedgerError, match="kafka_config"):
+        records.read_config(tmp_path / "none")
+
+
+def test_ledgers_of_two_protocols(spark: Any, broker: str, scene: Scene) -> None:
+    scene.write_ledger().write_ledger(producer="0c" * 10, protocol="logjam", bodies={})
+    name = topic(broker, 1)
+    with pytest.raises(ConfigError, match="it is of logjam and lumberjack"):
+        job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
+
+
+def test_one_of_three(scene: Scene) -> None:
+    for given in ({}, {"capture": "c", "kafka": "h:1/t"}, {"kafka": "h:1/t", "table": "t"}):
+        with pytest.raises(ConfigError, match="exactly one"):
+            job.run(scene.ledger, **given)
+
+
+def test_the_command(broker: str, scene: Scene, tmp_path: Path) -> None:
+    """Its own session, with the connector from a folder of jars."""
+    scene.write_ledger()
+    name = topic(broker, 2, [Record(scene.bodies[seq], seq % 2) for seq in range(1, 20)])
+    (tmp_path / "jars").mkdir()
+    for jar in connector()[0]:
+        (tmp_path / "jars" / os.path.basename(jar)).symlink_to(jar)
+    command = ["verify", "--ledger", str(scene.ledger), "--kafka", f"{broker}/{name}", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "logclient", *command, "--connector", str(tmp_path / "jars")],
+        capture_output=True, text=True, timeout=240,
+        env=shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
+    assert json.loads(done.stdout)["counts"]["lost"] == 1
+
+
+# -- frames
+
+
+def rows_of(frame: Any) -> list[tuple[Any, ...]]:
+    names = ("key", "producer", "seq", "hash", "size", "own_id", "error")
+    return sorted((tuple(row[name] for name in names) for row in frame.collect()), key=repr)
+
+
+def test_a_topic_as_a_frame(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
+    """Batch and stream say the same; what else is in the rows stays."""
+    user = files.body(None, "x", user="theirs")
+    some = [Record(raw, seq % 2, key=b"%d" % seq) for seq, raw in scene.bodies.items()]
+    some += [Record(user, key=b"u"), Record(None, 1, key=b"n"), Record(b"{", key=b"b")]
+    name = topic(broker, 2, some)
+    options = {"kafka.bootstrap.servers": broker, "subscribe": name, "startingOffsets": "earliest"}
+    batch = verify.decoded(spark.read.format("kafka").options(**options).load(), "lumberjack")
+    found = rows_of(batch)
+    expected: list[tuple[Any, ...]] = [
+        (b"%d" % seq, P, seq, signed(files.xxh64(raw)), len(raw), None, None)
+        for seq, raw in scene.bodies.items()
+    ]
+    own = f"{files.xxh64(b'theirs'):016x}{files.xxh64(b'theirs', 43):016x}"
+    expected += [
+        (b"u", None, None, signed(files.xxh64(user)), len(user), own, None),
+        (b"n", None, None, None, None, None, "no_value"),
+        (b"b", None, None, signed(files.xxh64(b"{")), 1, None, "not_json"),
+    ]
+    assert found == sorted(expected, key=repr)
+    assert batch.selectExpr("xxhash64(value) = hash AS same").where("NOT same").count() == 0
+    assert set(batch.columns) >= {"topic", "partition", "offset", "timestamp", "value"}
+    stream = verify.decoded(spark.readStream.format("kafka").options(**options).load(), "lumberjack")
+    writer = stream.writeStream.format("memory").queryName("streamed").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        assert query.awaitTermination(120)
+        assert rows_of(spark.table("streamed")) == found
+    finally:
+        query.stop()
+        spark.catalog.dropTempView("streamed")
+
+
+def signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def test_frames_that_have_no_bodies(spark: Any) -> None:
+    frame = spark.createDataFrame([(1, "{}", None)], "n int, value string, hash int")
+    for column in ("n", "none"):
+        with pytest.raises(ConfigError, match="must be a column of binary or text"):
+            verify.decoded(frame, "lumberjack", body=column)
+    with pytest.raises(ConfigError, match="has a column hash already"):
+        verify.decoded(frame, "lumberjack")
+    with pytest.raises(ConfigError, match="cannot be decoded"):
+        verify.decoded(frame.drop("hash"), "smoke")
+    [row] = verify.decoded(frame.drop("hash"), "lumberjack").collect()
+    assert (row.n, row.value, row.size, row.error) == (1, "{}", 2, None)
+
+
+# -- tables
+
+
+@pytest.fixture
+def table(spark: Any, scene: Scene, tmp_path: Path) -> Any:
+    """Writes rows to Parquet files, so many in each, and gives the verdict on them."""
+
+    def go(rows: list[dict[str, Any]], per_file: int = 7, **options: Any) -> Any:
+        folder = tmp_path / "table"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for i in range(0, len(rows), per_file):
+            parquet.write_table(pa.Table.from_pylist(rows[i : i + per_file]), folder / f"{i:06}.parquet")
+        name = options.pop("name", str(folder))
+        return job.run(scene.ledger, table=name, spark=spark, out=scene.out, bits=3, **options)
+
+    return go
+
+
+def test_a_table(scene: Scene, table: Any) -> None:
+    """Without an arrival there is no order, without a time no latency."""
+    scene.write_ledger()
+    bad = files.body(files.event_id(P, 5), "event V")
+    rows = [{"value": scene.bodies[seq]} for seq in (3, 2, 1, *range(6, 20), 7, 7)]
+    verdict = table([*rows, {"value": bad}, {"value": None}, {"value": b"nothing"}])
+    assert nonzero(verdict.counts) == {
+        "events": 20, "ok": 17, "lost": 2, "corrupted": 1, "duplicated": 2
+    }  # fmt: skip
+    assert verdict.order == verdict.producers[0].order == "not checked"
+    assert verdict.latency is verdict.producers[0].latency is None
+    assert set(verdict.timeline.latency["max"]) == {None}
+    assert verdict.undecodable == {"no_value": 1, "not_json": 1}
+    assert verdict.examples["corrupted"][0]["body"] == bad.decode()
+    assert {row.get("bytes") for row in verdict.undecoded} == {None, b"nothing".hex()}
+    assert verdict.capture["folder"].startswith("table ")
+
+
+def test_columns(scene: Scene, table: Any) -> None:
+    """Order by arrival at each listener, wherever the rows are; text is UTF-8; a time is one."""
+    scene.bodies = {seq: files.body(files.event_id(P, seq), f"é {seq}") for seq in range(1, 21)}
+    scene.write_ledger()
+    at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    rows = [
+        {
+            "text": scene.bodies[seq].decode(), "n": 100 - seq if seq in (4, 5) else seq, "who": seq % 2,
+            "seen at": at + datetime.timedelta(microseconds=1000 * seq + 9), "k": "key",
+        }
+        for seq in range(1, 21)
+    ]  # fmt: skip
+    columns = {"body": "text", "arrival": "n", "listener": "who", "received": "seen at", "key": "k"}
+    verdict = table(rows[::-1], columns=columns)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 2}
+    assert verdict.order == "checked"
+    assert verdict.capture["listeners"] == ["0", "1"]
+    assert verdict.latency.max == 9
+    assert {(x["seq"], x["arrival"], x["key"]) for x in verdict.examples["reordered"]} == {
+        (4, 96, "key"), (5, 95, "key")
+    }  # fmt: skip
+
+
+def test_a_table_by_name_and_by_format(spark: Any, scene: Scene, table: Any, tmp_path: Path) -> None:
+    scene.write_ledger()
+    spark.createDataFrame(
+        [(scene.bodies[seq].decode(),) for seq in range(1, 21)], "line string"
+    ).createOrReplaceTempView("arrived")
+    try:
+        assert table([], name="arrived", columns={"body": "line"}).ok
+    finally:
+        spark.catalog.dropTempView("arrived")
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"".join(scene.bodies[seq] + b"\n" for seq in range(1, 20)))
+    assert table([], name=f"text:{lines}").counts.lost == 1
+
+
+def test_columns_that_are_not_there(scene: Scene, table: Any) -> None:
+    scene.write_ledger()
+    rows = [{"value": b"{}", "n": 1.5}]
+    for columns, words in (
+        ({"body": "none"}, "has no column none"),
+        ({"when": "n"}, "'when' is none of body"),
+        ({"arrival": "n"}, "n is double, must be a whole number"),
+        ({"body": "n"}, "n is double, must be binary or string"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^columns: .*{words}"):
+            table(rows, columns=columns)
+    with pytest.raises(LedgerError, match=r"^table: "):
+        table(rows, name="nobody.knows")
+    with pytest.raises(LedgerError, match=r"^table: "):
+        table(rows, name="/no/where")
+
+
+@pytest.mark.parametrize("numbers", [[1, 1], [-1, 2], [1, 1 << 41]])
+def test_arrivals_that_are_no_order(scene: Scene, table: Any, numbers: list[int]) -> None:
+    scene.write_ledger()
+    with pytest.raises(job.VerifyError, match="arrival number"):
+        table([{"value": b"{}", "n": n} for n in numbers], columns={"arrival": "n"})
