@@ -12,22 +12,32 @@ from types import TracebackType
 
 from tests.shared import clean_environment
 
+#: What the URL of a client has behind the ports.
+PATHS = {"logjam": "/shop-production", "logjam+push": "/shop-production"}
+
 
 class CollectorProcess:
-    """``logclient collect`` on one port, with one capture, over any number of lives."""
+    """``logclient collect`` on one port, with one capture, over any number of lives.
 
-    def __init__(self, capture: Path, faults: str = "") -> None:
+    Args:
+        scheme: of the URL that it listens on.
+    """
+
+    def __init__(self, capture: Path, faults: str = "", scheme: str = "lumberjack") -> None:
         self.capture = capture
         self.faults = faults
+        self.scheme = scheme
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
-        return f"lumberjack://127.0.0.1:{self.port}"
+        """For clients."""
+        return url_of(self)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "logclient", "collect", self.url, "--capture", str(self.capture)]
+        url = f"{self.scheme}://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "logclient", "collect", url, "--capture", str(self.capture)]
         if self.faults:
             command += ["--faults", self.faults]
         environment = clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
@@ -51,3 +61,10 @@ class CollectorProcess:
     ) -> None:
         if self._process is not None:
             self.end(signal.SIGTERM)
+
+
+def url_of(*collectors: CollectorProcess) -> str:
+    """For a client of any of them, all of one scheme."""
+    scheme = collectors[0].scheme
+    addresses = ",".join(f"127.0.0.1:{collector.port}" for collector in collectors)
+    return f"{scheme}://{addresses}{PATHS.get(scheme, '')}"

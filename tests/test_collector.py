@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import resource
 import signal
@@ -875,6 +876,57 @@ class TestFixture:
         with Writer(log_collector) as writer:
             writer.ship(event(1))
         assert log_collector.events(1)[0]["message"] == "line 1"
+
+    def test_it_speaks_what_a_test_says(self, tmp_path):
+        """As somebody uses it who has this package installed."""
+        pytest.importorskip("zmq")
+        tests = """
+import logclient, pytest
+
+def ships(url):
+    with logclient.connect(url) as client:
+        client.send({"n": 1})
+
+def test_nothing_said(log_collector):
+    ships(log_collector.url)
+    assert log_collector.events(1)[0]["n"] == 1
+
+@pytest.mark.parametrize("log_collector_scheme", ["logjam"])
+def test_said(log_collector):
+    ships(f"{log_collector.url}/shop-production")
+    assert log_collector.events(1)[0]["n"] == 1
+
+@pytest.mark.parametrize("log_collector_scheme", ["gopher"])
+def test_none(log_collector):
+    pass
+
+class TestPushed:
+    @pytest.fixture
+    def log_collector_scheme(self):
+        return "logjam"
+
+    @pytest.fixture
+    def log_collector_options(self):
+        return {"port": None, "device": 7}
+
+    def test_ships(self, log_collector):
+        ships(f"{log_collector.url}/shop-production")
+        assert log_collector.url.startswith("logjam+push:")
+        assert log_collector.events(1)[0]["n"] == 1
+"""
+        (tmp_path / "test_theirs.py").write_text(tests)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "logclient.collectors.pytest_plugin"],
+            cwd=tmp_path,
+            env=clean_environment(
+                PYTHONPATH=os.pathsep.join(p for p in sys.path if p), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
+            ),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.splitlines()[-1].startswith("3 passed, 1 error"), done.stdout + done.stderr
+        assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam" in done.stdout
 
     def test_nothing_is_imported_before_it_is_used(self):
         code = """

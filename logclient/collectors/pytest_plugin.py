@@ -7,8 +7,16 @@
         ...
         assert log_collector.events(1)[0]["message"] == "hi"
 
-A fixture of your own named ``log_collector_options`` returns what else ``Collector`` is to be told:
-``{"tls": server_context("server.pem", ca="clients.pem")}`` makes it ask for client certificates.
+It speaks Lumberjack, unless a test says what else::
+
+    @pytest.mark.parametrize("log_collector_scheme", ["logjam"])
+    def test_ships(log_collector):
+        handler = logclient.Handler(f"{log_collector.url}/shop-production")
+
+A fixture of your own named ``log_collector_scheme``, in a class, a module or ``conftest.py``, says it for
+all tests there. And one named ``log_collector_options`` returns what else ``Collector`` is to be told:
+``{"tls": server_context("server.pem", ca="clients.pem")}`` makes one of Lumberjack ask for client
+certificates, ``{"device": 7}`` is the number of a Logjam device.
 
 Every pytest of everybody who has this package installed loads this file: it imports nothing of ours
 until the fixture is used.
@@ -16,13 +24,19 @@ until the fixture is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from logclient.collectors.lumberjack import Collector
+    from logclient.collectors.running import Running
+
+
+@pytest.fixture
+def log_collector_scheme() -> str:
+    """What ``log_collector`` speaks: ``lumberjack``; the other one is ``logjam``."""
+    return "lumberjack"
 
 
 @pytest.fixture
@@ -32,9 +46,20 @@ def log_collector_options() -> dict[str, Any]:
 
 
 @pytest.fixture
-def log_collector(log_collector_options: dict[str, Any]) -> Iterator[Collector]:
-    """A Lumberjack server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
-    from logclient.collectors.lumberjack import Collector
+def log_collector(log_collector_scheme: str, log_collector_options: dict[str, Any]) -> Iterator[Running[Any]]:
+    """A server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
+    make: Callable[..., Running[Any]]
+    if log_collector_scheme == "lumberjack":
+        from logclient.collectors import lumberjack
 
-    with Collector(keep=True, **log_collector_options) as collector:
+        make = lumberjack.Collector
+    elif log_collector_scheme == "logjam":
+        from logclient.collectors import logjam
+
+        make = logjam.Collector
+    else:
+        from logclient.errors import ConfigError
+
+        raise ConfigError(f"log_collector_scheme: {log_collector_scheme!r} is none of lumberjack, logjam")
+    with make(keep=True, **log_collector_options) as collector:
         yield collector
