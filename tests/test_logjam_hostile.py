@@ -728,3 +728,41 @@ def test_subscriptions(target: Target) -> None:
         peer.close()
     target.serves()
     assert target.peak() - before < 16 * MIB
+
+
+# -- at a consumer --------------------------------------------------------------------------------
+
+SUBSCRIBER = """if 1:
+    import json, sys
+    import logclient.logjam
+    (url,) = json.loads(sys.argv[1])
+    def say(what): print(json.dumps(what), flush=True)
+    with logclient.logjam.Subscriber(url, max_bytes=1 << 20) as subscriber:
+        say("ready")
+        for line in sys.stdin:
+            message = subscriber.receive(float(line))
+            say([None if message is None else message.sequence, subscriber.refused])
+"""
+
+
+@pytest.mark.parametrize("size", [0, 30_000])
+def test_a_publication_without_end(size: int) -> None:
+    """Cut while the consumer waits for a message, and connected to again; within 20 s and 512 MiB."""
+    with Server(b"PUB") as server, Outside(SUBSCRIBER, f"tcp://127.0.0.1:{server.port}") as process:
+        assert process.hear() == "ready"
+        peer = server.shaken()
+        peer.frame()  # its subscription
+        before = process.mark()
+        begin = time.monotonic()
+        process.tell("20")
+        endless(peer, size)
+        peer.gone()
+        again = server.shaken()
+        again.frame()
+        published = [APP_ENV, b"logs", b"{}", struct.pack(">HBBIQQ", 0xCABD, 0, 1, 3, 1, 7)]
+        again.tell(published)
+        assert process.hear() == [7, {"frames: no end": 1}]
+        assert time.monotonic() - begin < 20
+        assert process.peak() - before < 512 * MIB
+        again.tell([b"x"] * 1000, published)
+        assert process.ask("20")[0] == 7

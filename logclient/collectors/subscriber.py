@@ -26,6 +26,7 @@ from logclient.collectors import zeromq
 from logclient.collectors.capture import CaptureWriter
 from logclient.collectors.messages import opened, read_meta, unit, well_formed
 from logclient.errors import ConfigError
+from logclient.transports.tcp import COUNTED
 
 __all__ = ["Device", "Gap", "Message", "Subscriber", "Tracker"]
 
@@ -37,6 +38,8 @@ _DEVICES_MAX = 4096
 _GAPS_KEPT = 1000
 _REASONS_MAX = 100
 _BATCH = 100
+_LOOK = 0.25  # seconds between two looks at what connections have brought
+_UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
 _REVIVE = 0.3  # seconds after which libzmq will not connect again by itself
 _WRAPS = 1 << 53  # a number at least so high that is followed by a low one has come to its end
 _ENDPOINT = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -140,12 +143,12 @@ class Tracker:
     def take(self, parts: list[bytes], now: float) -> Message | None:
         """A message, or None: not wanted, a heartbeat, or none at all (see `refused`)."""
         if len(parts) != 4:
-            self._refuse("frames: a message has 4")
+            self.refuse("frames: a message has 4")
             return None
         name, topic, body, frame = parts
         meta, valid = read_meta(frame)
         if not valid:
-            self._refuse("meta: not valid")
+            self.refuse("meta: not valid")
             return None
         beat = name == HEARTBEAT
         if meta.device:
@@ -167,14 +170,15 @@ class Tracker:
             topic == wanted or topic.startswith(wanted + b".") for wanted in self._topics
         )
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Count what was no message."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _follow(self, number: int, sequence: int, beat: bool, now: float) -> None:
         device = self._devices.get(number)
         if device is None:
             if len(self._devices) >= _DEVICES_MAX:
-                self._refuse(f"devices: more than {_DEVICES_MAX}, not followed")
+                self.refuse(f"devices: more than {_DEVICES_MAX}, not followed")
                 return
             device = Device(number, last=sequence - 1)  # what came before us is not missing
         first = device.last + 1
@@ -207,7 +211,8 @@ class _Source:
         self.sock = sock
         self.monitor = monitor
         self.endpoint = ""
-        self.lost = 0.0  # when its connection ended, as long as libzmq does not connect again
+        self.fd = -1  # of its connection
+        self.lost = 0.0  # when that ended, as long as libzmq does not connect again
 
 
 class Subscriber:
@@ -260,6 +265,8 @@ class Subscriber:
         self._prefixes = (HEARTBEAT, *wanted) if wanted and not gaps else (b"",)
         self._context = zmq.Context()
         self._poller = zmq.Poller()
+        self._endless = zeromq.Endless(max_bytes + _UNREAD)
+        self._look_at = 0.0
         self._sources = [self._source(endpoint, hwm, max_bytes) for endpoint in self.endpoints]
 
     def _source(self, endpoint: str, hwm: int, max_bytes: int) -> _Source:
@@ -276,7 +283,8 @@ class Subscriber:
         sock.setsockopt(zmq.IPV6, "[" in endpoint)
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
-        source = _Source(sock, sock.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED))
+        watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+        source = _Source(sock, sock.get_monitor_socket(watched))
         self._poller.register(sock, zmq.POLLIN)
         self._poller.register(source.monitor, zmq.POLLIN)
         source.endpoint = endpoint
@@ -319,6 +327,8 @@ class Subscriber:
         """Wait at most so many seconds for something, and take what is there."""
         if any(source.lost for source in self._sources):
             left = _REVIVE if left is None else min(left, _REVIVE)
+        elif COUNTED:
+            left = _LOOK if left is None else min(left, _LOOK)
         self._poller.poll(None if left is None else math.ceil(left * 1000))
         now = time.monotonic()
         for source in self._sources:
@@ -328,6 +338,8 @@ class Subscriber:
                     self._look_after(source, now)
                     break
                 parts = got[0]
+                if self._endless.watched:
+                    self._endless.heard(source.fd)
                 message = self._tracker.take(parts, now)
                 if message is not None:
                     self._ready.append(message)
@@ -335,13 +347,24 @@ class Subscriber:
                     self._keep(self._capture, parts)
         if self._capture is not None:
             self._capture.flush()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK
+            endless = self._endless.look([source.fd for source in self._sources])
+            for source in self._sources:
+                if source.fd in endless:
+                    self._tracker.refuse("frames: no end")
+                    source.sock.disconnect(source.endpoint)
+                    source.fd, source.lost = -1, now
 
     def _look_after(self, source: _Source, now: float) -> None:
         """Connect anew where libzmq does not, which is after a frame that is too large. Nothing waits now."""
         zmq = self._zmq
         while source.monitor.poll(0):
-            event = int.from_bytes(source.monitor.recv_multipart()[0][:2], "little")
+            said = source.monitor.recv_multipart()[0]
+            event, value = int.from_bytes(said[:2], "little"), int.from_bytes(said[2:6], "little")
             source.lost = now if event == zmq.EVENT_DISCONNECTED else 0.0
+            source.fd = value if event == zmq.EVENT_CONNECTED else -1
+            self._endless.forget(source.fd)
         if source.lost and now - source.lost >= _REVIVE:
             source.lost = 0.0
             try:

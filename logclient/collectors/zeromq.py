@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -90,14 +90,18 @@ class Endless:
         self.watched.pop(fd, None)
         self._before.pop(fd, None)
 
-    def look(self, open_now: Iterable[int]) -> list[int]:
+    def look(self, open_now: Collection[int]) -> list[int]:
         """Those of the connections that are to be cut."""
+        for fd in [*self.watched]:
+            if fd not in open_now:
+                self.forget(fd)
         endless = []
         for fd in open_now:
             now = brought(fd)
-            if fd in self.watched:
-                if now - self.watched[fd] > self._most:
-                    endless.append(fd)
-            elif now - self._before.get(fd, 0) > _WATCHED_FROM:
-                self.watched[fd] = now
+            if fd not in self.watched:
+                if now - self._before.get(fd, 0) > _WATCHED_FROM:
+                    self.watched[fd] = now
+            elif now - self.watched[fd] > self._most:
+                endless.append(fd)
+                self.forget(fd)
         return endless
