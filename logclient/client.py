@@ -50,6 +50,11 @@ def open_client(config: Config) -> Client:
     return client
 
 
+def node_name() -> str:
+    """This machine's name."""
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+
+
 class Documents(Protocol):
     """What makes documents of records and texts, for a protocol that does not want ECS."""
 
@@ -80,7 +85,7 @@ class Client(Sender):
                 "protocol": config.protocol,
                 "url": config.redacted,
                 "identity": config.identity,
-                "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", ""),
+                "host": node_name(),
             }
             if config.protocol == "logjam":
                 # The verifier must know whether anybody promised an order.

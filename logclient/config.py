@@ -349,6 +349,8 @@ _TABLE = (
            "the GIL here; see logjam.md.", _LOGJAM),
     Option("compress_over", "size", _size(0, 64 << 20), 1024, "1KiB",
            "Shorter bodies are not compressed.", _LOGJAM),
+    Option("event_type", "text", _text, "log", "log",
+           "The type that event documents say; a server's pipeline may know only a few.", _PLOG),
     Option("mtu", "number", _optional(_integer(576, 65_535)), None, "the path's",
            "Bytes of an IP packet at most; longer events travel in fragments.", _PLOG),
     Option("unboxed", "boolean", _boolean, False, "false",
@@ -360,7 +362,7 @@ _TABLE = (
            "More tags of each event, with commas between them.", _PLOG),
     Option("pace", "number", _integer(0, 1_000_000_000), 10_000, "10000",
            "Packets a second; 0: as fast as it goes.", _PLOG),
-    Option("burst", "number", _integer(1, 1_000_000), 64, "64",
+    Option("burst", "number", _optional(_integer(1, 1_000_000)), None, "6.4 ms of the pace, 64 at least",
            "Packets sent at once after a pause.", _PLOG),
     Option("pace_bytes", "size", _size(0, 1 << 50), 64 << 20, "64MiB",
            "Bytes a second; 0: as many as go.", _PLOG),
@@ -427,7 +429,7 @@ _TABLE = (
            "Time zone of the importer, as in Europe/Berlin: it reads started_at as its own local time.",
            _LOGJAM),
     Option("host_name", "text", _optional(_text), None, "this machine's",
-           "What documents say of where they were made.", _LOGJAM),
+           "What documents say of where they were made.", (*_LOGJAM, *_PLOG)),
     Option("cluster", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
     Option("datacenter", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
     Option("namespace", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
@@ -469,11 +471,12 @@ class Config(NamedTuple):
     mode: str
     topic: str
     compress_over: int
+    event_type: str
     mtu: int | None
     unboxed: bool
     tags: str
     pace: int
-    burst: int
+    burst: int | None
     pace_bytes: int
     version: int
     identity: str

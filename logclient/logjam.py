@@ -149,7 +149,7 @@ class Agent:
         self.masks = document.Masks(mask)
         self.failed = 0  # documents that were not made or not taken
         place = {
-            "host": _node() if host is None else host,
+            "host": client.node_name() if host is None else host,
             "cluster": cluster,
             "datacenter": datacenter,
             "namespace": namespace,
@@ -817,10 +817,6 @@ def _alive(request: Request | None) -> Request | None:
     while request is not None and request.ended:
         request = request.parent
     return request
-
-
-def _node() -> str:
-    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
 def _zone(zone: str | datetime.tzinfo | None) -> datetime.tzinfo | None:

@@ -69,7 +69,7 @@ SCHEMES: dict[str, Scheme] = {
         core="logclient.protocols.plog:Plog",
         transport="",
         document="plog",
-        client="logclient.client:Client",
+        client="logclient.plog:Client",
         port=23456,
         tls=False,
     ),

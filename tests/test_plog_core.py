@@ -491,16 +491,17 @@ class TestPace:
         assert core.next_timeout(100.0) == pytest.approx(100.1)
 
     def test_feedback(self) -> None:
-        core = core_of(pace=10, burst=1)
+        core = core_of(pace=100)
         flight, batch = flight_of([(b"x", BYTES)] * 1000)
-        core.encode(batch, 1, 100.0)
+        core.encode(batch, 100, 100.0)
         flight.encoded(batch)
-        core.pace(100.0, 1_000_000.0, 0.0, 500)
-        assert core.next_timeout(100.0) == pytest.approx(100.0, abs=0.01)
-        assert core.credit(101.0)[0] == 500
+        sent(core)
+        core.pace(100.0, 100_000.0, 0.0)
+        assert core.next_timeout(100.0) == pytest.approx(100.0032, abs=0.0001)
+        assert core.credit(101.0)[0] == 640
         core.pace(101.0, 0.0, 0.0)
         assert core.next_timeout(101.0) is None
-        assert core.credit(101.0)[0] >= 500
+        assert core.credit(101.0)[0] == 2048
         with pytest.raises(ValueError, match="packets: 0"):
             core.pace(101.0, -1.0, 0.0)
         with pytest.raises(ValueError, match="packets: 0"):

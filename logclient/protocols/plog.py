@@ -271,8 +271,9 @@ class Options(NamedTuple):
     """Bytes of a message at most: what a server takes with its defaults."""
     pace: float = 10_000.0
     """Packets a second; 0: as fast as it goes."""
-    burst: int = 64
-    """Packets sent at once after a pause."""
+    burst: int | None = None
+    """Packets sent at once after a pause; None: 6.4 ms of the pace, 64 at least. A sender that slept a while
+    makes up for it, as far as this goes."""
     pace_bytes: float = 64 << 20
     """Bytes a second; 0: no bound."""
     identity: str = "id"
@@ -311,6 +312,7 @@ class Plog(CompiledCore):
         if not options.reply_timeout > 0:
             raise ConfigError(f"reply_timeout: more than 0 seconds, not {options.reply_timeout}")
         self.options = options
+        burst = self._burst(options.pace)
         datagram = DATAGRAM_UNTOLD if options.mtu is None else options.mtu - HEADERS_IPV6
         try:
             hot = Hot(
@@ -323,9 +325,9 @@ class Plog(CompiledCore):
                 identity=options.identity == "id",
                 check=options.check,
                 packets=options.pace,
-                burst=options.burst,
+                burst=burst,
                 size=options.pace_bytes,
-                size_burst=_size_burst(options.burst),
+                size_burst=_size_burst(burst),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -370,12 +372,14 @@ class Plog(CompiledCore):
         least = max(576 - HEADERS_IPV6, HEADER + len(join_tags(self.options.tags)))
         self._hot.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
 
-    def pace(self, now: float, packets: float, size: float, burst: float | None = None) -> None:
+    def pace(self, now: float, packets: float, size: float) -> None:
         """From now on so many packets and bytes a second, 0: no bound; for whoever has feedback."""
-        if burst is None:
-            self._hot.pace(now, packets, size)
-        else:
-            self._hot.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
+        burst = self._burst(packets)
+        self._hot.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
+
+    def _burst(self, packets: float) -> float:
+        burst = self.options.burst
+        return max(64.0, packets * 0.0064) if burst is None else burst
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -1,0 +1,321 @@
+"""plog's public face: event documents, messages for Kafka topics, and the server's commands.
+
+::
+
+    with logclient.connect("plog://127.0.0.1:23456", event_type="orders") as client:
+        client.event({"order": 7, "state": "paid"})         # an event document
+        client.publish(b"any bytes", topic="audit", key="7")
+        client.ping().seconds, client.stat().seen_messages
+
+An event document is a JSON object with these fields, and ``uuid``, which is the id:
+
+=============  ====================================================================================
+``type``       the option ``event_type``, unless a call says another
+``host``       the option ``host_name``: this machine's name unless it is given
+``timestamp``  milliseconds since 1970
+``data``       a mapping of strings to strings, or a string
+=============  ====================================================================================
+
+A log record's ``data`` has the fields of the ECS document that other protocols ship, but for its time, each
+as a string: what is none is written in JSON. What a formatter of yours makes is taken instead: a string as it
+is, the fields of a dict. A plain text (``send("text")``) is ``data`` itself. Mappings and bytes that are
+sent travel as they are: ``send({"type": ..., "data": ...})``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from logclient import client
+from logclient._ext.handoff import REASONS
+from logclient._ext.record import Encoder
+from logclient.config import Config
+from logclient.delivery.engine import Engine
+from logclient.delivery.report import Reporter
+from logclient.errors import ConnectFailed
+from logclient.protocols.plog import TAGGED, Defragmenter, Stat, join_tags, kafka_tags
+
+__all__ = ["Client", "Defragmenter", "Documents", "Pong", "Stat"]
+
+INFO = 20
+K_RAW, K_TOMB = 1, 3
+TAGGED_KIND = TAGGED << 4
+
+Sink = Callable[[bytes, int, int], object]
+"""``sink(body, level, kind)``: takes a document; the level is one of ``logging``'s."""
+
+_UNENCODABLE = bytes([REASONS.index("unencodable")])
+
+
+class EventFormatter(logging.Formatter):
+    """What a Handler has where the user has set none: it makes the whole document, not a text."""
+
+
+class Documents:
+    """Makes event documents.
+
+    Args:
+        sink: takes the documents of records. What it raises is counted and reported, never passed on.
+        event_type: what kind of events they are; a pipeline may know only a few.
+        host: None: this machine's name.
+        max_event_bytes: a longer document is not made.
+        reporter: where own errors are said.
+        lost: called for each record whose document was not made or not taken.
+        mangled: called with the number of values that could not be said in JSON as they were.
+    """
+
+    formatter = EventFormatter()
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        event_type: str = "log",
+        host: str | None = None,
+        max_event_bytes: int = 262_144,
+        reporter: Reporter | None = None,
+        lost: Callable[[], object] | None = None,
+        mangled: Callable[[int], object] | None = None,
+    ) -> None:
+        self.sink = sink
+        self.event_type = event_type
+        self.host = client.node_name() if host is None else host
+        self.failed = 0
+        """Records whose document was not made or not taken."""
+        self._encoder = Encoder(max_event_bytes=max_event_bytes)
+        self._reporter = reporter or Reporter()
+        self._lost = lost
+        self._mangled = mangled
+
+    def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
+        """The document of a record; whether it was taken.
+
+        Args:
+            made: what a formatter has made of it: ``data``, or the fields of it.
+        """
+        try:
+            if isinstance(made, str):
+                data: str | dict[str, str] = made
+            elif made is not None:
+                data = self.strings(made)
+            else:
+                body, _, mangled = self._encoder.encode_record(record)
+                self._count(mangled)
+                data = _strings(body)
+                data.pop("@timestamp", None)
+            found = self.document(data, timestamp=int(record.created * 1000))
+            self.sink(self._encoder.encode(found)[0], record.levelno, 0)
+        except Exception as error:
+            self.failed += 1
+            if self._lost is not None:
+                self._lost()
+            name = getattr(record, "name", "?")
+            self._reporter.complain(
+                f"plog:{type(error).__name__}",
+                f"a record of logger {name!r}: {type(error).__name__}: {error}",
+            )
+            return False
+        return True
+
+    def text(self, text: str) -> dict[str, Any]:
+        """The document of a plain text."""
+        return self.document(text)
+
+    def document(
+        self, data: Mapping[str, str] | str, *, type: str | None = None, timestamp: int | None = None
+    ) -> dict[str, Any]:
+        """An event document without its id; `data` is taken as it is.
+
+        Args:
+            timestamp: milliseconds since 1970; None: now.
+        """
+        return {
+            "type": self.event_type if type is None else type,
+            "host": self.host,
+            "timestamp": int(time.time() * 1000) if timestamp is None else timestamp,
+            "data": data,
+        }
+
+    def strings(self, fields: Mapping[Any, Any]) -> dict[str, str]:
+        """A mapping as one of strings to strings: a value that is none is written in JSON.
+
+        Raises:
+            EncodeError: a cycle, nesting deeper than 128 levels, or more than ``max_event_bytes``.
+        """
+        body, _, mangled = self._encoder.encode(fields)
+        self._count(mangled)
+        return _strings(body)
+
+    def _count(self, mangled: int) -> None:
+        if mangled and self._mangled is not None:
+            self._mangled(mangled)
+
+
+class Pong(NamedTuple):
+    """A server's answer to a ping."""
+
+    payload: bytes
+    seconds: float
+    """From the ping's way into the kernel to its answer."""
+
+
+class Client(client.Client):
+    """The client of ``logclient.connect("plog://...")``.
+
+    An event is ``handed`` when the kernel has all of its datagrams. The server says nothing of it.
+    """
+
+    documents: Documents
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # One at a time: an answer does not say to which question it is.
+        self._questions = threading.Lock()
+
+    def _documents(self, config: Config, engine: Engine) -> Documents:
+        def put(body: bytes, level: int, kind: int) -> int:
+            return engine.put(body, _tens(level), kind)
+
+        def lost() -> None:
+            engine.put(_UNENCODABLE, _tens(INFO), K_TOMB)
+
+        return Documents(
+            put,
+            event_type=config.event_type,
+            host=config.host_name,
+            max_event_bytes=config.max_event_bytes,
+            reporter=engine.reporter,
+            lost=lost,
+            mangled=engine.handoff.count_mangled,
+        )
+
+    def event(
+        self,
+        data: Mapping[Any, Any] | str,
+        *,
+        type: str | None = None,
+        timestamp: int | None = None,
+        topic: str = "",
+        key: str = "",
+        tags: Iterable[str] = (),
+        level: int = INFO,
+    ) -> int:
+        """Send an event document; its sequence, or 0 when it was dropped at once.
+
+        Args:
+            data: text, or fields: values that are no strings are written in JSON.
+            type: None: the option ``event_type``.
+            timestamp: milliseconds since 1970; None: now.
+            topic, key, tags: as of `publish`.
+
+        Raises:
+            EncodeError: it has no encoding: a cycle, too deep, too large.
+            ValueError: a tag breaks a rule.
+        """
+        found = data if isinstance(data, str) else self.documents.strings(data)
+        made = self.documents.document(found, type=type, timestamp=timestamp)
+        return self.publish(made, topic=topic, key=key, tags=tags, level=level)
+
+    def publish(
+        self,
+        event: Mapping[str, Any] | str | bytes,
+        *,
+        topic: str = "",
+        key: str = "",
+        tags: Iterable[str] = (),
+        level: int = INFO,
+    ) -> int:
+        """Like ``send``, with tags for this event alone; its sequence, or 0 when it was dropped at once.
+
+        Without any of them the options ``topic`` and ``tags`` hold, else only what is said here.
+
+        Args:
+            topic: of Kafka.
+            key: of the message there.
+            tags: more; servers ignore those that they do not know.
+
+        Raises:
+            EncodeError: it has no encoding.
+            ValueError: a tag breaks a rule.
+        """
+        joined = join_tags([*kafka_tags(topic, key), *tags])
+        if not joined:
+            return self.send(event, level)
+        body, kind = (event, K_RAW) if isinstance(event, bytes) else self.encoder.encode(event)[:2]
+        tagged = len(joined).to_bytes(2, "big") + joined + body
+        return self._engine.put(tagged, _tens(level), kind | TAGGED_KIND)
+
+    def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
+        """Ask for a sign of life; the answer has the same payload. None: one of our own.
+
+        Raises:
+            ConnectFailed: no answer within `timeout` seconds. A datagram may be lost: ask again.
+            ValueError: the payload does not fit a datagram.
+        """
+        found, seconds = self._ask("ping", payload, timeout)
+        return Pong(found, seconds)
+
+    def stat(self, timeout: float = 2.0) -> Stat:
+        """The server's counters, of all its clients.
+
+        Raises:
+            ConnectFailed: no answer within `timeout` seconds.
+            ProtocolError: an answer that is none.
+        """
+        found: Stat = self._ask("stat", None, timeout)[0]
+        return found
+
+    def envi(self, timeout: float = 2.0) -> str:
+        """The server's configuration as text, secrets and all.
+
+        Raises:
+            ConnectFailed: no answer within `timeout` seconds.
+        """
+        return str(self._ask("envi", None, timeout)[0])
+
+    def kill(self, *, really: bool = False, timeout: float = 2.0) -> None:
+        """End the server process: it is deaf at once, and gone some 10 s later. It gives no answer.
+
+        Raises:
+            ValueError: not `really`.
+            ConnectFailed: it could not be sent within `timeout` seconds.
+        """
+        if really is not True:
+            raise ValueError("kill: it ends the server process; say really=True")
+        self._ask("kill", True, timeout)
+
+    def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
+        end = time.monotonic() + timeout
+        alone = kind == "ping" or self._questions.acquire(timeout=timeout)
+        if not alone:
+            raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
+        try:
+            left = max(0.0, round(end - time.monotonic(), 3))
+            found, seconds = self._engine.call(kind, payload, left)
+        finally:
+            if kind != "ping":
+                self._questions.release()
+        if isinstance(found, TimeoutError):
+            raise ConnectFailed(str(found))
+        if isinstance(found, Exception):
+            raise found
+        return found, seconds
+
+
+def _strings(body: bytes) -> dict[str, str]:
+    """The members of a JSON object, those that are no strings as JSON."""
+    import json
+
+    def text(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    found = json.loads(body).items()
+    return {name: value if isinstance(value, str) else text(value) for name, value in found}
+
+
+def _tens(level: int) -> int:
+    return max(0, min(5, level // 10))
