@@ -15,11 +15,16 @@ import pytest
 from bench.lumberjack import carriers, event, window
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
+from logclient._ext.hash import murmur3
 from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.logjam import Unpacker, expand, pack
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
+from logclient._ext.plog import Decoder as PlogDecoder
+from logclient._ext.plog import Hot as PlogHot
+from logclient._ext.plog import Reassembler, fragments
 from tests.oracle import logjam as twin
+from tests.oracle import plog as plog_twin
 
 EVENTS = 2048
 BODY = event(300)
@@ -243,3 +248,93 @@ def test_logjam_replies(benchmark: Any) -> None:
         assert hot.requests == 0
 
     benchmark.pedantic(receive, setup=setup, rounds=50)
+
+
+# -- plog: 2048 events of 300 bytes, or 32 of 64 KiB in datagrams that fit Ethernet
+
+LARGE = b'{"message":"' + b"x" * (65536 - 57) + b'"}'
+MTU = 1472
+
+
+def plog_fragments(body: bytes, events: int) -> tuple[bytes, array[int], array[int]]:
+    """(all datagrams, where each begins, how long it is)."""
+    units = []
+    for number in range(1, events + 1):
+        carried, _ = plog_twin.carried(body, RAW, number, PRODUCER)
+        units += fragments(carried, number, datagram=MTU)
+    lengths = array("q", map(len, units))
+    return b"".join(units), array("q", accumulate(lengths, initial=0))[:-1], lengths
+
+
+@pytest.mark.benchmark(group="plog, encode")
+@pytest.mark.parametrize("boxed", [True, False], ids=["boxed", "unboxed"])
+@pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
+def test_plog_encode(benchmark: Any, body: bytes, events: int, boxed: bool) -> None:
+    def setup() -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+        handoff = Handoff()
+        for _ in range(events):
+            handoff.push(body, 2, RAW)
+        hot = PlogHot(PRODUCER, datagram=MTU, unboxed=not boxed, batch_bytes=1 << 24, packets=0, size=0)
+        hot.connected(0.0)
+        flight = Flight(handoff)
+        return (hot, flight, flight.take(events, 1 << 30).capsule), {}
+
+    def encode(hot: PlogHot, flight: Flight, capsule: object) -> None:
+        assert hot.encode(capsule, events, 0.0) == events
+
+    benchmark.pedantic(encode, setup=setup, **ROUNDS)
+
+
+@pytest.mark.benchmark(group="plog, encode")
+def test_plog_encode_twin(benchmark: Any) -> None:
+    benchmark.pedantic(lambda: plog_twin.encode([(BODY, RAW)] * EVENTS, PRODUCER, room=MTU), **TWINS)
+
+
+@pytest.mark.benchmark(group="plog, encode")
+def test_plog_encode_plainly(benchmark: Any) -> None:
+    """What anybody would write, with mmh3 and without an id, a look at the body or XXH64."""
+    hashed = pytest.importorskip("mmh3").hash
+    header = plog_twin.HEADER.pack
+
+    def encode() -> None:
+        for number in range(1, EVENTS + 1):
+            header(0, 1, 1, 0, 1448, number, len(CARRIED), hashed(CARRIED, 0, signed=False), 0, 0) + CARRIED
+
+    benchmark.pedantic(encode, **TWINS)
+
+
+@pytest.mark.benchmark(group="plog, put together")
+@pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
+def test_plog_reassemble(benchmark: Any, body: bytes, events: int) -> None:
+    """The collector's path."""
+    data, offsets, lengths = plog_fragments(body, events)
+    streams = array("Q", [1]) * len(offsets)
+    server = Reassembler()
+    got = benchmark(server.feed, data, offsets, lengths, streams, 0.0)
+    assert got.verdict.tolist().count(0) == events
+
+
+@pytest.mark.benchmark(group="plog, put together")
+@pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
+def test_plog_decode(benchmark: Any, body: bytes, events: int) -> None:
+    """The verifier's path."""
+    data, offsets, lengths = plog_fragments(body, events)
+    decoder = PlogDecoder(PRODUCER)
+    got = benchmark(decoder.decode, data, offsets, lengths)
+    assert set(got.status.tolist()) == {0}
+
+
+@pytest.mark.benchmark(group="plog, put together")
+def test_plog_decode_twin(benchmark: Any) -> None:
+    data, offsets, lengths = plog_fragments(BODY, EVENTS)
+    units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    benchmark.pedantic(lambda: plog_twin.decode(units, [PRODUCER]), **TWINS)
+
+
+@pytest.mark.benchmark(group="plog, MurmurHash3 of 64 KiB")
+@pytest.mark.parametrize("whose", ["ours", "mmh3"])
+def test_murmur3(benchmark: Any, whose: str) -> None:
+    """Here one text; messages in one datagram are hashed four at a time."""
+    reference = pytest.importorskip("mmh3").hash
+    function = murmur3 if whose == "ours" else lambda data: reference(data, 0, signed=False)
+    assert benchmark(function, LARGE) == murmur3(LARGE)
