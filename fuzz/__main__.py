@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fuzz import build, lines
-from fuzz.target import ROOT, Plant, load, names, seeds_of
+from fuzz.target import ROOT, MissingError, Plant, load, names, seeds_of
 
 ENOUGH = 95.0  # percent of the lines
 PLANT_S = 300.0
@@ -75,13 +75,12 @@ def _escaped(word: bytes) -> str:
     return "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\x{c:02x}" for c in word)
 
 
-def write_seeds(name: str) -> Path:
+def write_seeds(name: str) -> None:
     folder = build.OUT / name / "seeds"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for data in seeds_of(name):
         (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
-    return folder
 
 
 def search(name: str, seconds: float) -> Ran:
@@ -93,7 +92,7 @@ def search(name: str, seconds: float) -> Ran:
     saved.mkdir(exist_ok=True)
     for old in folder.glob("*-*"):
         old.unlink()  # what an earlier run had found
-    ran = fuzz(build.OUT / "clean", name, folder, seconds, [fresh, saved, write_seeds(name)])
+    ran = fuzz(build.OUT / "clean", name, folder, seconds, [fresh, saved, folder / "seeds"])
     say(f"{name}: {ran.executions:,} inputs in {ran.seconds:.0f} s{': ' * bool(ran.failed)}{ran.failed}")
     return ran
 
@@ -236,9 +235,13 @@ def main(given: list[str]) -> int:
     with contextlib.suppress(OSError):
         os.nice(5)  # whatever else runs here goes first
     try:
+        for name in chosen.targets:
+            write_seeds(name)
+        if chosen.no_build and not (build.OUT / "driver").exists():
+            raise MissingError("nothing was built: leave --no-build out")
         if not chosen.no_build:
             prepare(chosen.targets, bool(chosen.plant_seconds), chosen.jobs)
-    except build.MissingError as error:
+    except MissingError as error:
         print(f"fuzz: {error}", file=sys.stderr)
         return 2
     each: Callable[[str], Any] = lambda name: judge(name, chosen.seconds, chosen.plant_seconds)  # noqa: E731

@@ -85,7 +85,7 @@ def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]
             todo += by_name[root]
         else:
             raise SystemExit(f"fuzz: no {root} in _ext/{codec}.pyx or a .pxd file")
-    left = set(apart)
+    left = {name.removesuffix("()") for name in apart if name.endswith("()")}
     seen: list[Function] = []
     while todo:
         f = todo.pop()
@@ -128,7 +128,7 @@ def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: di
                 continue
             seen.add((f.file, number))
             text = source[number - 1].strip()
-            reason = next((why for what, why in apart.items() if what in text), None)
+            reason = next((why for what, why in apart.items() if what.removesuffix(")") in text), None)
             if reason and not counts[f.file, number]:
                 by_reason[reason] = by_reason.get(reason, 0) + 1
             elif counts[f.file, number]:

@@ -4,7 +4,7 @@ EXTENSIONS     the codecs it is about: `_ext/<name>.pyx`, the first of them whos
 MAX_LEN        bytes of an input, at most
 DICTIONARY     words that the fuzzer puts in
 ROOTS          functions of the codec that the input enters: with all that they call, its lines
-APART          lines or functions among those that are not the target's, and why
+APART          what of them is not the target's, and why: functions, as "name()", or what stands in a line
 PLANTS         the bugs that must be found
 seeds()        inputs to begin with: from ../shared/vectors, and made here
 run(data)      one input; raises when something is not as it must be
@@ -49,14 +49,20 @@ def load(name: str) -> Any:
     return importlib.import_module(f"fuzz.targets.{name}")
 
 
-def vectors(name: str) -> list[dict[str, Any]]:
-    """Recorded bytes of a protocol.
+class MissingError(Exception):
+    """What must be there first."""
+
+
+def vectors(name: str) -> Any:
+    """Recorded bytes of a protocol: what its file has.
 
     Raises:
-        FileNotFoundError: there is no ../shared, and LOGCLIENT_SHARED does not name it either.
+        MissingError: it is not there.
     """
-    found: list[dict[str, Any]] = json.loads((SHARED / "vectors" / name).read_text())
-    return found
+    path = SHARED / "vectors" / name
+    if not path.exists():
+        raise MissingError("no vectors in LOGCLIENT_SHARED or ../shared")
+    return json.loads(path.read_text())
 
 
 def seeds_of(name: str) -> list[bytes]:

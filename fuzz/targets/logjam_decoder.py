@@ -47,9 +47,11 @@ PYTHON = "where a library gives no functions: tests/test_lumberjack_zlib.py, tes
 MISTAKE = "a caller's mistake, no input's: tests/test_logjam_core.py"
 FINDS = "finds a library, with no byte of the input"
 APART = {
-    **dict.fromkeys(("python_inflate", "python_unpack", "block_module", "path_of", "libz_open"), PYTHON),
     **dict.fromkeys(
-        ("lz4_open", "snappy_open", "libsnappy.uncompress", "else INFLATE_BAD", "at = room"), FINDS
+        ("python_inflate()", "python_unpack()", "block_module()", "path_of()", "libz_open()"), PYTHON
+    ),
+    **dict.fromkeys(
+        ("lz4_open()", "snappy_open()", "libsnappy.uncompress", "else INFLATE_BAD", "at = room"), FINDS
     ),
     **dict.fromkeys(
         ("UNPACK_MISSING", "S_NO_LIBRARY", "is not installed"), "where a package is missing: as above"

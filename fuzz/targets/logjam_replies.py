@@ -45,12 +45,12 @@ APART = {
     "self.box = type(self.box)()": "a view of bytes to be sent is held: tests/test_logjam_core.py",
 }
 
+_SHAPE = "        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:\n"
 PLANTS = (
     Plant("length", "_ext/logjam.pyx", "        if left - at - 4 < size:\n            return 0\n",
           "        if left - at - 3 < size:\n            return 0\n", (ASAN,)),
-    Plant("allocation", "_ext/logjam.pyx",
-          "        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:\n",
-          "        if n[0] == REPLY_FRAMES or wire_reserve(&w.packed, size) == NULL:\n", (MEMORY,)),
+    Plant("allocation", "_ext/logjam.pyx", _SHAPE,
+          _SHAPE.replace("or", "or wire_reserve(&w.packed, size) == NULL and False or"), (MEMORY,)),
     Plant("endless", "_ext/logjam.pyx",
           "        if left - at < 4:\n            return 0\n        head = lc_get_frame(p + at)",
           "        if left - at < 4:\n            continue\n        head = lc_get_frame(p + at)", (TIMEOUT,)),

@@ -51,7 +51,7 @@ PYTHON = "where the interpreter's zlib gives no functions: tests/test_lumberjack
 MISTAKE = "a caller's mistake, no input's: tests/test_lumberjack_decoder.py"
 APART = {
     **dict.fromkeys(
-        ("python_inflate", "path_of", "libz_open", "free(d.zstream)", "d.zstream = NULL"), PYTHON
+        ("python_inflate()", "path_of()", "libz_open()", "free(d.zstream)", "d.zstream = NULL"), PYTHON
     ),
     **dict.fromkeys(("d.by = BY_PYTHON", "d.python = "), PYTHON),
     **dict.fromkeys(

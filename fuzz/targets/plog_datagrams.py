@@ -1,0 +1,236 @@
+"""plog's datagrams, judged and put together, and decoded from captures.
+
+An input: a byte of options, an allocation that fails (0: none), and datagrams, each behind a byte that says
+of whom it is, what time has gone by and what is done with it, and its length, u16 little-endian. They go to
+one that forgets nothing, held against the plain-Python twin; to one with little room and time, which must
+stay in its bounds; and to the decoder.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from fuzz import memory
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, must, vectors
+from logclient._ext.hash import murmur3
+from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged, Reassembler
+from tests.oracle import plog as oracle
+
+EXTENSIONS = ("plog",)
+MAX_LEN = 2048
+
+PRODUCERS: tuple[list[bytes], ...] = (
+    [], [bytes(range(10))], [bytes(range(1, 11))], [bytes(10), bytes(range(10)), b"\xff" * 10],
+)  # fmt: skip
+MOST = 65536  # bytes of a message of several fragments
+IDENTITY, BODIES = 1, 8  # bits of the options; 2 and 4: producers; BODIES: of the decoder, units are bodies
+# bits of the byte before a datagram; 1 and 2: of whom, 4 and 8: PAUSES
+CUT, MENDED = 16, 32
+PAUSES = (0.0, 0.4, 1.0, 3.0)
+SMALL = {"max_message": 2000, "max_bytes": 20_000, "expire": 2.0}
+
+sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
+
+ID = bytes(range(10)).hex().encode() + b"00000000002a"
+DICTIONARY = [
+    b"\x00\x01\x00\x01\x00\x00", b"\x00\x01\x00\x02\x00\x01", b"\x00\x01\xff\xff\xff\xfe", b"\x00\x00PING",
+    b"\x00\x00STAT", b"\x00\x00ENVI", b"\x00\x00KILL", b"\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00",
+    b"\x00\x00\x00\x00", b'{"uuid":"', b'"}', ID, b"{}", b"kt:logs", b"\x10", b"\x20", b"\x01\x00",
+    b"\x18\x00",
+]  # fmt: skip
+
+ROOTS = ("Reassembler", "Judged", "Decoder")
+MISTAKE = "a caller's mistake, no input's: tests/test_plog_core.py"
+APART = {
+    **dict.fromkeys(
+        ("raise TypeError", "raise IndexError", "columns must have", "more is None else"), MISTAKE
+    ),
+    **dict.fromkeys(("raise ValueError", "leaves the data", "return i", "open_defrag()"), MISTAKE),
+    **dict.fromkeys(("fragments()", "datagrams()"), "the client's"),
+}
+
+PLANTS = (
+    Plant("length", "_ext/plog.pyx", "    if tags > size - HEADER_SIZE:\n",
+          "    if tags > size - HEADER_SIZE + 1:\n", (ASAN, "the twin says bad_header")),
+    Plant("allocation", "_ext/plog.pyx", "        if total > d.max_message:\n",
+          "        if total > d.max_message and False:\n",
+          (MEMORY, "the twin says too_large", "held beyond the bound")),
+    Plant("endless", "_ext/plog.pyx", "d.expire:\n        evict(d, d.oldest)",
+          "d.expire:\n        count_dropped(d, d.oldest)", (TIMEOUT,)),
+)  # fmt: skip
+
+
+def _datagram(data: bytes, how: int = 0) -> bytes:
+    return bytes([how]) + len(data).to_bytes(2, "little") + data
+
+
+def _message(payload: bytes, *, room: int = 60, tags: int = 0, id_: int = 1, order: int = 0) -> bytes:
+    return bytes([order, room, id_, tags]) + payload
+
+
+def seeds() -> Iterator[bytes]:
+    """Every recorded datagram, messages of each kind in any order, and memory that ends at each place."""
+    for case in vectors("plog.json")["cases"]:
+        # the longest are not there in full
+        sent = [bytes.fromhex(one) for one in case.get("datagrams", ()) if isinstance(one, str)]
+        yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, sent))
+    body = b'{"message":"' + b"x" * 150 + b'","uuid":"%s"}' % ID
+    for number, payload in enumerate((b"", b"x", body, b'{"uuid":"x"}', b"{}", body * 6, b"\0" * 300)):
+        for order in range(3):
+            for room in (40, 60, 255):
+                one = _message(payload, room=room, order=order, tags=number)
+                two = _message(body, room=room, order=order + 1, id_=number % 2)
+                for options in (IDENTITY, IDENTITY | 2, 4, BODIES):
+                    pause = number % 4 << 2
+                    yield bytes([options, 0]) + _datagram(one, CUT | pause) + _datagram(two, CUT | 1)
+                    yield bytes([options, 0]) + _datagram(two, CUT | pause) + _datagram(one[:-9], CUT) * 2
+    parts = oracle.fragments(body, 7, 80, b"tag")
+    for failing in range(1, 40):
+        for how in (0, 3 << 2):
+            yield bytes([IDENTITY, failing]) + b"".join(_datagram(part, how) for part in reversed(parts))
+            yield bytes([IDENTITY, failing]) + _datagram(body) + _datagram(b"\0\0PING")
+    for at, put in ((2, b"\0\0"), (2, b"\xff\xff"), (4, b"\xff\xff"), (6, b"\0\1"), (12, b"\x7f\xff\xff\xff"),
+                    (12, b"\x80\0\0\0"), (12, b"\0\0\0\1"), (16, b"\0\0\0\0"), (20, b"\xff\xff"), (20,
+                    b"\0\xff"),
+                    (0, b"\1"), (1, b"\2"), (0, b"")):  # fmt: skip
+        for index in (0, len(parts) - 1):
+            wrong = parts[index][:at] + put + parts[index][at + len(put) :]
+            for last in (wrong, wrong[:-1], wrong[:23]):
+                yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, [*parts[:2], last, *parts]))
+                yield bytes([IDENTITY, 0]) + _datagram(last, MENDED) + _datagram(b"")
+
+
+def _datagrams(data: bytes) -> list[tuple[bytes, int, float]]:
+    """(datagram, of whom, when)"""
+    found: list[tuple[bytes, int, float]] = []
+    at, now = 0, 1.0
+    while len(data) - at >= 3 and len(found) < 60:
+        how, size = data[at], int.from_bytes(data[at + 1 : at + 3], "little")
+        part = data[at + 3 : at + 3 + size]
+        at += 3 + size
+        now += PAUSES[how >> 2 & 3]
+        whole = [part]
+        if how & CUT and len(part) >= 4:
+            # no fuzzer finds a hash: a whole message, of which the fragments come in some order
+            order, room, id_, tags = part[:4]
+            room = max(room, 40)
+            whole = oracle.fragments(part[4:], id_, room, b"t" * min(tags, room - 40))
+            if order:
+                Random(order).shuffle(whole)
+        elif how & MENDED and len(part) >= 24:
+            tags = int.from_bytes(part[20:22], "big")
+            whole = [part[:16] + murmur3(part[24 + tags :]).to_bytes(4, "big") + part[20:]]
+        found += [(one, how & 3, now) for one in whole]
+    return found
+
+
+def _columns(found: list[tuple[bytes, int, float]]) -> tuple[memoryview, array[int], array[int], array[int]]:
+    offsets, lengths, streams = array("q"), array("q"), array("Q")
+    at = 0
+    for one, stream, _ in found:
+        offsets.append(at)
+        lengths.append(len(one))
+        streams.append(stream)
+        at += len(one)
+    return exact(b"".join(one for one, _, _ in found)), offsets, lengths, streams
+
+
+def run(data: memoryview) -> None:
+    if len(data) < 2:
+        return
+    options, failing = data[0], data[1]
+    found = _datagrams(bytes(data[2:]))
+    _judge(found, failing)
+    _bounded(found, failing)
+    _decode(found, options, failing)
+
+
+def _without(failing: int, call: Any, *given: Any, **named: Any) -> Any:
+    """What the call returns; None: memory was out, as it was told to be."""
+    memory.fail_at(failing)
+    try:
+        return call(*given, **named)
+    except MemoryError:
+        must(failing, "no memory, although no allocation failed")
+        return None
+    finally:
+        memory.fail_at(0)
+
+
+def _judge(found: list[tuple[bytes, int, float]], failing: int) -> None:
+    reassembler = Reassembler(max_message=MOST, max_bytes=1 << 25, expire=1e6)
+    columns = _columns(found)
+    judged: Judged | None = _without(failing, reassembler.feed, *columns, 1.0)
+    if judged is None:
+        reassembler.feed(*columns, 1.0)  # what it holds is whole all the same
+        return
+    server = oracle.Server(MOST)
+    for row, (one, stream, _) in enumerate(found):
+        want = server.feed(one, stream)
+        got = judged.verdict[row]
+        must(
+            got == want.verdict,
+            f"{VERDICT_NAMES[got]}, the twin says {VERDICT_NAMES[want.verdict]}",
+            row,
+            one,
+        )
+        if got in (oracle.MESSAGE, oracle.SIMPLE, oracle.COMMAND, oracle.BAD_CHECKSUM):
+            must(judged.payload(row) == want.payload, "the payload", row, judged.payload(row), want.payload)
+            must(judged.tags(row) == want.tags, "the tags", row, judged.tags(row), want.tags)
+    want_open = {(*key, len(o.parts), o.count) for key, o in server.open.items()}
+    must(set(reassembler.open) == want_open, "what is not whole", reassembler.open, want_open)
+    must(bool(reassembler.held) == bool(want_open), "what is held", reassembler.held)
+
+
+def _bounded(found: list[tuple[bytes, int, float]], failing: int) -> None:
+    reassembler = Reassembler(**SMALL)  # type: ignore[arg-type]
+    now = 0.0
+    for one in found:
+        data, offsets, lengths, streams = _columns([one])
+        judged: Judged | None = _without(failing, reassembler.feed, data, offsets, lengths, streams, one[2])
+        failing = 0 if judged is None else failing
+        must(reassembler.held <= SMALL["max_bytes"], "held beyond the bound", reassembler.held)
+        if judged is not None and judged.verdict[0] == MESSAGE:
+            must(murmur3(judged.payload(0)) == int.from_bytes(one[0][16:20], "big"), "the hash")
+        now = one[2]
+    counted: Any = reassembler.counters()
+    must(
+        counted["defragmenter"]["hits"] + counted["defragmenter"]["misses"] <= len(found), "counters", counted
+    )
+    reassembler.expire(now + 5)
+    must(not reassembler.open and not reassembler.held, "given up")
+
+
+def _decode(found: list[tuple[bytes, int, float]], options: int, failing: int) -> None:
+    identity, producers = bool(options & IDENTITY), PRODUCERS[options >> 1 & 3]
+    decoder = Decoder(b"".join(producers), identity=identity, datagrams=not options & BODIES,
+                      max_message=MOST,
+                      max_bytes=1 << 25, expire=1e6)  # fmt: skip
+    data, offsets, lengths, streams = _columns(found)
+    times = array("q", [int(when * 1e6) for _, _, when in found])
+    got = _without(failing, decoder.decode, data, offsets, lengths, streams, times)
+    if got is None:
+        decoder.decode(data, offsets, lengths, streams)
+        return
+    server = oracle.Server(MOST)
+    want: list[tuple[int, oracle.Row]] = []
+    for unit, (one, stream, _) in enumerate(found):
+        verdict = oracle.Verdict(SIMPLE, one) if options & BODIES else server.feed(one, stream)
+        if verdict.verdict in (oracle.MESSAGE, oracle.SIMPLE):
+            want.append((unit, oracle.decode_body(verdict.payload, producers, identity)))
+        elif verdict.verdict == oracle.COMMAND:
+            want.append((unit, oracle.Row(oracle.DECODED_COMMAND, 0, 0, len(verdict.payload), (0, 0))))
+        elif verdict.verdict != oracle.FRAGMENT:
+            want.append((unit, oracle.Row(verdict.verdict, 0, 0, -1, (0, 0))))
+    must(got.unit.tolist() == [unit for unit, _ in want], "units", got.unit.tolist(), want)
+    hashes = got.id_hash.tolist()
+    for i, (_, row) in enumerate(want):
+        mine = oracle.Row(got.status[i], got.sequence[i], got.hash[i],
+                          got.length[i] if row.length >= 0 else -1,
+                          (hashes[2 * i], hashes[2 * i + 1]))  # fmt: skip
+        must(mine == row, "a row", mine, row)
+    must(set(decoder.open) == {(*key, len(o.parts), o.count) for key, o in server.open.items()}, "open")
