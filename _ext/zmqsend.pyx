@@ -96,7 +96,7 @@ cdef enum:
 
 cdef enum:
     HEAD = 4
-    LOOK = 250                   # milliseconds between two looks at what has come
+    LOOK = 100                   # milliseconds between two looks at what has come
     SWOLLEN = 4 << 20
     PULSE = 256                  # bytes a second that are ZeroMQ's own heartbeats
 
@@ -129,9 +129,9 @@ cdef class ZmqPump(CompiledPump):
     cdef int fd
     cdef int monitor_fd
     cdef int tcp                 # the connection's own; -1 where it says nothing
-    cdef bint taken              # a message since the last look
-    cdef double before           # bytes: what it had brought then, and heartbeats since
+    cdef double before           # bytes: what it had brought with the last message, and heartbeats since
     cdef double looked
+    cdef bint swollen
 
     @classmethod
     def find(cls, flight, core, str library, **limits):
@@ -169,6 +169,12 @@ cdef class ZmqPump(CompiledPump):
         if (major, minor, patch) != tuple(zmq_version_info()) or (major, minor) < (4, 2):
             return None
         return pump
+
+    def connected(self):
+        CompiledPump.connected(self)
+        self.swollen = False
+        self.before = 0
+        self.looked = lc_monotonic()
 
     cdef int _take(self, link) except -1:
         self.socket = <void *> <size_t> link.socket.underlying
@@ -214,7 +220,8 @@ cdef class ZmqPump(CompiledPump):
                 break
             done += <size_t> n
         if done:
-            self.taken = True
+            self.swollen = False
+            self.before = <double> lc_brought(self.tcp)
             return <ssize_t> done
         if self._over(data, size):
             return LINK_CLOSED
@@ -225,15 +232,15 @@ cdef class ZmqPump(CompiledPump):
 
     # Whether much came, and no message.
     cdef bint _swollen(self) noexcept nogil:
-        cdef double brought = <double> lc_brought(self.tcp)
         cdef double now = lc_monotonic()
-        if self.taken or brought < self.before:
-            self.taken = False
-            self.before = brought
-        else:
-            self.before = min(brought, self.before + PULSE * (now - self.looked))
+        cdef double brought
+        if now - self.looked < LOOK / 1000.0:
+            return self.swollen
+        brought = <double> lc_brought(self.tcp)
+        self.before = min(brought, self.before + PULSE * (now - self.looked))
         self.looked = now
-        return brought - self.before > SWOLLEN
+        self.swollen = brought - self.before > SWOLLEN
+        return self.swollen
 
     # The next message, all its frames behind their heads: its size, 0 when there is none, or a fault.
     cdef ssize_t _message(self, void *socket, uint8_t *data, size_t room) noexcept nogil:

@@ -514,7 +514,7 @@ def endless(peer: Peer, size: int) -> None:
 @pytest.mark.parametrize("size", [0, 30_000])
 def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool, compiled: bool) -> None:
     """Cut, though libzmq shows us nothing of it: 4 MiB of it (128 in memory, when its frames are empty),
-    and what comes in a quarter of a second: within 20 s and 512 MiB."""
+    and what comes in a tenth of a second: within 20 s and 512 MiB."""
     server, client = attacked(compiled, scheme)
     start = client.ask("stats")
     assert client.ask("put 1") == 1
@@ -567,7 +567,8 @@ def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
             now += 600
             came += 600 * 100
             assert link.receive() is None
-        came += zmq_transport.SWOLLEN + 1
+        now += 1
+        came += zmq_transport.SWOLLEN + 1000
         with pytest.raises(OSError, match="too long"):
             link.receive()
         link.close()
@@ -638,12 +639,20 @@ def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
     assert target.ask()[1]["frames: no end"] >= 1
 
 
-def test_a_thousand_connections() -> None:
-    """Each has shaken hands and asked something: 128 KiB for each, and they are served; within 20 s."""
-    with Target() as target:
-        target.serves()
-        many_connections(target, 1000)
-        target.serves()
+def test_thousands_of_connections() -> None:
+    """Each has shaken hands and asked something: 128 KiB for each, and they are served; within 30 s."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 5000 if hard == resource.RLIM_INFINITY else min(hard, 5000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files), hard))
+    try:
+        with Target() as target:
+            target.serves()
+            many_connections(target, min(3000, files - 500))
+            target.serves()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def many_connections(target: Target, count: int) -> None:
@@ -658,7 +667,7 @@ def many_connections(target: Target, count: int) -> None:
         for peer in peers:
             assert peer.hear() == ACCEPTED
         target.serves()
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 30
         grown = target.peak() - before
         assert grown < count * 128 * 1024
     finally:

@@ -45,7 +45,7 @@ RECEIVE = 65536
 SWOLLEN = 4 << 20
 """Bytes without a message: more than the replies to all requests that may be on the wire."""
 
-_LOOK = 0.25  # seconds between two looks at that
+_LOOK = 0.1  # seconds between two looks at that
 _PULSE = 256  # bytes a second that are ZeroMQ's own heartbeats
 
 _EVENTS = (
@@ -100,9 +100,9 @@ class ZmqLink:
         self.reads = sock.TYPE != zmq.PUSH
         self.tcp = -1
         """The descriptor of the connection, where the kernel says how much came over it."""
-        self._taken = True
         self._before = 0.0
-        self._looked = 0.0
+        self._looked = time.monotonic()
+        self._is_swollen = False
         self._context = context
         self._unsent: list[list[memoryview]] = []
         self._pid = os.getpid()
@@ -151,7 +151,8 @@ class ZmqLink:
                 raise _fault(error) from None
             size += sum(4 + len(frame) for frame in found[-1])
         if found:
-            self._taken = True
+            self._is_swollen = False
+            self._before = brought(self.tcp)
             return join(found)
         if self._is_over():
             return b""
@@ -174,15 +175,14 @@ class ZmqLink:
 
     def _swollen(self) -> bool:
         """Whether much came, and no message."""
-        so_far = brought(self.tcp)
         now = time.monotonic()
-        if self._taken or so_far < self._before:
-            self._taken = False
-            self._before = so_far
-        else:
-            self._before = min(so_far, self._before + _PULSE * (now - self._looked))
+        if now - self._looked < _LOOK:
+            return self._is_swollen
+        so_far = brought(self.tcp)
+        self._before = min(so_far, self._before + _PULSE * (now - self._looked))
         self._looked = now
-        return so_far - self._before > SWOLLEN
+        self._is_swollen = so_far - self._before > SWOLLEN
+        return self._is_swollen
 
     def _is_over(self) -> bool:
         while self.monitor.EVENTS & zmq.POLLIN:
