@@ -116,9 +116,9 @@ ctypedef struct lc_hot:
     # the flight settles them. Returns the number that went on the wire, or a negative Stop.
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
-    # The transport has taken these bytes of the wire, whole messages or datagrams: fates of a protocol
-    # without acknowledgements. NULL where they come from the peer.
-    void (*sent)(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil
+    # The transport has taken so many bytes more of the wire, whole messages or runs: fates of a protocol
+    # without acknowledgements (handing.pxd). NULL where they come from the peer.
+    void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
     # Bytes from the peer. Returns 0, or a negative Stop; the Python core then has the words.
     int (*receive)(void *self, const uint8_t *data, size_t size, double now,
                    lc_outcomes *out) noexcept nogil

@@ -76,7 +76,7 @@ class Hot(Writer):
     def connection_lost(self) -> int:
         """Forget what was in flight; the number of requests there were."""
     def sent(self, rest: int = 0) -> None:
-        """ZeroMQ has taken all that was ready but the last `rest` messages, which whoever sends it keeps."""
+        """ZeroMQ has taken all that was ready but its last `rest` bytes, which whoever sends it keeps."""
     def ping(self) -> None:
         """Put a ping behind what is to be sent.
 

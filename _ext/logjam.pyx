@@ -35,13 +35,21 @@ from logclient._ext.blocks cimport (
     unpacker_open,
 )
 from logclient._ext.deflate cimport BY_ISAL, BY_LIBZ, INFLATE_MEMORY, INFLATE_TOO_LARGE
+from logclient._ext.handing cimport (
+    handing_add,
+    handing_close,
+    handing_forget,
+    handing_open,
+    handing_room,
+    handing_took,
+    lc_handing,
+)
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
     FRAME_MORE,
     FRAME_SIZE,
-    HANDED,
     INFLIGHT,
     K_DOCUMENT,
     K_ID1_TAKEN,
@@ -151,9 +159,7 @@ ctypedef struct lc_client:
     uint32_t head
     uint32_t count
     uint32_t pings
-    uint64_t *unsent             # async: engine sequences that ZeroMQ has not taken yet, ROUND at most
-    uint32_t unsent_head
-    uint32_t unsent_count
+    lc_handing handing           # async: what ZeroMQ has not taken yet
     double now
     double last_sign
     lc_wire partial              # of a reply
@@ -168,7 +174,7 @@ ctypedef struct lc_client:
 # Messages that may be encoded now.
 cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
     if not w.request:
-        return <uint32_t> ROUND - w.unsent_count
+        return handing_room(&w.handing)
     return w.inflight - w.count if w.count < w.inflight else 0     # pings are beyond it
 
 
@@ -324,10 +330,10 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             w.ring[(w.head + w.count) % w.room] = batch.seq[i]
             w.count += 1
         else:
-            w.unsent[(w.unsent_head + w.unsent_count) % <uint32_t> ROUND] = batch.seq[i]
-            w.unsent_count += 1
+            handing_add(&w.handing, batch.seq[i], wire.size - begin)
     if waiting:
         hash_bodies(batch, wire.data, at, sizes, index, waiting)
+    w.handing.written += wire.size - begin
     return n
 
 
@@ -386,29 +392,9 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
     return 0
 
 
-# Async: ZeroMQ has taken these messages.
-cdef void client_sent(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil:
-    cdef size_t at = 0
-    cdef uint32_t head, messages = 0
-    cdef bint first = True
-    while at < size:
-        head = lc_get_frame(data + at)
-        if first and head & FRAME_SIZE:      # a ping begins with an empty frame
-            messages += 1
-        first = head & FRAME_MORE == 0
-        at += 4 + (head & FRAME_SIZE)
-    hand_over(<lc_client *> self, messages, out)
-
-
-cdef void hand_over(lc_client *w, uint32_t messages, lc_outcomes *out) noexcept nogil:
-    cdef uint64_t seq
-    cdef uint32_t left = w.unsent_count - messages if messages < w.unsent_count else 0
-    while w.unsent_count > left:
-        seq = w.unsent[w.unsent_head]
-        if outcome_add(out, seq, seq, HANDED, R_NONE) < 0:
-            return               # in flight still: sent again when this connection is over
-        w.unsent_head = (w.unsent_head + 1) % <uint32_t> ROUND
-        w.unsent_count -= 1
+# Async: ZeroMQ has taken so many bytes of messages.
+cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
+    handing_took(&(<lc_client *> self).handing, size, out)
 
 
 # The message at p: 1 whole, `used` bytes; 0 not yet; STOP_PROTOCOL.
@@ -487,7 +473,8 @@ cdef double client_deadline(void *self) noexcept nogil:
 
 
 cdef void forget(lc_client *w) noexcept nogil:
-    w.head = w.count = w.pings = w.unsent_head = w.unsent_count = 0
+    w.head = w.count = w.pings = 0
+    handing_forget(&w.handing)
     w.partial.size = 0
     w.pongs.size = 0
 
@@ -546,8 +533,7 @@ cdef class Hot(Writer):
         w.number = number
         w.room = inflight + PINGS
         w.ring = <uint64_t *> calloc(w.room, sizeof(uint64_t))
-        w.unsent = <uint64_t *> calloc(ROUND, sizeof(uint64_t))
-        if w.ring == NULL or w.unsent == NULL:
+        if w.ring == NULL or handing_open(&w.handing, ROUND) < 0:
             raise MemoryError()
         self.app_env = app_env
         w.app_env = <const uint8_t *> PyBytes_AS_STRING(app_env)
@@ -575,7 +561,7 @@ cdef class Hot(Writer):
 
     def __dealloc__(self):
         free(self.w.ring)
-        free(self.w.unsent)
+        handing_close(&self.w.handing)
         free(self.w.partial.data)
         free(self.w.pongs.data)
         free(self.w.packed.data)
@@ -626,10 +612,11 @@ cdef class Hot(Writer):
         Writer.sent(self)
         return requests
 
-    def sent(self, uint32_t rest=0):
+    def sent(self, uint64_t rest=0):
+        cdef lc_handing *h = &self.w.handing
         Writer.sent(self)
-        if rest < self.w.unsent_count:
-            hand_over(&self.w, self.w.unsent_count - rest, &self.out)
+        if not self.w.request and rest <= h.written - h.taken:
+            handing_took(h, h.written - h.taken - rest, &self.out)
 
     def ping(self):
         cdef lc_client *w = &self.w
@@ -652,6 +639,7 @@ cdef class Hot(Writer):
             raise MemoryError()
         memcpy(to, <const uint8_t *> PyBytes_AS_STRING(message), len(message))
         self.box.wire.size += len(message)
+        w.handing.written += len(message)
         if w.count == 0:
             w.last_sign = w.now
         w.ring[(w.head + w.count) % w.room] = 0

@@ -129,10 +129,9 @@ class Hot(Writer):
         """Messages encoded with a box, without one, and the datagrams of both."""
     def connected(self, now: float) -> None:
         """A new socket: messages are numbered anew."""
-    def connection_lost(self) -> None:
-        """Forget what was in flight: it is to be sent again, on another socket."""
+    def connection_lost(self) -> None: ...
     def sent(self, rest: int = 0) -> None:
-        """The transport has what was ready but for the last `rest` datagrams: the others' events are handed."""
+        """The kernel has taken all that was ready but its last `rest` bytes, whole runs."""
     @property
     def unsent(self) -> int:
         """Events that are in flight: the transport has not all of their datagrams."""

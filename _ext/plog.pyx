@@ -17,17 +17,24 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from logclient._ext.handing cimport (
+    handing_add,
+    handing_close,
+    handing_forget,
+    handing_open,
+    handing_room,
+    handing_took,
+    lc_handing,
+)
 from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_lanes, xxh64_of
 from logclient._ext.hot cimport (
     FAILED,
-    HANDED,
     INFLIGHT,
     K_BYTES,
     K_DOCUMENT,
     K_MASK,
     K_TOPIC_SHIFT,
     PENDING,
-    R_NONE,
     R_TOO_LARGE,
     R_UNENCODABLE,
     RUN_MOST,
@@ -38,7 +45,6 @@ from logclient._ext.hot cimport (
     lc_outcomes,
     lc_put_frame,
     lc_wire,
-    outcome_add,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -322,12 +328,6 @@ cdef inline double bucket_wait(const lc_bucket *b, double quantum) noexcept nogi
     return (quantum - b.level) / b.rate if b.rate and b.level < quantum else 0
 
 
-# An event, and how many datagrams of events there were when its last one was written.
-ctypedef struct lc_unsent:
-    uint64_t seq
-    uint64_t end
-
-
 # All that the nogil half needs. `self` of lc_hot.
 ctypedef struct lc_plog:
     bint identity
@@ -345,12 +345,9 @@ ctypedef struct lc_plog:
     double filled                # when the buckets were
     bint drained                 # wait until there is a quantum, not for each packet
     lc_wire scratch              # a message that goes in several datagrams
+    lc_handing handing           # what the kernel has not taken yet
     lc_wire heard                # runs from the server
     uint64_t lost                # replies that found no room
-    lc_unsent *unsent            # events that are not all with the kernel, ROUND at most
-    uint32_t unsent_head
-    uint32_t unsent_count
-    uint64_t gone                # of the datagrams of events, those that are
     uint64_t boxed
     uint64_t simple
     uint64_t datagrams
@@ -385,7 +382,7 @@ cdef void plog_credit(void *self, double now, uint32_t *events, uint64_t *size) 
     size[0] = 0
     if is_drained(w):
         return
-    events[0] = <uint32_t> ROUND - w.unsent_count
+    events[0] = handing_room(&w.handing)
     if w.packets.rate and w.packets.level < events[0]:
         events[0] = <uint32_t> w.packets.level
     size[0] = w.batch_bytes
@@ -486,17 +483,15 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef const uint8_t *tags
     cdef uint32_t tags_size, head, length, i, n = 0
     cdef uint64_t size, guess, taken = 0
-    cdef size_t at, to
+    cdef size_t begin = wire.size, at, to
     cdef int64_t done
     cdef bint simple, tagged
     cdef uint8_t *p
-    cdef lc_unsent *unsent
-    if events > <uint32_t> ROUND - w.unsent_count:
-        events = <uint32_t> ROUND - w.unsent_count
     memset(&run, 0, sizeof(run))
     unhashed.count = 0
     unhashed.lanes = xxh64_lanes()
     plog_fill(w, now)
+    events = min(events, handing_room(&w.handing))
     for i in range(batch.cursor, batch.n):
         if n == events or is_drained(w):
             break
@@ -572,13 +567,10 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
                 break            # what there is goes; the pump hears of it at the next turn
             return STOP_MEMORY
         batch.fate[i] = INFLIGHT
+        handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
         taken += size
         w.datagrams += cut.count
-        unsent = &w.unsent[(w.unsent_head + w.unsent_count) % <uint32_t> ROUND]
-        unsent.seq = batch.seq[i]
-        unsent.end = w.datagrams
-        w.unsent_count += 1
         if simple:
             w.simple += 1
         else:
@@ -589,44 +581,13 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if w.size.rate:
             w.size.level -= length
     hash_them(batch, wire.data, &unhashed)
+    w.handing.written += wire.size - begin
     return n
 
 
-# The kernel has these runs: who is in them with the last of its datagrams is handed.
-cdef void plog_sent(void *self, const uint8_t *data, size_t size, lc_outcomes *out) noexcept nogil:
-    cdef lc_plog *w = <lc_plog *> self
-    cdef const uint8_t *end = data + size
-    cdef uint32_t length, segment, at
-    cdef uint64_t gone = w.gone
-    while data < end:
-        length = lc_get_frame(data)
-        segment = lc_get_frame(data + 4)
-        data += RUN_HEAD
-        at = 0
-        while at < length:
-            # all but commands
-            gone += data[at] != 0 or length - at < 2 or data[at + 1] != 0
-            at += segment
-        data += length
-    hand_over(w, gone, out)
-
-
-cdef void hand_over(lc_plog *w, uint64_t gone, lc_outcomes *out) noexcept nogil:
-    cdef lc_unsent *first
-    if gone > w.gone:
-        w.gone = gone
-    while w.unsent_count:
-        first = &w.unsent[w.unsent_head]
-        if first.end > w.gone or outcome_add(out, first.seq, first.seq, HANDED, R_NONE) < 0:
-            return               # without memory: in flight still, and sent again on the next socket
-        w.unsent_head = (w.unsent_head + 1) % <uint32_t> ROUND
-        w.unsent_count -= 1
-
-
-cdef void forget(lc_plog *w) noexcept nogil:
-    w.unsent_head = w.unsent_count = 0
-    w.gone = w.datagrams
-    w.heard.size = 0
+# The kernel has taken so many bytes of runs.
+cdef void plog_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
+    handing_took(&(<lc_plog *> self).handing, size, out)
 
 
 cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
@@ -646,6 +607,7 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
         return STOP_MEMORY
     memcpy(to, data, size)
     w.heard.size += size
+    out.heard += 1
     return 0
 
 
@@ -671,7 +633,7 @@ cdef class Hot(Writer):
                  double packets=10000.0, double burst=64.0, double size=67108864.0,
                  double size_burst=131072.0, int64_t number=1):
         cdef lc_plog *w = &self.w
-        if w.unsent != NULL:
+        if w.tail != NULL:
             raise TypeError("already made")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
@@ -681,6 +643,8 @@ cdef class Hot(Writer):
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name}: {low} to {high}, not {value}")
+        if handing_open(&w.handing, ROUND) < 0:
+            raise MemoryError()
         self.kept_tags = tags
         self.datagram = datagram
         self.rates(packets, size)
@@ -694,9 +658,6 @@ cdef class Hot(Writer):
         w.most = max_message
         w.batch_bytes = batch_bytes
         w.id_ = self.first = <uint32_t> number
-        w.unsent = <lc_unsent *> malloc(ROUND * sizeof(lc_unsent))
-        if w.unsent == NULL:
-            raise MemoryError()
         w.packets.level = w.packets.most = burst
         w.size.level = w.size.most = size_burst
         self.hot.self = w
@@ -709,9 +670,13 @@ cdef class Hot(Writer):
         self.hot.pace = plog_pace
 
     def __dealloc__(self):
-        free(self.w.unsent)
         free(self.w.scratch.data)
         free(self.w.heard.data)
+        handing_close(&self.w.handing)
+
+    @property
+    def unsent(self):
+        return self.w.handing.count
 
     @property
     def compressor(self):
@@ -770,21 +735,20 @@ cdef class Hot(Writer):
         # a new socket may begin anew: the server counts by the port
         self.w.id_ = self.first
         self.w.filled = now
-        forget(&self.w)
+        self.w.heard.size = 0
+        handing_forget(&self.w.handing)
         Writer.sent(self)
 
     def connection_lost(self):
-        forget(&self.w)
+        self.w.heard.size = 0
+        handing_forget(&self.w.handing)
         Writer.sent(self)
 
     def sent(self, uint64_t rest=0):
+        cdef lc_handing *h = &self.w.handing
         Writer.sent(self)
-        if rest <= self.w.datagrams:
-            hand_over(&self.w, self.w.datagrams - rest, &self.out)
-
-    @property
-    def unsent(self):
-        return self.w.unsent_count
+        if rest <= h.written - h.taken:
+            handing_took(h, h.written - h.taken - rest, &self.out)
 
     def command(self, bytes datagram):
         cdef lc_run run
@@ -799,6 +763,7 @@ cdef class Hot(Writer):
             raise MemoryError()
         memcpy(self.box.wire.data + run_add(&run, &self.box.wire, <uint32_t> len(datagram)),
                <const uint8_t *> PyBytes_AS_STRING(datagram), len(datagram))
+        self.w.handing.written += RUN_HEAD + len(datagram)
 
     def heard(self):
         found = split_runs(self.w.heard.data, self.w.heard.size)

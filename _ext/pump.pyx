@@ -215,8 +215,7 @@ cdef class CompiledPump:
                     self.offset += <size_t> n
                     self.bytes_sent += <uint64_t> n
                     if self.hot.sent != NULL:
-                        self.hot.sent(self.hot.self, self.wire.data + self.offset - <size_t> n, <size_t> n,
-                                      &self.out)
+                        self.hot.sent(self.hot.self, <size_t> n, &self.out)
                         flight_apply(f, &self.out)
                         self.last_progress = now
                 elif n == 0:

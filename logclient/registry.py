@@ -67,7 +67,7 @@ SCHEMES: dict[str, Scheme] = {
     "plog": Scheme(
         protocol="plog",
         core="logclient.protocols.plog:Plog",
-        transport="",
+        transport="logclient.transports.udp:Udp",
         document="plog",
         client="logclient.plog:Client",
         port=23456,

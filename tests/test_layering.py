@@ -46,7 +46,7 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids", "views"},
+    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids", "views", "handing"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,

@@ -662,6 +662,9 @@ class Engine:
         self._progress_before = self.pump.progress
         self._windows_before = self.pump.windows
         self._handed_before = self.handoff.counters()["handed"]
+        mtu = getattr(link, "mtu", 0)
+        if mtu:  # datagrams: how large they may be is a matter of the way there
+            self.core.path_mtu(mtu, link.headers)  # type: ignore[attr-defined]
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True

@@ -50,6 +50,7 @@ class Link(Protocol):
     """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
     worth the wait, for nobody will say that they are missing."""
     unsent: int
+    """Bytes of what it was given, in units with their heads, that it has not taken."""
 
     def fileno(self) -> int: ...
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool: ...

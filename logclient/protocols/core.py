@@ -123,7 +123,7 @@ class Core(Protocol):
         """What waits to be moved; valid until ``sent()``."""
 
     def sent(self, rest: int = 0) -> None:
-        """The transport has what was ready; of the last `rest` units it has only a copy still to send."""
+        """The transport has what was ready; of its last `rest` bytes, whole units, it has a copy to send."""
 
 
     def receive_data(self, data: bytes, now: float) -> None: ...

@@ -1,7 +1,7 @@
 """plog: the client's core, commands and their replies, tags.
 
-There is no connection and there are no acknowledgements: an event is ``handed`` once the kernel has all of
-its datagrams.
+There is no connection and there are no acknowledgements: an event is ``handed`` once the kernel has
+taken all of it.
 
 ==========================  =====================================================================
 what is sent                what is told of it
@@ -391,12 +391,11 @@ class Plog(CompiledCore):
     def awaited(self) -> int:
         return len(self._asked) + int(self._hot.unsent)
 
-    def sent(self, rest: int = 0) -> None:
-        """Of the last `rest` datagrams the transport has only a copy still to send."""
-        self._hot.sent(rest)
-
     def silent(self) -> str:
         return "silence: no reply in time"  # not said: nothing but a command has one
+
+    def sent(self, rest: int = 0) -> None:
+        self._hot.sent(rest)
 
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         super().connected(now, random)

@@ -31,9 +31,9 @@ class TcpLink:
     """One connected stream socket."""
 
     bite = 0
+    """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
     lingers = False
     unsent = 0
-    """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
 
     tls = ""
     """What protects it, in words."""

@@ -122,8 +122,8 @@ class ZmqLink:
 
     @property
     def unsent(self) -> int:
-        """Messages that ZeroMQ has not taken yet."""
-        return len(self._unsent)
+        """Bytes of messages that ZeroMQ has not taken yet."""
+        return sum(4 + len(frame) for frames in self._unsent for frame in frames)
 
     def flush(self) -> bool:
         done = 0

@@ -1,0 +1,288 @@
+"""UDP: each way to give datagrams to the kernel, and the engine over it, against plain sockets."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logclient
+from logclient._ext.plog import datagrams, join_runs
+from logclient.config import parse
+from logclient.delivery.engine import Engine
+from logclient.transports.udp import WAYS, Udp, UdpLink
+
+PATIENCE = 20.0
+LINUX = sys.platform == "linux"
+SENDERS = [pytest.param((way, False), id=f"python {way}") for way in WAYS]
+if sys.platform != "win32":
+    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in WAYS]
+
+
+def never() -> bool:
+    return False
+
+
+def until(done: Callable[[], object]) -> None:
+    """Poll with a deadline: for what another thread does."""
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.settimeout(PATIENCE)
+        yield sock
+
+
+def received(server: socket.socket, n: int) -> list[bytes]:
+    return [server.recv(65_536) for _ in range(n)]
+
+
+class TestLink:
+    @given(
+        sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=40),
+        way=st.sampled_from(WAYS),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_runs_arrive_as_datagrams(self, sizes: list[int], way: str) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(PATIENCE)
+            link = Udp(way).connect(server.getsockname(), never)
+            try:
+                sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+                assert link.send([join_runs(sent)])
+                assert link.unsent == 0
+                assert received(server, len(sent)) == sent
+            finally:
+                link.close()
+
+    def test_what_comes_back(self, server: socket.socket) -> None:
+        link = Udp().connect(server.getsockname(), never)
+        assert link.receive() is None
+        assert link.send([join_runs([b"hello"])])
+        _, client = server.recvfrom(10)
+        server.sendto(b"", client)
+        server.sendto(b"answer", client)
+        data = None
+        while data is None:
+            link.wait(-1, 0.1, False)
+            data = link.receive()
+        assert datagrams(data) == [b"answer"]
+        link.close()
+
+    def test_full_is_back_pressure(self) -> None:
+        """Nothing is lost by the sender when the socket has no room: what was not taken is told."""
+
+        class Narrow:
+            """A socket that takes a datagram now and then."""
+
+            def __init__(self) -> None:
+                self.turn = 0
+                self.got: list[bytes] = []
+
+            family = socket.AF_INET
+
+            def getsockopt(self, *_: object) -> int:
+                raise OSError
+
+            def send(self, data: memoryview) -> int:
+                self.turn += 1
+                if self.turn % 3 == 0:
+                    raise BlockingIOError(11, "full")
+                self.got.append(bytes(data))
+                return len(data)
+
+            def close(self) -> None: ...
+
+        sock = Narrow()
+        link = UdpLink(sock, "test", "send")  # type: ignore[arg-type]
+        sent = [b"x" * 10] * 5 + [b"y"]
+        wire = join_runs(sent)
+        full = 0
+        done = link.send([wire])
+        while not done:
+            full += 1
+            assert 0 < link.unsent <= len(wire)
+            done = link.flush()
+        assert (sock.got, link.unsent) == (sent, 0)
+        assert full == 2
+
+    @pytest.mark.skipif(not LINUX, reason="the path's MTU is not told here")
+    def test_path(self, server: socket.socket) -> None:
+        link = Udp().connect(server.getsockname(), never)
+        assert link.mtu >= 1280 and link.headers == 28
+        link.close()
+
+    def test_names(self) -> None:
+        with pytest.raises(OSError):
+            Udp().connect(("no-such-host.invalid", 9), never)
+        with pytest.raises(ValueError, match="way: 'fast' is none of send, mmsg, gso"):
+            Udp("fast")
+
+
+class Made(Udp):
+    """With the pump that the test is about."""
+
+    def __init__(self, sender: tuple[str, bool]) -> None:
+        super().__init__(sender[0])
+        self.compiled = sender[1]
+        self.made: Any = None
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+        self.made = super().pump(flight, core, **limits) if self.compiled else None
+        return self.made
+
+
+class Server:
+    """Reads all that comes, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.settimeout(0.05)
+        self.port = self.sock.getsockname()[1]
+        self.got: list[bytes] = []
+        self._over = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over:
+            try:
+                data, peer = self.sock.recvfrom(65_536)
+            except TimeoutError:
+                continue
+            if data.startswith(b"\0\0PING"):
+                self.sock.sendto(b"PONG" + data[6:], peer)
+            else:
+                self.got.append(data)
+
+    def close(self) -> None:
+        self._over = True
+        self._thread.join()
+        self.sock.close()
+
+
+@pytest.fixture
+def far() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, Made]:
+    from logclient.client import _limits
+    from logclient.protocols.plog import Plog
+
+    config = parse(url)
+    transport = Made(sender)
+    engine = Engine(
+        lambda producer: Plog.from_config(config, producer), transport, config.endpoints, _limits(config)
+    )
+    return engine, transport
+
+
+def bodies_of(got: list[bytes]) -> list[bytes]:
+    """Payloads of single fragments, and of several put together by index; in order of first arrival."""
+    whole: dict[int, list[bytes | None]] = {}
+    for one in got:
+        count, index, size, number, total, _, tags = (
+            int.from_bytes(one[a:b], "big")
+            for a, b in ((2, 4), (4, 6), (6, 8), (8, 12), (12, 16), (16, 20), (20, 22))
+        )
+        assert one[:2] == b"\0\1" and index < count and (index == count - 1 or len(one) == 24 + size)
+        parts = whole.setdefault(number, [None] * count)
+        parts[index] = one[24 + tags :]
+        assert sum(map(len, (part for part in parts if part))) <= total
+    return [b"".join(part for part in parts if part is not None) for parts in whole.values()]
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_engine_over_udp(far: Server, sender: tuple[str, bool]) -> None:
+    """Small ones, equal ones that share a run, ones in many fragments: each arrives as it was sent."""
+    engine, transport = engine_of(
+        sender, f"plog://127.0.0.1:{far.port}?mtu=1400&identity=none&pace=20000&max_event_bytes=262144"
+    )
+    sizes = [1, 300, 300, 300, 5_000, 12, 40_000, 300, 1376, 1377] * 30
+    sent = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
+    for body in sent:
+        assert engine.put(body, 2, 2)
+    assert engine.flush(PATIENCE) == 0
+    stats = engine.stats()
+    assert (stats.handed, stats.acked, stats.failed) == (len(sent), 0, {})
+    expected = sum(1 if size <= 1348 else -(-size // 1348) for size in sizes)
+    until(lambda: len(far.got) >= expected)
+    if sender[1]:
+        assert transport.made.way == (sender[0] if LINUX else "send")
+    engine.close(1.0)
+    assert bodies_of(far.got) == sent
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_nobody_listens(sender: tuple[str, bool]) -> None:
+    """What ICMP says ends the socket; what was not sent waits for the next one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    engine, _ = engine_of(
+        sender, f"plog://127.0.0.1:{port}?identity=none&backoff_min=0.01&backoff_max=0.05&pace=1000&burst=4"
+    )
+    try:
+        for _ in range(100):
+            engine.put(b"x" * 50, 2, 2)
+        if not LINUX:
+            return
+        until(lambda: engine.stats().disconnects > 2)
+        stats = engine.stats()
+        assert "refused" in stats.last_error
+        assert stats.in_doubt == stats.handed < 100, "only what the last refusal was for may be gone"
+        assert stats.queued + stats.inflight + stats.handed == 100
+    finally:
+        engine.close(0.0)
+
+
+@pytest.mark.skipif(not LINUX, reason="GSO is Linux's")
+def test_large_datagrams_on_a_wide_path(far: Server) -> None:
+    """The option is what counts: here the path takes more than the usual 1500 bytes."""
+    engine, transport = engine_of(
+        ("gso", True), f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0"
+    )
+    for _ in range(20):
+        engine.put(b"x" * 30_000, 2, 2)
+    assert engine.flush(PATIENCE) == 0
+    assert transport.made.way == "gso", "loopback takes it"
+    engine.close(1.0)
+    until(lambda: len(bodies_of(far.got)) == 20)
+
+
+def test_by_url(far: Server) -> None:
+    with logclient.connect(f"plog://127.0.0.1:{far.port}") as client:
+        client.send({"message": "hi", "type": "log"})
+        assert client.flush(PATIENCE) == 0
+        assert client.stats().handed == 1
+        identity = client.event_id(1)
+    until(lambda: far.got)
+    (body,) = bodies_of(far.got)
+    assert body == b'{"message":"hi","type":"log","uuid":"%s"}' % identity.encode()
+
+
+def test_stubs_agree() -> None:
+    if sys.platform == "win32":
+        pytest.skip("no compiled pump on Windows")
+    from logclient._ext.udpsend import WAYS as compiled
+
+    assert compiled == WAYS
