@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import os
+import random
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from tests import shared
 from tests import verify_files as files
 from tests.kafka_fixture import connector
 from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
-from tests.verify_scene import P, Scene
+from tests.verify_scene import P, Q, Scene
 
 shared.need("numpy")
 pa = shared.need("pyarrow")
@@ -142,6 +145,53 @@ def test_histories(
     assert verdict.exit_code == by_capture.exit_code
     assert sorted(job.violations(out)) == sorted(job.violations(tmp_path / "out"))
     assert verdict.capture["units"] == len(some)
+
+
+# -- plog
+
+
+def document(ident: str, data: bytes) -> bytes:
+    """An event document of plog."""
+    return b'{"type":"log","uuid":"%b","host":"h","timestamp":1,"data":"%b"}' % (ident.encode(), data)
+
+
+def test_plog_events(spark: Any, broker: str, scene: Scene) -> None:
+    """Documents, a user's own uuid, and bytes that are no document: by id, by their uuid, by their hash."""
+    rng = random.Random(20)
+    seqs = range(1, 1001)
+    sizes = (0, 1, 300, 5_000)
+    scene.bodies = {
+        seq: document(files.event_id(P, seq), b"x" * rng.choice(sizes)) if seq <= 900
+        else document(f"mine-{seq}", b"x") if seq <= 950
+        else rng.randbytes(40) + bytes([seq % 256])
+        for seq in seqs
+    }  # fmt: skip
+    theirs = [(seq, f"mine-{seq}".encode() if seq <= 950 else scene.bodies[seq]) for seq in range(901, 1001)]
+    ids = {
+        "t": "ids", "seqs": files.ranges(seq for seq, _ in theirs), "n": len(theirs),
+        "ids": base64.b64encode(
+            b"".join(struct.pack("<QQ", files.xxh64(raw), files.xxh64(raw, 43)) for _, raw in theirs)
+        ).decode(),
+    }  # fmt: skip
+    scene.write_ledger(protocol="plog", fates={"handed": seqs}, extra=[ids])
+    gone, twice = set(rng.sample(seqs, 100)), set(rng.sample(seqs, 100))
+    bad = set(rng.sample(range(1, 901), 30)) - gone
+    some = []
+    for seq in seqs:
+        raw = document(files.event_id(P, seq), b"other") if seq in bad else scene.bodies[seq]
+        some += [Record(raw, seq % 3)] * ((seq not in gone) + (seq in twice - gone))
+    strange = [document(files.event_id(Q, 1), b""), b"\0\0kill", b"", document(files.event_id(P, 2000), b"")]
+    some += [Record(raw) for raw in strange]
+    rng.shuffle(some)
+    verdict = through(spark, scene, broker, some, partitions=3)
+    found = inprocess.found(scene.out)
+    found.pop("reordered")  # nobody promised
+    assert {word: {seq for _, seq in events} for word, events in found.items()} == {
+        "missing": gone, "duplicated": twice - gone, "corrupted": bad, "unexpected": {1, 2000},
+    }  # fmt: skip
+    counts = verdict.counts
+    assert (counts.ok, counts.missing, counts.unexpected) == (1000 - len(gone | bad), 100, 4)
+    assert verdict.broken == (f"{len(bad)} corrupted", "4 unexpected")
 
 
 # -- Kafka

@@ -42,12 +42,13 @@ def _alone_logjam(body: bytes) -> tuple[bytes, bytes]:
 class _Codec(NamedTuple):
     """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has.
 
-    `alone` gives what stands before and behind a body in the unit that carries nothing else.
+    `alone` gives what stands before and behind a body in the unit that carries nothing else; without it the
+    decoder takes bodies as they are (``datagrams=False``).
     """
 
     module: str
     own: dict[str, type[np.generic]]
-    alone: Callable[[bytes], tuple[bytes, bytes]]
+    alone: Callable[[bytes], tuple[bytes, bytes]] | None
 
 
 _CODECS = {
@@ -66,6 +67,7 @@ _CODECS = {
         },
         _alone_logjam,
     ),
+    "plog": _Codec("logclient._ext.plog", {}, None),
 }
 
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
@@ -158,6 +160,9 @@ def bodies(
     Each has one row, whose `offset` is 0. For one thread; arguments and errors as those of `decoder`.
     """
     codec = _codec(protocol)
+    alone = codec.alone
+    if alone is None:
+        return _decoder(codec, producers, identity, datagrams=False)
     decode_units = _decoder(codec, producers, identity)
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
@@ -166,7 +171,7 @@ def bodies(
         edges = [0]
         for at, size in zip(offset.tolist(), length.tolist(), strict=True):
             body = bytes(view[at : at + size])
-            head, tail = codec.alone(body)
+            head, tail = alone(body)
             parts += (head, body, tail)
             edges.append(edges[-1] + len(head) + size + len(tail))
         at_ = np.array(edges, np.int64)
@@ -183,9 +188,11 @@ def _codec(protocol: str) -> _Codec:
         raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_CODECS)}") from None
 
 
-def _decoder(codec: _Codec, producers: bytes, identity: bool) -> Callable[[ReadableBuffer, I64, I64], Events]:
+def _decoder(
+    codec: _Codec, producers: bytes, identity: bool, **how: bool
+) -> Callable[[ReadableBuffer, I64, I64], Events]:
     module: Any = importlib.import_module(codec.module)
-    decode_units = module.Decoder(producers, identity=identity).decode
+    decode_units = module.Decoder(producers, identity=identity, **how).decode
     names: tuple[str, ...] = module.STATUS_NAMES
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
