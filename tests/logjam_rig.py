@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from types import TracebackType
 from typing import Any
 
 import pytest
 
+from tests.cores.sink import Arrived
 from tests.outside import Outside
 
 zmq = pytest.importorskip("zmq")
+
+from logclient.collectors.logjam import Collector  # noqa: E402
 
 DEADLINE = 20_000  # ms
 NOW = 1_795_155_232_892
@@ -91,6 +95,55 @@ class Producer:
 
     def connected(self) -> bool:
         return not self._monitor.poll(0)
+
+
+class DeviceSink(Arrived):
+    """A device that forgets nothing, for processes under test that end by themselves."""
+
+    ID = re.compile(rb'"request_id":"([0-9a-f]{20})([0-9a-f]{12})"')
+
+    def __init__(self, scheme: str = "logjam") -> None:
+        super().__init__()
+        self._device = Collector(keep=True, heartbeat=0.01)
+        self._scheme = scheme
+
+    @property
+    def url(self) -> str:
+        device = self._device
+        return f"{device.push_url if self._scheme == 'logjam+push' else device.url}/shop-production"
+
+    @staticmethod
+    def message(body: bytes) -> str:
+        return str(json.loads(body)["lines"][0][2])
+
+    def __enter__(self) -> DeviceSink:
+        self._device.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._drain()
+        finally:
+            self._device.stop()
+        for document in self._device.events():
+            body = json.dumps(document, separators=(",", ":")).encode()
+            found = self.ID.search(body)
+            assert found is not None, body
+            self.got.setdefault(found[1].decode(), []).append((int(found[2], 16), body))
+        if self._scheme == "logjam+push":  # of several connections it promises no order
+            for arrived in self.got.values():
+                arrived.sort()
+
+    def _drain(self) -> None:
+        """Nobody is connected any more, and two turns (each may bring a heartbeat) have found nothing."""
+        assert self._device.wait_for(lambda counts: counts.open == 0)
+        before, now = -1, self._device.counts
+        while now.messages != before:
+            before, beats = now.messages, now.heartbeats + 2
+            assert self._device.wait_for(lambda counts, beats=beats: counts.heartbeats >= beats)
+            now = self._device.counts
 
 
 class DeviceProcess(Outside):

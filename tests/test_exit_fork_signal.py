@@ -1,8 +1,8 @@
 """Whole processes, under every Python of this machine: exit, fork, signals, garbage collection.
 
-Each scenario is a program of its own, run with ``-W error`` against an acknowledging Lumberjack server
-in the test's process, which then must have every event exactly once, in order. The programs count
-for themselves; nothing of ours is asked what was sent.
+Each scenario is a program of its own, run with ``-W error`` against an acknowledging server in the
+test's process (Lumberjack; some over ZeroMQ too, where another library has threads), which then must have
+every event exactly once, in order. The programs count for themselves; nothing of ours is asked what was sent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.cores.recount import recount
-from tests.cores.sink import Sink
-from tests.shared import clean_environment
+from tests.cores.sink import Arrived, Sink
+from tests.shared import clean_environment, need
 from tools import pythons
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -56,7 +57,7 @@ class Run(NamedTuple):
     facts: list[dict[str, Any]]
     code: int
     err: str
-    sink: Sink
+    sink: Arrived
     folder: Path
 
     @property
@@ -71,7 +72,12 @@ class Run(NamedTuple):
 
 
 def program(
-    text: str, check: Callable[[Run], object], folder: Path, *options: str, url: str | None = None
+    text: str,
+    check: Callable[[Run], object],
+    folder: Path,
+    *options: str,
+    url: str | None = None,
+    peer: Callable[[], Any] = Sink,
 ) -> None:
     """Run `text` under each interpreter and `check` what came of it; all failures in one report."""
     wrong = []
@@ -80,7 +86,7 @@ def program(
         where.mkdir()
         path = where / "program.py"
         path.write_text(PRELUDE + text)
-        with Sink() as sink:
+        with peer() as sink:
             process = subprocess.Popen(
                 [interpreter.path, "-W", "error", *options, str(path), url or sink.url, str(where)],
                 stdout=subprocess.PIPE,
@@ -105,6 +111,16 @@ def program(
             told = f"{error}\n{out[-500:]}\n{err[-3000:]}"
             wrong.append(f"Python {interpreter.version}: exit {process.returncode}\n{told}")
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.fixture(params=["lumberjack", "logjam", "logjam+push"])
+def peer(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    if request.param == "lumberjack":
+        return Sink
+    need("zmq")
+    from tests.logjam_rig import DeviceSink
+
+    return partial(DeviceSink, request.param)
 
 
 # -- exit ---------------------------------------------------------------------------------------------
@@ -147,7 +163,7 @@ raise KeyError("the application's")
     program(text, check, tmp_path)
 
 
-def test_first_event_from_atexit(tmp_path: Path) -> None:
+def test_first_event_from_atexit(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """Before our own exit hook, after it, and with the whole client born there."""
     text = """
 def late():
@@ -176,7 +192,7 @@ if len(FOLDER) % 2:
 
     for name in ("a", "bb"):  # one of them an odd length
         (tmp_path / name).mkdir()
-        program(text, check, tmp_path / name)
+        program(text, check, tmp_path / name, peer=peer)
 
 
 def test_a_non_daemon_thread_goes_on_after_main(tmp_path: Path) -> None:
@@ -198,12 +214,13 @@ log.info("main")
     program(text, check, tmp_path)
 
 
-def test_events_after_logging_shutdown(tmp_path: Path) -> None:
+def test_events_after_logging_shutdown(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 def late():
     for i in range(100):
         log.info("late %d", i)
-        assert handler.client.stats().acked == 1001 + i
+        stats = handler.client.stats()
+        assert stats.acked + stats.handed == 1001 + i
 atexit.register(late)     # runs after logging.shutdown and after our hook
 log, handler = log_to(ledger=FOLDER + "/run")
 for i in range(1000):
@@ -213,13 +230,14 @@ for i in range(1000):
     def check(run: Run) -> None:
         assert run.clean
         books = recount(run.folder / "run", run.one(1100))
-        assert books.closed is not None and books.closed["last"] == books.closed["acked"] == 1100
+        assert books.closed is not None
+        assert books.closed["last"] == books.closed["acked"] + books.closed["handed"] == 1100
         assert len(list((run.folder / "run").iterdir())) == 1
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)
 
 
-def test_daemon_threads_that_log_to_the_very_end(tmp_path: Path) -> None:
+def test_daemon_threads_that_log_to_the_very_end(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 log, handler = log_to()
 def work():
@@ -239,7 +257,7 @@ while handler.client.stats().sent < 3000:
         assert n >= 3000
         run.sink.exact(producer, n)
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)
 
 
 def test_a_dead_server_at_exit(tmp_path: Path) -> None:
@@ -328,7 +346,7 @@ say(made=made, inside=inside, stats=handler.client.stats()._asdict())
     program(text, check, tmp_path)
 
 
-def test_sigterm_with_flush_on_sigterm(tmp_path: Path) -> None:
+def test_sigterm_with_flush_on_sigterm(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 import logclient
 log, handler = log_to(ledger=FOLDER + "/run")
@@ -342,9 +360,10 @@ time.sleep(60)
     def check(run: Run) -> None:
         assert run.code == -signal.SIGTERM and run.err == ""
         books = recount(run.folder / "run", run.one(3000))
-        assert books.closed is not None and books.closed["acked"] == 3000
+        assert books.closed is not None
+        assert books.closed["acked"] + books.closed["handed"] == 3000
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)
 
 
 def test_flush_on_sigterm_chains(tmp_path: Path) -> None:
@@ -460,7 +479,8 @@ say(code=code)
         program(text, check, tmp_path / str(i), *THREADS_OF_THE_USER)
 
 
-def test_a_hundred_forks_under_three_logging_threads(tmp_path: Path) -> None:
+def test_many_forks_under_three_logging_threads(tmp_path: Path, peer: Callable[[], Any]) -> None:
+    forks = 100 if peer is Sink else 20  # a device is slower
     text = """
 log, handler = log_to(max_events=10_000_000, max_bytes=1 << 32)
 counts = [0, 0, 0]
@@ -476,40 +496,41 @@ for thread in threads:
     thread.start()
 parent = handler.client.producer
 codes = []
-for i in range(100):
+for i in range(FORKS):
     pid = os.fork()
     if pid == 0:
         code = 9
         try:
             for j in range(50):
                 log.info("child %d", i)
-            code = handler.client.flush(60)
+            code = handler.client.close(60)
         finally:
             os._exit(code)
     codes.append(os.waitpid(pid, 0)[1])
 over.set()
 for thread in threads:
     thread.join()
+assert handler.client.flush(60) == 0
 say(parent=parent, sent=sum(counts), codes=codes, stats=handler.client.stats()._asdict())
 """
 
     def check(run: Run) -> None:
         assert run.clean
         (facts,) = run.facts
-        assert facts["codes"] == [0] * 100
+        assert facts["codes"] == [0] * forks
         assert facts["stats"]["dropped"] == {}
         run.sink.exact(facts["parent"], facts["sent"])
         children = [producer for producer in run.sink.got if producer != facts["parent"]]
-        assert len(children) == 100
+        assert len(children) == forks
         for producer in children:
             run.sink.exact(producer, 50)
         names = {message for producer in children for message in run.sink.messages(producer)}
-        assert names == {f"child {i}" for i in range(100)}
+        assert names == {f"child {i}" for i in range(forks)}
 
-    program(text, check, tmp_path, *THREADS_OF_THE_USER)
+    program(f"FORKS = {forks}\n{text}", check, tmp_path, *THREADS_OF_THE_USER, peer=peer)
 
 
-def test_forks_from_c(tmp_path: Path) -> None:
+def test_forks_from_c(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """No Python hook runs: the hand-off notices by itself.
 
     The pause lets our sender go to sleep outside Python. A thread that waits for the interpreter's lock
@@ -531,7 +552,7 @@ for i in range(30):
             assert handler.client.stats().sent == 0
             for j in range(50):
                 log.info("child %d", i)
-            code = handler.client.flush(60)
+            code = handler.client.close(60)    # for flush, what ZeroMQ has taken is gone
         finally:
             os._exit(code)
     codes.append(os.waitpid(pid, 0)[1])
@@ -544,11 +565,12 @@ say(codes=codes)
         for producer, events in run.sink.got.items():
             run.sink.exact(producer, len(events))
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)
 
 
+@pytest.mark.parametrize("peer", ["lumberjack", "logjam"], indirect=True)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(method: str, tmp_path: Path) -> None:
+def test_multiprocessing(method: str, tmp_path: Path, peer: Callable[[], Any]) -> None:
     """Children that end like any other: nobody calls flush. One has its client from the parent."""
     text = f"""
 import multiprocessing
@@ -582,10 +604,10 @@ if __name__ == "__main__":
         said = sorted(run.sink.messages(producer)[0] for producer in run.sink.got)
         assert said == ["child 0", "child 1", "child 2", "parent"]
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)
 
 
-def test_prefork(tmp_path: Path) -> None:
+def test_prefork(tmp_path: Path, peer: Callable[[], Any]) -> None:
     """gunicorn's and uwsgi's way: the master loads the application, workers serve, SIGTERM ends them."""
     text = """
 log, handler = log_to()
@@ -611,4 +633,4 @@ say(codes=codes)
         for producer, events in run.sink.got.items():
             run.sink.exact(producer, len(events))
 
-    program(text, check, tmp_path)
+    program(text, check, tmp_path, peer=peer)

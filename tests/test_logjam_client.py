@@ -404,6 +404,40 @@ class TestEnds:
         assert (done.returncode, done.stderr) == (0, b"")
         assert [body["n"] for body in bodies(device, 20000)] == list(range(20000))
 
+    def test_events_from_exit_handlers_wait_for_a_slow_peer(self) -> None:
+        """More than the kernel holds, and nothing that is left open is complained of."""
+        context = zmq.Context()
+        puller = context.socket(zmq.PULL)
+        puller.setsockopt(zmq.RCVHWM, 1)
+        puller.setsockopt(zmq.RCVBUF, 4096)
+        port = puller.bind_to_random_port("tcp://127.0.0.1")
+        program = """
+import atexit, sys
+def late():
+    for n in range(100):
+        client.send({"x": "x" * 200_000})
+atexit.register(late)    # before ours, so it runs after that
+import logclient
+client = logclient.connect(sys.argv[1], atexit_timeout=20, compression="none")
+client.send({"x": "first"})
+"""
+        url = f"logjam+push://127.0.0.1:{port}/shop-production"
+        with subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program, url],
+            stderr=subprocess.PIPE,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        ) as process:
+            got = 0
+            while process.poll() is None or puller.poll(100):
+                if puller.poll(2):  # slower than they are made
+                    puller.recv_multipart()
+                    got += 1
+                    time.sleep(0.002)
+            assert process.stderr is not None
+            assert (process.returncode, process.stderr.read()) == (0, b"")
+        context.destroy(linger=0)
+        assert got == 101
+
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
     def test_a_forked_child_has_its_own(self, device: Collector) -> None:
         program = """

@@ -397,6 +397,8 @@ class Engine:
                 try:
                     self.turn(min(deadline, time.monotonic() + SLICE))
                     if self.exiting:
+                        if done():
+                            self._let_out(deadline)
                         self._total_ledger()
                 finally:
                     own_thread(own)
@@ -460,6 +462,12 @@ class Engine:
         if link is not None:
             link.close(max(0.0, deadline - time.monotonic()))
             self.calls.lost()
+
+    def _let_out(self, deadline: float) -> None:
+        """At exit: nobody closes a client then, so what its transport has taken and holds is waited for
+        now. Later events make a connection of their own."""
+        if self.link is not None and self.link.lingers:
+            self._hang_up(deadline)
 
     def _stop_thread(self, timeout: float) -> bool:
         self._stopping = True
@@ -554,8 +562,7 @@ class Engine:
                 left = self.flight.fail(R_CLOSED)
                 self.flight.commit()
             if held:
-                if self.link is not None and self.link.lingers:
-                    self._hang_up(deadline)  # later events make a connection of their own
+                self._let_out(deadline)
                 self._book()
                 self._total_ledger()
         if left:

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -83,6 +85,35 @@ def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
         if not head & MORE:
             yield frames
             frames = []
+
+
+class _Owned:
+    """Says nothing of being left open where it is not ours to close: in a forked child, to whom it is of no
+    use, and while the interpreter exits, when events may come to the very end."""
+
+    _made_by = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._made_by = os.getpid()
+
+    def __del__(
+        self,
+        getpid: Callable[[], int] = os.getpid,
+        finalizing: Callable[[], bool] = sys.is_finalizing,
+        main_thread: Callable[[], threading.Thread] = threading.main_thread,
+    ) -> None:
+        # The main thread is over before the first exit handler runs.
+        if self._made_by == getpid() and not finalizing() and main_thread().is_alive():
+            super().__del__()  # type: ignore[misc]
+
+
+class _Socket(_Owned, zmq.Socket[bytes]):
+    pass
+
+
+class _Context(_Owned, zmq.Context[_Socket]):
+    _socket_class = _Socket
 
 
 class ZmqLink:
@@ -277,7 +308,7 @@ class Zmq:
         name = f"[{host}]" if ":" in host else host
         # A context each: a forked child has none of its parent's threads, and the end of one link's
         # linger is not that of another.
-        context: zmq.Context[Any] = zmq.Context(1)
+        context: zmq.Context[Any] = _Context(1)
         sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
         monitor: Any = None
         link = None

@@ -13,11 +13,35 @@ from logclient._ext.lumberjack import Reader, encode_ack
 ID = re.compile(rb'"event\.id":"([0-9a-f]{20})([0-9a-f]{12})"')
 
 
-class Sink:
-    """A thread for accepting and one for each connection. ``got``: {producer: [(seq, body), ...]}."""
+class Arrived:
+    """What a server has got: {producer: [(seq, body), ...]}."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, list[tuple[int, bytes]]] = {}
+
+    @staticmethod
+    def message(body: bytes) -> str:
+        return str(json.loads(body)["message"])
+
+    def messages(self, producer: str) -> list[str]:
+        return [self.message(body) for _, body in self.got[producer]]
+
+    def exact(self, producer: str, n: int) -> None:
+        """All of this producer's events, each once, in order."""
+        seqs = [seq for seq, _ in self.got.get(producer, [])]
+        if seqs != list(range(1, n + 1)):
+            missing = sorted(set(range(1, n + 1)) - set(seqs))
+            raise AssertionError(
+                f"{len(seqs)} arrived of {n}; missing {missing[:10]} ({len(missing)}), "
+                f"more than once {len(seqs) - len(set(seqs))}, in order {seqs == sorted(seqs)}"
+            )
+
+
+class Sink(Arrived):
+    """A thread for accepting and one for each connection."""
 
     def __init__(self, listener: socket.socket | None = None) -> None:
-        self.got: dict[str, list[tuple[int, bytes]]] = {}
+        super().__init__()
         self.lock = threading.Lock()
         self._listener = listener or socket.create_server(("127.0.0.1", 0), backlog=200)
         self.url = f"lumberjack://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -77,18 +101,3 @@ class Sink:
                 assert found is not None, body
                 producer, seq = found[1].decode(), int(found[2], 16)
                 self.got.setdefault(producer, []).append((seq, body))
-
-    # -- afterwards
-
-    def messages(self, producer: str) -> list[str]:
-        return [json.loads(body)["message"] for _, body in self.got[producer]]
-
-    def exact(self, producer: str, n: int) -> None:
-        """All of this producer's events, each once, in order."""
-        seqs = [seq for seq, _ in self.got.get(producer, [])]
-        if seqs != list(range(1, n + 1)):
-            missing = sorted(set(range(1, n + 1)) - set(seqs))
-            raise AssertionError(
-                f"{len(seqs)} arrived of {n}; missing {missing[:10]} ({len(missing)}), "
-                f"more than once {len(seqs) - len(set(seqs))}, in order {seqs == sorted(seqs)}"
-            )
