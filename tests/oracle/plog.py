@@ -98,13 +98,23 @@ def runs(datagrams: Iterable[bytes]) -> bytes:
 
 
 def split(data: bytes) -> list[bytes]:
+    """The datagrams in whole runs.
+
+    Raises:
+        ValueError: what is left is none.
+    """
     found, at = [], 0
     while at < len(data):
+        if len(data) - at < 8:
+            raise ValueError("torn")
         size, segment = struct.unpack_from("<II", data, at)
         at += 8
-        found += [data[at + i : at + min(i + segment, size)] for i in range(0, size, segment)]
+        if size > len(data) - at or (size and not segment):
+            raise ValueError("torn")
+        found += [data[at + i : at + min(i + segment, size)] for i in range(0, size, segment or 1)]
+        if not size:
+            found.append(b"")
         at += size
-    assert at == len(data)
     return found
 
 
