@@ -607,7 +607,6 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
         return STOP_MEMORY
     memcpy(to, data, size)
     w.heard.size += size
-    out.heard += 1
     return 0
 
 

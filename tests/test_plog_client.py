@@ -1,100 +1,28 @@
-"""The face of plog: its documents, and its client over a real socket, through the pump in Python."""
+"""The face of plog: its documents, and its client over a real socket."""
 
 from __future__ import annotations
 
 import json
 import logging
-import select
 import socket
 import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import logclient
-from logclient import registry
-from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler, datagrams, join_runs
+from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.protocols.plog import parse_stat, split_tags
+from logclient.transports.udp import Udp
 from tests.test_plog_core import stat_of
 
 PATIENCE = 20.0
-
-
-class Link:
-    """A connected UDP socket as the pump in Python wants it."""
-
-    bite = 0
-    lingers = True
-    tls = ""
-
-    def __init__(self, endpoint: tuple[str, int]) -> None:
-        self.peer = "{}:{}".format(*endpoint)
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.connect(endpoint)
-        self.socket.setblocking(False)
-        self._unsent: list[bytes] = []
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def unsent(self) -> int:
-        return len(self._unsent)
-
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
-    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        for buffer in buffers:
-            self._unsent += datagrams(buffer)
-        return self.flush()
-
-    def flush(self) -> bool:
-        while self._unsent:
-            try:
-                self.socket.send(self._unsent[0])
-            except BlockingIOError:
-                return False
-            except ConnectionRefusedError:
-                continue
-            del self._unsent[0]
-        return True
-
-    def receive(self) -> bytes | None:
-        try:
-            return join_runs([self.socket.recv(65536)])
-        except (BlockingIOError, ConnectionRefusedError):
-            return None
-
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        reading = [self.socket.fileno()] + ([wake] if wake >= 0 else [])
-        select.select(reading, reading[:1] if writable else [], [], seconds)
-
-    def close(self, linger: float = 0.0) -> None:
-        self.socket.close()
-
-    def abandon(self) -> None:
-        self.socket.close()
-
-
-class Udp:
-    @classmethod
-    def from_config(cls, config: Any) -> Udp:
-        return cls()
-
-    lingers = True
-
-    def connect(self, endpoint: tuple[str, int], stopped: Callable[[], bool]) -> Link:
-        return Link(endpoint)
-
-    def pump(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 class Server(threading.Thread):
@@ -153,11 +81,13 @@ def until(done: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    row = registry.SCHEMES["plog"]
-    if not row.transport:
-        monkeypatch.setitem(registry.SCHEMES, "plog", row._replace(transport="tests.test_plog_client:Udp"))
+@pytest.fixture(params=["compiled", "python"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Talked to by the compiled pump, and by the one in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(Udp, "pump", lambda *_, **__: None)
+    elif sys.platform == "win32":
+        pytest.skip("no compiled pump on Windows")
     server = Server()
     yield server
     server.stop()
@@ -167,12 +97,6 @@ def connect(server: Server, **options: Any) -> Client:
     client = logclient.connect(f"plog://127.0.0.1:{server.port}", **options)
     assert isinstance(client, Client)
     return client
-
-
-def test_nobody_finds_it_without_a_transport() -> None:
-    if not registry.SCHEMES["plog"].transport:
-        with pytest.raises(logclient.ConfigError, match="plog is not available in this version"):
-            logclient.connect("plog://127.0.0.1:1")
 
 
 class TestClient:
