@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
-from logclient._ext.logjam import MAX_BODY
+from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
 from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
 from tests import shared
@@ -171,7 +171,9 @@ def test_importers_take_whatever_we_send(method: int, over: int, sent: list[byte
     flight.encoded(batch)
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
-        assert fate(frames[4][2], frames[3]) == (TAKEN, oracle.carried(body, seq, bytes(10), TOPIC))
+        carried = oracle.carried(body, seq, bytes(10), TOPIC)
+        assert fate(frames[4][2], frames[3]) == (TAKEN, carried)
+        assert fate(method, pack(method, body)) == (TAKEN, body)  # the device, with recompress=
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -200,7 +200,7 @@ CLIENT = """if 1:
         return found if compiled else None
     Zmq.pump = chosen
 
-    client = logclient.connect(url, connect_timeout=1.0, silence=1.0, backoff_min=0.01, backoff_max=0.05)
+    client = logclient.connect(url, connect_timeout=1.0, backoff_min=0.01, backoff_max=0.05)
     body = b'{"line":"%s"}' % (b"x" * size)
 
     def say(what):
@@ -331,7 +331,9 @@ def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Itera
     """A client of this kind, one for all tests that leave it well, and whom it connects to."""
     used: list[str] = []
 
-    def make(compiled: bool, scheme: str = "logjam", options: str = "", size: int = 1000) -> Attacked:
+    def make(
+        compiled: bool, scheme: str = "logjam", options: str = "?silence=1", size: int = 1000
+    ) -> Attacked:
         key = f"{scheme} {compiled} {options} {size}"
         used.append(key)
         if key not in kept:
@@ -537,6 +539,22 @@ def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool,
 
 
 @COMPILED
+def test_many_replies_at_once_are_none(attacked: Make, compiled: bool) -> None:
+    """All that were asked for, in one go, from somebody who has let us wait."""
+    server, client = attacked(compiled, "logjam", "?inflight=65536&silence=60", 10)
+    before = client.ask("stats")["connects"]
+    assert client.ask("put 20000") == 20_000
+    peer = server.shaken()
+    for _ in range(20_000):
+        peer.hear()
+    peer.say(zmessage(ACCEPTED) * 20_000)
+    assert client.ask("flush 20") == 0
+    stats = client.ask("stats")
+    assert (stats["acked"], stats["connects"] - before, stats["disconnects"]) == (20_000, 1, 0)
+    peer.close()
+
+
+@COMPILED
 @pytest.mark.parametrize("size", [0, 30_000])
 def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
     """The same, though these are messages: nobody reads from a PUSH."""
@@ -637,6 +655,24 @@ def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
     sender.close()
     target.serves()
     assert target.ask()[1]["frames: no end"] >= 1
+
+
+@pytest.mark.parametrize("push", [False, True], ids=["ROUTER", "PULL"])
+def test_who_sends_much_is_not_cut(push: bool) -> None:
+    """Messages of nearly a MiB, as fast as they go, beside small ones."""
+    with (
+        Target() as target,
+        Producer(target.push_port if push else target.port, zmq.PUSH if push else zmq.DEALER) as large,
+        Producer(target.port) as small,
+    ):
+        for _ in range(200):
+            large.tell(message(b"x" * (MIB - 100)))
+            small.tell(message(1))
+        end = time.monotonic() + PATIENCE
+        counts, reasons = target.ask()
+        while counts["captured_events"] < 400 and time.monotonic() < end:
+            counts, reasons = target.ask()
+        assert (counts["captured_events"], reasons) == (400, {})
 
 
 def test_thousands_of_connections() -> None:
