@@ -19,7 +19,7 @@ from logclient.verify.sources import I64, U8, U64, Batch
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Events", "bodies", "decoder", "expand", "protocol_of", "without_others"]
+__all__ = ["Events", "bodies", "carries", "decoder", "expand", "protocol_of", "without_others"]
 
 
 def _alone_lumberjack(body: bytes) -> tuple[bytes, bytes]:
@@ -43,7 +43,8 @@ class _Codec(NamedTuple):
     """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has.
 
     `alone` gives what stands before and behind a body in the unit that carries nothing else; without it the
-    decoder takes bodies as they are (``datagrams=False``).
+    decoder takes bodies as they are (``datagrams=False``), and of units it keeps what is not whole until the
+    next: they must come to one decoder, in order, each with its stream and time (`carries`).
     """
 
     module: str
@@ -70,10 +71,13 @@ _CODECS = {
     "plog": _Codec("logclient._ext.plog", {}, None),
 }
 
+_LINES = ("plog+tcp",)
+"""Of captures: a unit is a body."""
+
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
-QUIET = ("ping", "heartbeat", "other")
+QUIET = ("ping", "heartbeat", "other", "command")
 """Names of statuses: whole, and no event that anybody here asks about."""
 NO_LIBRARY = "no_library"
 """Nothing can be said of it on this machine."""
@@ -144,12 +148,20 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
     Raises:
         ConfigError: no such protocol.
     """
+    if protocol in _LINES:
+        lines = bodies(protocol, producers, identity)
+        return lambda batch: lines(batch.data, batch.offset, batch.length)
     decode_units = _decoder(_codec(protocol), producers, identity)
+    if carries(protocol):
+        return lambda batch: decode_units(
+            batch.data, batch.offset, batch.length, batch.stream, batch.received_us
+        )
+    return lambda batch: decode_units(batch.data, batch.offset, batch.length)
 
-    def run(batch: Batch) -> Events:
-        return decode_units(batch.data, batch.offset, batch.length)
 
-    return run
+def carries(protocol: str) -> bool:
+    """An event may come in several units: those of a listener must be decoded in order, by one decoder."""
+    return protocol not in _LINES and _codec(protocol).alone is None
 
 
 def bodies(
@@ -188,17 +200,12 @@ def _codec(protocol: str) -> _Codec:
         raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(_CODECS)}") from None
 
 
-def _decoder(
-    codec: _Codec, producers: bytes, identity: bool, **how: bool
-) -> Callable[[ReadableBuffer, I64, I64], Events]:
+def _decoder(codec: _Codec, producers: bytes, identity: bool, **how: bool) -> Callable[..., Events]:
     module: Any = importlib.import_module(codec.module)
     decode_units = module.Decoder(producers, identity=identity, **how).decode
     names: tuple[str, ...] = module.STATUS_NAMES
 
-    def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
-        return _events(decode_units(data, offset, length), codec.own, names)
-
-    return run
+    return lambda *units: _events(decode_units(*units), codec.own, names)
 
 
 def _events(found: Any, own: dict[str, type[np.generic]], names: tuple[str, ...]) -> Events:

@@ -18,6 +18,7 @@ __all__ = ["resolve", "undecoded"]
 
 MOST = 4096  # bytes of a body that are shown
 BYTES = 192  # bytes of a frame that are shown as they are
+HELD = 64 << 20  # bytes of messages that are not whole, as the decoder keeps them
 
 Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any]]]
 
@@ -61,11 +62,15 @@ def resolve(
                 )
     if pick is not None:
         _records(wanted, plan, pick)
+    carried: dict[int, _Carried] = {}
     for entry in plan.segments:
         fields, listener, rank, protocol = entry
-        places = wanted.get((listener, rank))
-        if places:
-            _read(sources.Segment(*fields), protocol, sorted(places, key=lambda place: place[:2]), plan)
+        places = sorted(wanted.get((listener, rank), ()), key=lambda place: place[:2])
+        if protocol and decode.carries(protocol):
+            if any(at[0] == listener and at[1] >= rank for at in wanted):
+                carried.setdefault(listener, _Carried(protocol)).read(sources.Segment(*fields), places, plan)
+        elif places:
+            _read(sources.Segment(*fields), protocol, places, plan)
     return shown
 
 
@@ -123,6 +128,51 @@ def _read(
             )
         if at == len(places):
             return
+
+
+class _Carried:
+    """Reads the segments of a listener, in order, where an event may have several units."""
+
+    def __init__(self, protocol: str) -> None:
+        from logclient._ext import plog
+
+        self.protocol = protocol
+        self.messages: Any = plog.Reassembler(max_message=plog.MAX_MESSAGE, max_bytes=plog.MAX_MESSAGE + HELD)
+
+    def read(
+        self, segment: sources.Segment, places: list[tuple[int, int, dict[str, Any]]], plan: Plan
+    ) -> None:
+        """Fill in what one segment has; `places` are (unit, 0, example), rising."""
+        reader = sources.SegmentReader(segment, units=plan.units, chunk=plan.chunk)
+        for batch in reader:
+            which = np.flatnonzero(batch.direction == 0)
+            if not len(which):
+                continue
+            some = batch.take(which)
+            now = float(some.received_us[0]) / 1e6
+            judged = self.messages.feed(some.data, some.offset, some.length, some.stream, now)
+            while places and places[0][0] < batch.ordinal + len(batch.offset):
+                unit, _, example = places.pop(0)
+                row = int(np.searchsorted(which, unit - batch.ordinal))
+                at = int(some.offset[row])
+                raw = bytes(some.data[at : at + int(some.length[row])])
+                body = judged.payload(row)
+                example.update(
+                    listener=segment.listener,
+                    segment=segment.name,
+                    unit_at=int(some.base + at),
+                    peer=reader.peers.get(int(some.stream[row]), ""),
+                    arrival=int(some.arrival[row]),
+                    received_us=int(some.received_us[row]),
+                    size=len(body),
+                    body=_text(body),
+                    arrived_hash=f"{xxh64(body):016x}",
+                    offset=max(raw.find(body[:BYTES]), 0),
+                    frames=[_plain(frame) for frame in _frames(self.protocol, raw)],
+                    opened=False,
+                    bytes_at=0,
+                    bytes=raw[:BYTES].hex(),
+                )
 
 
 def _records(

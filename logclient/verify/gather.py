@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -178,6 +178,7 @@ class Mapper:
         self.owners = np.flatnonzero(packed.addressed)
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
+        self.decoders: dict[int, Callable[[sources.Batch], decode.Events]] = {}
         self.pools = plan.pools > 0
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
@@ -272,12 +273,21 @@ class Mapper:
 
     # -- captures
 
+    def decoder(self, protocol: str, listener: int) -> Callable[[sources.Batch], decode.Events]:
+        """A decoder for the next segment of a listener."""
+        find = self.decoders.get(listener)
+        if find is None:
+            find = decode.decoder(protocol, self.prefixes, bool(len(self.owners)))
+            if decode.carries(protocol):
+                self.decoders[listener] = find
+        return find
+
     def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:
         fields, listener, rank, protocol = entry
         segment = sources.Segment(*fields)
         reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
         facts = Facts(self.plan)
-        find = decode.decoder(protocol, self.prefixes, bool(len(self.owners))) if protocol else None
+        find = self.decoder(protocol, listener) if protocol else None
         devices = Stretches(segment.listener)
         pieces = Pieces(self, listener)
         for batch in reader:

@@ -661,13 +661,25 @@ class _Verification:
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
 
+    def groups(self) -> list[list[int]]:
+        """Segments for each task: some, or where events have several units all of a listener, in order."""
+        from logclient.verify import decode
+
+        alone = []
+        of_listener: dict[int, list[int]] = {}
+        for index, (_, listener, _, protocol) in enumerate(self.entries):
+            if protocol and decode.carries(protocol):
+                of_listener.setdefault(listener, []).append(index)
+            else:
+                alone.append(index)
+        shared = _share([self.entries[index][0][3] for index in alone], TASK_BYTES)
+        return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
+
     def plan(self, packed: Any, groups: list[list[dict[str, Any]]]) -> Any:
         from logclient.verify.compare import Plan
         from logclient.verify.overview import Grid
 
-        tasks: list[dict[str, list[int]]] = [
-            {"segments": group} for group in _share([entry[0][3] for entry in self.entries], TASK_BYTES)
-        ]
+        tasks: list[dict[str, list[int]]] = [{"segments": group} for group in self.groups()]
         # Files with events that are compared by hash alone are a task each.
         by_hash = {
             x.producer
