@@ -252,8 +252,10 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _z85(value: Any) -> str:
     """A CURVE key as text: 40 characters, of those that Z85 has."""
-    if not isinstance(value, str) or len(value) != 40 or not all(
-        char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value
+    if (
+        not isinstance(value, str)
+        or len(value) != 40
+        or not all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
     ):
         raise ValueError(f"must be a key of 40 characters of Z85, got {_echo(value)}")
     return value
@@ -538,7 +540,7 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         ConfigError: with one line that names the field and the rule.
     """
     name, endpoints, path, pairs = _split(url, 0 if listen else 1)
-    row = registry.lookup(name)
+    row = registry.lookup(name, listen=listen)
     if path and not row.path:
         raise ConfigError(f"path: {name} takes none")
     hosts = tuple((host, row.port if port is None else port) for host, port in endpoints)

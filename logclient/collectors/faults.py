@@ -32,15 +32,19 @@ Every item but ``seed`` is a fault and its terms, parted by colons:
 ``corrupt``            a byte of one event's body is flipped; what is captured is still JSON with
                        the same id
 ``add``                an event that was never sent is added to what is captured
+``drop``               it never came
+``reorder[:TIME]``     it came after the next one, as ``swap``
+``garble``             a bit of its payload was flipped on its way
 =====================  =========================================================================
 
-A unit is a window, or with Logjam a message; there is no ``no-reply`` with Lumberjack, and no
-``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam.
+A unit is a window, with Logjam a message, with plog a datagram; there is no ``no-reply`` with Lumberjack,
+and no ``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam. With plog there are only those from
+``discard`` on, the others have no ``drop``, ``reorder`` and ``garble``.
 
 The same seed and input give the same faults: each fault has a random stream of its own, drawn from
-once per unit. A unit suffers at most one of the last five (the first of them in this order:
-discard, swap, duplicate, corrupt, add) and is then answered as an honest one would be, without a
-cut or a stall, so that the ids in the witness file are exactly the ids in the verdict.
+once per unit. A unit suffers at most one of those from ``discard`` on (the first of them in this order:
+drop, discard, swap, reorder, duplicate, corrupt, garble, add) and is then answered as an honest one would
+be, without a cut or a stall, so that the ids in the witness file are exactly the ids in the verdict.
 """
 
 from __future__ import annotations
@@ -56,17 +60,17 @@ from logclient.errors import ConfigError, LedgerError
 __all__ = ["Act", "Fault", "Faults", "Plan", "Witness"]
 
 #: Faults on data, whose events are named in the witness file. At most one strikes a unit.
-LIES = ("discard", "swap", "duplicate", "corrupt", "add")
+LIES = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
 #: Faults on whether it is answered. At most one strikes a unit.
 ENDS = ("cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall", "no-reply")
 #: Faults on how the ack is given; they go together.
 MANNERS = ("partial-ack", "delay-ack", "keepalive")
 #: What can be done to a unit of each protocol.
+_LIES = ("discard", "swap", "duplicate", "corrupt", "add")
 NAMES = {
-    "lumberjack": tuple(name for name in LIES + ENDS + MANNERS if name != "no-reply"),
-    "logjam": tuple(
-        name for name in LIES + ENDS + MANNERS if name not in ("partial-cut", "partial-ack", "keepalive")
-    ),
+    "lumberjack": _LIES + tuple(name for name in ENDS + MANNERS if name != "no-reply"),
+    "logjam": (*_LIES, *(name for name in ENDS if name != "partial-cut"), "delay-ack"),
+    "plog": LIES,
 }
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
@@ -217,7 +221,7 @@ def _time(field: str, text: str) -> float:
 
 
 def _fault(name: str, terms: list[str]) -> Fault:
-    fault = Fault(name, value=1.0 if name in ("swap", "keepalive") else 0.0)
+    fault = Fault(name, value=1.0 if name in ("swap", "reorder", "keepalive") else 0.0)
     given: set[str] = set()
     rest = iter(terms)
     for term in rest:
@@ -239,7 +243,7 @@ def _fault(name: str, terms: list[str]) -> Fault:
             if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
                 raise ConfigError(f"faults: {field}: {text!r} must be a number over 0 and at most 1")
             fault = fault._replace(p=float(text))
-        elif name in ("delay-ack", "swap"):
+        elif name in ("delay-ack", "swap", "reorder"):
             fault = fault._replace(value=_time(name, term))
         elif name in ("keepalive", "partial-ack", "partial-cut"):
             fault = fault._replace(value=_whole(name, term, 1))
@@ -258,7 +262,7 @@ def _fault(name: str, terms: list[str]) -> Fault:
 
 
 class Witness:
-    """What a lying collector did, on file: a JSON line ``{"fault", "ids"}`` for each lie.
+    """What a lying collector did, on file: a JSON line ``{"fault", "ids"}`` for each lie, or more.
 
     It is kept apart from ledger and capture, so that a verdict made without it can be compared.
 
@@ -280,8 +284,9 @@ class Witness:
         except OSError as error:
             raise LedgerError(f"witness: {self.path}: {error.strerror}") from error
 
-    def write(self, fault: str, ids: list[str]) -> None:
-        os.write(self._fd, json.dumps({"fault": fault, "ids": ids}, separators=(",", ":")).encode() + b"\n")
+    def write(self, fault: str, ids: list[str], **more: str | int) -> None:
+        line = json.dumps({"fault": fault, "ids": ids, **more}, separators=(",", ":"))
+        os.write(self._fd, line.encode() + b"\n")
 
     def close(self) -> None:
         if self._fd >= 0:

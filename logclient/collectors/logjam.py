@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from logclient.collectors import zeromq
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
+from logclient.collectors.lies import flipped, foreign_id
 from logclient.collectors.messages import (
     METHODS,
     NONE,
@@ -248,20 +249,10 @@ def _corrupt(message: Message, random: Random, limit: int) -> Message | None:
     method, carrier = message.meta.compression, _carrier(message.topic)
     try:
         body = opened(method, message.body, limit)
-        document = json.loads(body)
-    except (ProtocolError, ValueError, RecursionError):
+    except ProtocolError:
         return None
-    for at in random.choices(range(len(body)), k=100):
-        changed = bytes((body[at] ^ 1,))
-        if not (body[at : at + 1].isalnum() and changed.isalnum()):
-            continue
-        flipped = body[:at] + changed + body[at + 1 :]
-        try:
-            if _altered(document, json.loads(flipped), carrier):
-                return message.with_body(compressed(method, flipped))
-        except (ValueError, RecursionError):
-            continue
-    return None
+    changed = flipped(body, random, json.loads, lambda before, after: _altered(before, after, carrier))
+    return None if changed is None else message.with_body(compressed(method, changed))
 
 
 def _added(message: Message, random: Random, limit: int) -> tuple[Message, str]:
@@ -269,10 +260,7 @@ def _added(message: Message, random: Random, limit: int) -> tuple[Message, str]:
     old = _event_id(message, limit)
     if not old:
         return message, ""
-    if random.random() < 0.5:  # of this producer, from the far end of its sequences
-        new = old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
-    else:
-        new = f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"
+    new = foreign_id(old, random)
     body = opened(message.meta.compression, message.body, limit).replace(old.encode(), new.encode())
     return message.with_body(compressed(message.meta.compression, body)), new
 
@@ -529,6 +517,17 @@ class Collector(Running[Counts]):
     def publish_url(self) -> str:
         """For consumers."""
         return self._at("tcp", self.publish_port)
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"url": self.url, "port": self.port}
+        if self.port is None:
+            found["port"] = self.push_port
+        elif self.push_port is not None:
+            found["push"] = self.push_url
+        if self.publish_port is not None:
+            found["publish"] = self.publish_url
+        return found
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._open)

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Witness
+from logclient.collectors.lies import flipped, foreign_id
 from logclient.collectors.running import Running
+from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 
 if TYPE_CHECKING:
@@ -159,20 +161,19 @@ def _altered(before: Any, after: Any) -> bool:
 def _corrupt(window: Window, random: Random) -> tuple[bytes, list[str]] | None:
     """Flip a bit in one event, which keeps its id and its form: (unit, ids), or None when none can be."""
     frames, version = _frames(window), window.version
+
+    def read(body: bytes) -> Any:
+        try:
+            return _document(version, body)
+        except struct.error as error:
+            raise ValueError(str(error)) from error
+
     for index in random.sample(range(len(frames)), len(frames)):
         body = frames[index].body
-        event_id = _event_id(version, body)
-        for at in random.choices(range(len(body)), k=100):
-            changed = bytes((body[at] ^ 1,))
-            if not (body[at : at + 1].isalnum() and changed.isalnum()):
-                continue
-            flipped = body[:at] + changed + body[at + 1 :]
-            try:
-                if not _altered(_document(version, body), _document(version, flipped)):
-                    continue
-            except (ValueError, RecursionError, struct.error):
-                continue
-            frames[index] = frames[index]._replace(body=flipped)
+        changed = flipped(body, random, read, _altered)
+        if changed is not None:
+            event_id = _event_id(version, body)
+            frames[index] = frames[index]._replace(body=changed)
             return _rebuilt(window, frames), [event_id] if event_id else []
     return None
 
@@ -182,57 +183,10 @@ def _add(window: Window, random: Random) -> tuple[bytes, list[str]]:
     frames = _frames(window)
     body = random.choice(frames).body
     old = _event_id(window.version, body)
-    new = ""
-    if old and random.random() < 0.5:  # of this producer, from the far end of its sequences
-        new = old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
-    elif old:
-        new = f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"
+    new = foreign_id(old, random) if old else ""
     body = body.replace(old.encode(), new.encode()) if old else body
     frames.append(Frame(max(frame.seq for frame in frames) + 1, body))
     return _rebuilt(window, frames), [new] if new else []
-
-
-class _Tally:
-    """Ids seen more than once: a byte a sequence, in pages, for tens of millions of events."""
-
-    def __init__(self) -> None:
-        self.duplicates = 0  # ids
-        self.copies = 0  # beyond the first of each
-        self._pages: dict[tuple[int, int, int], bytearray] = {}
-
-    def add(self, decoded: Decoded) -> None:
-        high, low, sequences = (
-            column.tolist() for column in (decoded.prefix_high, decoded.prefix_low, decoded.sequence)
-        )
-        if not sequences:
-            return
-        first, n = sequences[0], len(sequences)
-        # What a writer sends is a run of one producer nearly always: compared without a loop.
-        if (
-            first
-            and sequences == list(range(first, first + n))
-            and high.count(high[0]) == n == low.count(low[0])
-        ):
-            self._run(high[0], low[0], first, first + n)
-        else:
-            for one, two, sequence in zip(high, low, sequences, strict=True):
-                if sequence:  # 0: carries none
-                    self._run(one, two, sequence, sequence + 1)
-
-    def _run(self, high: int, low: int, first: int, end: int) -> None:
-        while first < end:
-            page = self._pages.setdefault((high, low, first >> 12), bytearray(4096))
-            start = first & 4095
-            stop = min(4096, start + end - first)
-            seen = page[start:stop]
-            fresh = seen.count(0)
-            if fresh == len(seen):
-                page[start:stop] = b"\1" * fresh
-            else:
-                self.copies += len(seen) - fresh
-                self.duplicates += seen.count(1)
-                page[start:stop] = bytes(min(2, times + 1) for times in seen)
-            first += stop - start
 
 
 # --- the server --------------------------------------------------------------------------------
@@ -348,7 +302,7 @@ class Collector(Running[Counts]):
         self._max_bytes = max_bytes
         self._check = check
         self._decoder = Decoder()
-        self._tally = _Tally() if count_duplicates else None
+        self._tally = Tally() if count_duplicates else None
         self._keep = keep
         self._tls = tls
         self._fresh: list[_Fresh] = []
@@ -366,6 +320,10 @@ class Collector(Running[Counts]):
     def url(self) -> str:
         scheme = "lumberjack" if self._tls is None else "lumberjack+tls"
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        return {"url": self.url, "port": self.port}
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._connections)

@@ -18,21 +18,35 @@ from logclient.errors import ConfigError, ExitCode, LogclientError
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.collectors import logjam
+    from logclient.collectors import logjam, plog
+
+    Server = Collector | logjam.Collector | plog.Collector
 
 __all__ = ["run"]
 
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
-# What a URL may say of the device that is to listen there.
-_DEVICE: dict[str, Callable[[str], Any]] = {
-    "push": config._integer(0, 65535),
-    "publish": config._optional(config._integer(0, 65535)),
+# What a URL may say of the server that is to listen there, by the beginning of its scheme.
+_PORT = config._integer(0, 65535)
+_LOGJAM: dict[str, Callable[[str], Any]] = {
+    "push": _PORT,
+    "publish": config._optional(_PORT),
     "device": config._integer(1, (1 << 32) - 1),
     "allow_invalid": config._boolean,
     "recompress": config._choice("none", "zlib", "snappy", "lz4"),
     "heartbeat": config._duration(0, 3600),
 }
+_PLOG: dict[str, Callable[[str], Any]] = {
+    "tcp": _PORT,
+    "allow_kill": config._boolean,
+    "max_size": config._size(1 << 16, 1 << 32),
+    "expire_time": config._duration(0.001, 86400),
+    "max_line": config._size(1, 1 << 30),
+    "receive_buffer": config._size(0, 1 << 30),
+    "kafka": config._text,
+    "kafka_topic": config._text,
+}
+_OWN = {"logjam": _LOGJAM, "logjam+push": _LOGJAM, "plog": _PLOG}
 
 
 @contextmanager
@@ -61,45 +75,52 @@ def _tls(given: config.Config) -> SSLContext:
     return server_context(given.cert, given.key, password=password, ca=given.ca)
 
 
-def _collectors(urls: Sequence[str], **options: Any) -> list[Collector | logjam.Collector]:
-    collectors: list[Collector | logjam.Collector] = []
+def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
+    collectors: list[Server] = []
     for url in urls:
-        url, device = _device_options(url)
+        url, own = _own_options(url)
         given = config.parse(url, listen=True)
         if given.given - _TLS:
             raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
         if given.path:
             raise ConfigError("path: none in a collector's URL, it takes what comes")
-        if "device" in device and len(given.endpoints) > 1:
+        if "device" in own and len(given.endpoints) > 1:
             raise ConfigError("device: one number for several addresses")
         tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
             if given.protocol == "logjam":
-                of_its_own = {"device": len(collectors) + 1, **device}
+                of_its_own = {"device": len(collectors) + 1, **own}
                 collectors.append(_device(given.scheme, host, port, {**options, **of_its_own}))
+            elif given.protocol == "plog":
+                collectors.append(_plog(host, port, {**options, **own}))
             else:
                 collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
     return collectors
 
 
-def _device_options(url: str) -> tuple[str, dict[str, Any]]:
-    """A Logjam URL without what only a device has, and that by name."""
+def _own_options(url: str) -> tuple[str, dict[str, Any]]:
+    """A URL without what only a server has, and that by name."""
     head, _, query = url.partition("?")
-    if not head.lower().startswith("logjam"):
-        return url, {}
+    readers = _OWN.get(head.partition("://")[0].lower(), {})
     rest, found = [], {}
     for pair in query.split("&") if query else ():
         name, _, text = pair.partition("=")
-        if name not in _DEVICE:
+        if name not in readers:
             rest.append(pair)
             continue
         if name in found:
             raise ConfigError(f"{name}: given twice in the URL")
         try:
-            found[name] = _DEVICE[name](text)
+            found[name] = readers[name](text)
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
     return head + ("?" if rest else "") + "&".join(rest), found
+
+
+def _plog(host: str, port: int, options: dict[str, Any]) -> plog.Collector:
+    from logclient.collectors import plog
+
+    return plog.Collector(host, port, tcp_port=options.pop("tcp", None), count_duplicates=True, **options)
 
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
@@ -122,19 +143,6 @@ def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logja
     )
 
 
-def _listens(collector: Collector | logjam.Collector) -> dict[str, Any]:
-    if isinstance(collector, Collector):
-        return {"url": collector.url, "port": collector.port}
-    found: dict[str, Any] = {"url": collector.url, "port": collector.port}
-    if collector.port is None:
-        found["port"] = collector.push_port
-    elif collector.push_port is not None:
-        found["push"] = collector.push_url
-    if collector.publish_port is not None:
-        found["publish"] = collector.publish_url
-    return found
-
-
 def run(
     urls: Sequence[str],
     *,
@@ -150,9 +158,9 @@ def run(
 
     Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
     device also ``publish``, where consumers connect, and ``push``, where it has both sockets for
-    producers. At the end, with `as_json`, again a line each: the same, every field of ``Counts``,
-    ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol errors); else words on
-    stderr.
+    producers; of a plog server ``tcp``, where it takes lines. At the end, with `as_json`, again a line
+    each: the same, every field of ``Counts``, ``cuts``, ``faults`` (how often each struck) and ``reasons``
+    (of protocol errors); else words on stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.
@@ -165,7 +173,7 @@ def run(
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
-            print(json.dumps(_listens(collector)), file=out)
+            print(json.dumps(collector.listens), file=out)
         out.flush()
         end = None if seconds is None else time.monotonic() + seconds
         while all(collector.error is None for collector in collectors):
@@ -178,7 +186,7 @@ def run(
         counts = collector.counts
         if as_json:
             report = {
-                **_listens(collector),
+                **collector.listens,
                 **counts._asdict(),
                 "cuts": counts.cuts,
                 "faults": collector.faults_done,

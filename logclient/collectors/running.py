@@ -46,6 +46,11 @@ class Running(Generic[C]):
         """What is counted now; the lock is held."""
         raise NotImplementedError
 
+    @property
+    def listens(self) -> dict[str, Any]:
+        """Where it can be reached, for whoever started it: ``url``, ``port``, and what else there is."""
+        raise NotImplementedError
+
     def _values(self, raw: bytes) -> list[Any]:
         """The events of a captured unit."""
         raise NotImplementedError
