@@ -6,6 +6,8 @@
         client.event({"order": 7, "state": "paid"})         # an event document
         client.publish(b"any bytes", topic="audit", key="7")
         client.ping().seconds, client.stat().seen_messages
+        watch = client.watch()                              # then send, and ask how much was lost
+        watch.loss().lost
 
 An event document is a JSON object with these fields, and ``uuid``, which is the id:
 
@@ -36,12 +38,22 @@ from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
-from logclient.errors import ConnectFailed
-from logclient.protocols.plog import TAGGED, Defragmenter, Stat, join_tags, kafka_tags
+from logclient.errors import ConnectFailed, ProtocolError
+from logclient.protocols.plog import (
+    TAGGED,
+    Defragmenter,
+    Loss,
+    Stat,
+    estimate_loss,
+    join_tags,
+    kafka_tags,
+)
 
-__all__ = ["Client", "Defragmenter", "Documents", "Pong", "Stat"]
+__all__ = ["Client", "Defragmenter", "Documents", "Loss", "Pong", "Stat", "Watch"]
 
 INFO = 20
+SETTLE = 0.1
+"""Seconds between two looks at a server's counters."""
 K_RAW, K_TOMB = 1, 3
 TAGGED_KIND = TAGGED << 4
 
@@ -163,6 +175,54 @@ class Pong(NamedTuple):
     """From the ping's way into the kernel to its answer."""
 
 
+class Watch:
+    """Counts what arrives from now on; made by ``Client.watch``."""
+
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client = client
+        self._client.flush(timeout)
+        self._stats = client.stats()
+        self._commands = client._commands
+        self._before: Stat | None = None
+        self._reason = ""
+        try:
+            self._before = client.stat(timeout)
+            time.sleep(SETTLE)
+            # Before anything is sent: whose would it be?
+            self._reason = estimate_loss(self._before, client.stat(timeout), 0).reason
+        except (ConnectFailed, ProtocolError) as error:
+            self._reason = str(error)
+
+    def loss(self, timeout: float = 5.0) -> Loss:
+        """How many of the messages sent since then did not arrive; waits until the server has no more coming.
+
+        It can be told when nobody else sends to that server, and no socket broke.
+        """
+        end = time.monotonic() + timeout
+        self._client.flush(timeout)
+        now = self._client.stats()
+        sent = now.handed - self._stats.handed
+        if now.disconnects != self._stats.disconnects or now.producer != self._stats.producer:
+            return Loss(None, sent, None, "the socket is not the one it was")
+        if self._before is None or self._reason:
+            return Loss(None, sent, None, self._reason)
+        found = Loss(None, sent, None, "the server gives no answer")
+        last: int | None = -1
+        while True:
+            try:
+                after = self._client.stat(max(SETTLE, min(1.0, end - time.monotonic())))
+                commands = self._client._commands - self._commands - 1  # all but this one
+                found = estimate_loss(self._before, after, sent, commands)
+                if found.seen in (last, sent) or found.lost is None:
+                    return found
+                last = found.seen
+            except (ConnectFailed, ProtocolError) as error:
+                found = found._replace(reason=found.reason and str(error))
+            if time.monotonic() >= end:
+                return found
+            time.sleep(SETTLE)
+
+
 class Client(client.Client):
     """The client of ``logclient.connect("plog://...")``.
 
@@ -175,6 +235,7 @@ class Client(client.Client):
         super().__init__(config)
         # One at a time: an answer does not say to which question it is.
         self._questions = threading.Lock()
+        self._commands = 0
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         def put(body: bytes, level: int, kind: int) -> int:
@@ -288,12 +349,17 @@ class Client(client.Client):
             raise ValueError("kill: it ends the server process; say really=True")
         self._ask("kill", True, timeout)
 
+    def watch(self, timeout: float = 5.0) -> Watch:
+        """From now on count what arrives; ``loss()`` of the result tells. What was sent is waited for."""
+        return Watch(self, timeout)
+
     def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
         end = time.monotonic() + timeout
         alone = kind == "ping" or self._questions.acquire(timeout=timeout)
         if not alone:
             raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
         try:
+            self._commands += 1
             left = max(0.0, round(end - time.monotonic(), 3))
             found, seconds = self._engine.call(kind, payload, left)
         finally:

@@ -37,7 +37,9 @@ class Server(threading.Thread):
         self.messages: list[tuple[bytes, list[str]]] = []
         self.commands: list[bytes] = []
         self.deaf = False
-        self.answer = stat_of()
+        self.answer: bytes | None = stat_of()
+        self.lose = 0  # every so many datagrams
+        self.taken = 0
         self._reassembler = Reassembler()
         self.start()
 
@@ -46,6 +48,9 @@ class Server(threading.Thread):
             data, peer = self.socket.recvfrom(65536)
             if data == b"":
                 return
+            self.taken += 1
+            if self.lose and data[:2] == b"\0\1" and self.taken % self.lose == 0:
+                continue
             judged = self._reassembler.feed(
                 data, array("q", [0]), array("q", [len(data)]), array("Q", [peer[1]]), time.monotonic()
             )
@@ -61,9 +66,16 @@ class Server(threading.Thread):
         if command[:4] == b"PING":
             self.socket.sendto(b"PONG" + command[4:], peer)
         elif command[:4] == b"STAT":
-            self.socket.sendto(self.answer, peer)
+            self.socket.sendto(self.counters() if self.answer is None else self.answer, peer)
         elif command[:4] == b"ENVI":
             self.socket.sendto(b"Config({})", peer)
+
+    def counters(self) -> bytes:
+        """A STAT as the real server makes it: the command is counted after it."""
+        found: dict[str, Any] = self._reassembler.counters()
+        found["v0_commands"] -= 1
+        handlers = [{"name": "kafka", "seen_messages": len(self.messages)}]
+        return json.dumps({"uptime": int(time.monotonic() * 1000), **found, "handlers": handlers}).encode()
 
     def stop(self) -> None:
         self.socket.sendto(b"", ("127.0.0.1", self.port))
@@ -224,6 +236,60 @@ class TestClient:
         assert "boom" in data["error.stack_trace"]
         assert "@timestamp" not in data
         assert second["data"] == "WARNING formatted"
+
+
+class TestLoss:
+    @pytest.mark.parametrize("lose", [0, 7])
+    def test_told_exactly(self, server: Server, lose: int) -> None:
+        server.answer = None
+        with connect(server, pace=0) as client:
+            client.send(b"before")
+            watch = client.watch()
+            server.lose, server.taken = lose, 0
+            for n in range(700):
+                client.send({"n": n})
+                if n % 100 == 0:
+                    client.ping()
+            found = watch.loss()
+            assert found.reason == ""
+            assert found.sent == 700
+            assert found.lost == 701 - len(server.messages)
+            assert (found.lost > 90) == bool(lose)
+
+    def test_another_client(self, server: Server) -> None:
+        """While nothing is sent, or more than was sent."""
+        server.answer = None
+        other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with connect(server) as client, other:
+            watch = client.watch()
+            other.sendto(b"text", ("127.0.0.1", server.port))
+            until(lambda: len(server.messages) == 1)
+            found = watch.loss()
+            assert (found.lost, found.reason) == (None, "another client's traffic is in the counters")
+            watch = client.watch()
+            other.sendto(b"\0\0PING", ("127.0.0.1", server.port))
+            until(lambda: server.commands[-1] == b"PING")
+            client.send(b"x")
+            assert watch.loss().reason == "another client's traffic is in the counters"
+
+    def test_no_answer(self, server: Server) -> None:
+        server.deaf = True
+        with connect(server) as client:
+            watch = client.watch(0.1)
+            client.send(b"x")
+            found = watch.loss(0.2)
+            assert (found.lost, found.sent) == (None, 1)
+            assert found.reason.startswith("stat: no answer")
+
+    def test_it_goes_deaf(self, server: Server) -> None:
+        server.answer = None
+        with connect(server) as client:
+            watch = client.watch()
+            server.deaf = True
+            client.send(b"x")
+            found = watch.loss(0.3)
+            assert found.lost is None
+            assert found.reason.startswith("stat: no answer")
 
 
 class TestDocuments:

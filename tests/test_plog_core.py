@@ -48,6 +48,7 @@ from logclient.protocols.plog import (
     Probe,
     Stat,
     command,
+    estimate_loss,
     frames,
     join_tags,
     kafka_tags,
@@ -653,6 +654,29 @@ class TestStat:
     def test_other_answers(self, data: bytes) -> None:
         with pytest.raises(ProtocolError, match="stat: "):
             parse_stat(data)
+
+
+class TestLoss:
+    BEFORE = Stat(uptime=10, v0_commands=3, v0_fragments=(5,), handlers=({"seen_messages": 100},))
+
+    @pytest.mark.parametrize(("changes", "lost", "reason"), [
+        ({"seen": 108}, 2, ""), ({"seen": 110, "begun": 15, "v0_commands": 4}, 0, ""),
+        ({"seen": 100}, 10, ""), ({"seen": 111}, None, "another client"),
+        ({"seen": 105, "begun": 16}, None, "another client"),
+        ({"seen": 105, "begun": 10, "udp_simple_messages": 6}, None, "another client"),
+        ({"seen": 105, "v0_commands": 5}, None, "another client"),
+        ({"seen": 105, "uptime": 9}, None, "the server has begun anew"),
+        ({"seen": 99}, None, "counters of the server went back"),
+        ({"seen": None}, None, "the server does not say"),
+    ])  # fmt: skip
+    def test_of_ten(self, changes: dict[str, Any], lost: int | None, reason: str) -> None:
+        seen, begun = changes.pop("seen"), changes.pop("begun", 12)
+        handlers: Any = ({"seen_messages": seen},) if seen is not None else ({"name": "x"},)
+        after = self.BEFORE._replace(uptime=20, v0_commands=4, v0_fragments=(begun,), handlers=handlers)
+        found = estimate_loss(self.BEFORE, after._replace(**changes), 10)
+        assert found.lost == lost
+        assert found.reason.startswith(reason)
+        assert bool(found.reason) == (lost is None)
 
 
 class TestCommands:

@@ -45,8 +45,8 @@ from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
-    "Defragmenter", "Options", "Plog", "Probe", "Stat", "command", "frames", "join_tags",
-    "kafka_tags", "parse_stat", "split_tags",
+    "Defragmenter", "Loss", "Options", "Plog", "Probe", "Stat", "command", "estimate_loss", "frames",
+    "join_tags", "kafka_tags", "parse_stat", "split_tags",
 ]  # fmt: skip
 
 TAGGED = 1
@@ -253,6 +253,39 @@ def parse_stat(data: bytes) -> Stat:
         return Stat(**fields, raw=raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"stat: {error}") from None
+
+
+class Loss(NamedTuple):
+    """How many of our messages did not arrive, as far as a server's counters tell."""
+
+    lost: int | None
+    """None: it cannot be told."""
+    sent: int
+    seen: int | None
+    reason: str
+    """Why it cannot be told."""
+
+
+def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:
+    """What became of `sent` messages between two STATs, in which we have sent `commands` commands.
+
+    The counters are those of all clients of a listener, so ours must be the only one: what is more than we
+    have sent gives another one away, in whichever counter it shows. Holes are not asked: ten messages lost in
+    a row are none.
+    """
+    if after.uptime < before.uptime:
+        return Loss(None, sent, None, "the server has begun anew")
+    if before.seen_messages is None or after.seen_messages is None:
+        return Loss(None, sent, None, "the server does not say how many messages it has seen")
+    seen = after.seen_messages - before.seen_messages
+    begun = after.boxed_messages - before.boxed_messages
+    begun += after.udp_simple_messages - before.udp_simple_messages
+    asked = after.v0_commands - before.v0_commands
+    if min(seen, begun, asked) < 0:
+        return Loss(None, sent, seen, "counters of the server went back")
+    if seen > sent or begun > sent or asked > commands:
+        return Loss(None, sent, seen, "another client's traffic is in the counters")
+    return Loss(sent - seen, sent, seen, "")
 
 
 # -- the core
