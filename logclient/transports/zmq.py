@@ -45,7 +45,7 @@ RECEIVE = 65536
 """Bytes handed over at once, and the longest message that is taken from a peer."""
 
 SWOLLEN = 4 << 20
-"""Bytes without a message: more than the replies to all requests that may be on the wire."""
+"""Bytes without a message. The replies to 65,536 requests are some 3 MB."""
 
 _LOOK = 0.1  # seconds between two looks at that
 _PULSE = 256  # bytes a second that are ZeroMQ's own heartbeats
