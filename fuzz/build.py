@@ -43,6 +43,8 @@ CHANGES = [
     ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
     ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
+    ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
+    ("_ext/plog.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),
 ]
 EXACT = {"capacity *= 2": "rooms are as large as they must be in these builds: see fuzz/build.py"}
 

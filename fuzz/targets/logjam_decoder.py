@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, must, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, vectors
 from logclient._ext.hash import xxh64
 from logclient._ext.logjam import STATUS_NAMES, Decoded, Unpacker, decode_messages, expand
 from tests.oracle import logjam as oracle
@@ -26,6 +26,7 @@ LIMITS = (1 << 20, 1 << 16, 64, 0)
 IDENTITY, PACKED, TWICE, OUTSIDE = 1, 32, 64, 128  # bits of the options; 2 and 4: producers, 8 and 16: limit
 
 sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
+hasten(oracle, xxh64=xxh64)
 
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"

@@ -37,7 +37,7 @@ ROOTS = ("client_receive", "client_deadline", "client_credit", "Hot.error", "Hot
 "Hot.connected",
          "Hot.connection_lost", "Hot.requests")  # fmt: skip
 APART = {
-    "return ROUND": "of clients that ask for no replies",
+    **dict.fromkeys(("ROUND - w.unsent_count", "hand_over()"), "of clients that ask for no replies"),
     "w.number = 1": "the message after 2**64 - 1: tests/test_logjam_core.py",
     "raise MemoryError": "an allocation of Python's",
     'raise ValueError(f"ping': "a caller's mistake, no input's: tests/test_logjam_core.py",

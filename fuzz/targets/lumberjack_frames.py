@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, must, pieces, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, pieces, vectors
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import Decoder, Reader, expand
 from tests.oracle import lumberjack as oracle
@@ -31,6 +31,7 @@ LIMITS = [oracle.Limits(max_window=1000 if i else 10_000, max_frame=1 << 16 if i
 IDENTITY, PACKED, TWICE = 1, 32, 64  # bits of the options; 2 and 4: producers, 8 and 16: bounds
 
 sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
+hasten(oracle, xxh64=xxh64)
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"
 OURS = b'"@metadata":{"_id":"%s"},"event.id":"%s"}' % (ID, ID)

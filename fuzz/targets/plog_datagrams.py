@@ -8,6 +8,7 @@ stay in its bounds; and to the decoder.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from random import Random
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, must, vectors
-from logclient._ext.hash import murmur3
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, vectors
+from logclient._ext.hash import murmur3, xxh64
 from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged, Reassembler
 from tests.oracle import plog as oracle
 
@@ -34,6 +35,7 @@ PAUSES = (0.0, 0.4, 1.0, 3.0)
 SMALL = {"max_message": 2000, "max_bytes": 20_000, "expire": 2.0}
 
 sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
+hasten(oracle, xxh64=xxh64, murmur3=murmur3)
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"
 DICTIONARY = [
@@ -88,6 +90,13 @@ def seeds() -> Iterator[bytes]:
                     pause = number % 4 << 2
                     yield bytes([options, 0]) + _datagram(one, CUT | pause) + _datagram(two, CUT | 1)
                     yield bytes([options, 0]) + _datagram(two, CUT | pause) + _datagram(one[:-9], CUT) * 2
+    from fuzz.targets.logjam_decoder import BODIES as DOCUMENTS
+
+    for text in (text for text in DOCUMENTS if len(text) < MAX_LEN):
+        yield bytes([IDENTITY, 0]) + _datagram(text) + _datagram(_message(text, room=255), CUT)
+        yield bytes([IDENTITY | 2 | BODIES, 0]) + _datagram(text.replace(b"request_id", b"uuid"))
+    heads = [oracle.HEADER.pack(0, 1, 3, i % 4, 900, i % 30, 2000, 7, 0, 0) for i in range(40)]
+    yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, heads))
     parts = oracle.fragments(body, 7, 80, b"tag")
     for failing in range(1, 40):
         for how in (0, 3 << 2):
@@ -168,6 +177,7 @@ def _judge(found: list[tuple[bytes, int, float]], failing: int) -> None:
     if judged is None:
         reassembler.feed(*columns, 1.0)  # what it holds is whole all the same
         return
+    must(len(judged) == len(found), "a row a datagram", len(judged))
     server = oracle.Server(MOST)
     for row, (one, stream, _) in enumerate(found):
         want = server.feed(one, stream)
@@ -189,14 +199,16 @@ def _judge(found: list[tuple[bytes, int, float]], failing: int) -> None:
 def _bounded(found: list[tuple[bytes, int, float]], failing: int) -> None:
     reassembler = Reassembler(**SMALL)  # type: ignore[arg-type]
     now = 0.0
-    for one in found:
-        data, offsets, lengths, streams = _columns([one])
-        judged: Judged | None = _without(failing, reassembler.feed, data, offsets, lengths, streams, one[2])
-        failing = 0 if judged is None else failing
+    for now, same in itertools.groupby(found, lambda one: one[2]):
+        some = list(same)
+        judged: Judged | None = _without(failing, reassembler.feed, *_columns(some), now)
         must(reassembler.held <= SMALL["max_bytes"], "held beyond the bound", reassembler.held)
-        if judged is not None and judged.verdict[0] == MESSAGE:
-            must(murmur3(judged.payload(0)) == int.from_bytes(one[0][16:20], "big"), "the hash")
-        now = one[2]
+        if judged is None:
+            failing = 0
+            continue
+        for row, verdict in enumerate(judged.verdict.tolist()):
+            if verdict == MESSAGE:
+                must(murmur3(judged.payload(row)) == int.from_bytes(some[row][0][16:20], "big"), "the hash")
     counted: Any = reassembler.counters()
     must(
         counted["defragmenter"]["hits"] + counted["defragmenter"]["misses"] <= len(found), "counters", counted
