@@ -449,8 +449,10 @@ for n in range(300, 600): client.send({"who": "parent" if pid else "child", "n":
 if pid:
     os.waitpid(pid, 0)
 """
+        # ZeroMQ has threads of its own, and since 3.12 Python warns of a fork beside any.
+        quietly = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
         done = subprocess.run(
-            [sys.executable, "-c", program, url_of(device)],
+            [sys.executable, *quietly, "-c", program, url_of(device)],
             capture_output=True,
             timeout=60,
             env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
