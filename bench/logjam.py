@@ -199,11 +199,12 @@ def way(name: str, events: int, run: Run, sink: Sink) -> Way:
         start, process = time.monotonic(), time.process_time()
         caller, sender = time.thread_time(), _others()
         run(events)
-        own = time.thread_time() - caller + _others() - sender
+        called, own = time.thread_time() - caller, time.thread_time() - caller + _others() - sender
         after = sink.wait(before.events + events)
         python = time.thread_time() - caller + _others() - sender
         return {
             "own": own,
+            "caller": called,
             "io": max(time.process_time() - process - python, 0.0),
             "wall": after.last - start,
         }
