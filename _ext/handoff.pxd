@@ -106,7 +106,8 @@ ctypedef struct lc_handoff:
     uint64_t next_seq
     uint64_t settled         # every sequence up to here has its fate
     uint64_t target          # somebody waits until settled >= target; 0 = nobody
-    uint32_t waiters
+    uint32_t waiters         # for fates; their target is never above what the first of them waits for
+    uint32_t blocked         # for room
     uint64_t inflight        # of the held: on the wire, no word yet
     uint64_t acked
     uint64_t handed

@@ -483,9 +483,9 @@ cdef class Handoff:
             with nogil:
                 lc_mutex_lock(&h.mutex)
                 if left > 0 and not h.closed and _over(h, room):
-                    h.waiters += 1
+                    h.blocked += 1
                     lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
-                    h.waiters -= 1
+                    h.blocked -= 1
                 fits = h.closed or not _over(h, room)
                 lc_mutex_unlock(&h.mutex)
             if fits or left <= 0:
