@@ -126,6 +126,7 @@ cdef class ZmqPump(CompiledPump):
     cdef void *socket
     cdef void *monitor
     cdef bint reads              # a PUSH socket has nothing to read
+    cdef bint told               # the monitor may have something to tell
     cdef int fd
     cdef int monitor_fd
     cdef int tcp                 # the connection's own; -1 where it says nothing
@@ -180,6 +181,7 @@ cdef class ZmqPump(CompiledPump):
         self.socket = <void *> <size_t> link.socket.underlying
         self.monitor = <void *> <size_t> link.monitor.underlying
         self.reads = link.reads
+        self.told = True
         self.fd = link.socket.FD
         self.monitor_fd = link.monitor.FD
         self.tcp = link.tcp
@@ -223,8 +225,10 @@ cdef class ZmqPump(CompiledPump):
             self.swollen = False
             self.before = <double> lc_brought(self.tcp)
             return <ssize_t> done
-        if self._over(data, size):
-            return LINK_CLOSED
+        if self.told:
+            if self._over(data, size):
+                return LINK_CLOSED
+            self.told = False    # and is read to its end: what comes next makes its descriptor readable
         if self._swollen():
             self.error = EMSGSIZE
             return LINK_BROKEN
@@ -295,7 +299,7 @@ cdef class ZmqPump(CompiledPump):
         cdef pollfd fds[3]
         cdef int wanted = <int> ZMQ_POLLIN | (<int> ZMQ_POLLOUT if full else 0)
         cdef int woken = 0
-        if self._events(self.socket) & wanted or self._events(self.monitor) & <int> ZMQ_POLLIN:
+        if self._events(self.socket) & wanted or self.told:
             woken = WOKEN_BY_PEER
             timeout = 0
         elif self.tcp >= 0:
