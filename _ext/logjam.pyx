@@ -76,6 +76,7 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
+    checked_names,
     free_rows,
     hash_bodies,
     is_ours,
@@ -1064,18 +1065,10 @@ cdef class Decoder:
         open_rows(&self.d.rows, <const uint8_t *> b"\x01\x04\x04\x04\x04\x01\x04\x08\x08", C_COUNT - C_OWN)
 
     def __init__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
-        cdef bytes names = bytes(producers)
         if self.packages is not None:
             raise TypeError("already made")
-        if len(names) % 10:
-            raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
-        for i in range(10, len(names), 10):
-            if names[i - 10:i] >= names[i:i + 10]:
-                raise ValueError("producers: not ascending and distinct")
+        self.producers = checked_names(&self.d.names, producers)
         self.packages = unpacker_open(&self.d.unpacker)
-        self.producers = names
-        self.d.names.producers = <const uint8_t *> PyBytes_AS_STRING(names)
-        self.d.names.count = len(names) // 10
         self.d.identity = identity
         self.d.max_unpacked = max_unpacked
 
