@@ -540,7 +540,7 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         ConfigError: with one line that names the field and the rule.
     """
     name, endpoints, path, pairs = _split(url, 0 if listen else 1)
-    row = registry.lookup(name, listen=listen)
+    row = registry.lookup(name)
     if path and not row.path:
         raise ConfigError(f"path: {name} takes none")
     hosts = tuple((host, row.port if port is None else port) for host, port in endpoints)

@@ -76,8 +76,8 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 
-def lookup(scheme: str, *, listen: bool = False) -> Scheme:
-    """The row of a scheme; `listen`: for a server, which needs no transport.
+def lookup(scheme: str) -> Scheme:
+    """The row of a scheme.
 
     Raises:
         ConfigError: there is no such scheme, or no transport for it in this version.
@@ -86,7 +86,7 @@ def lookup(scheme: str, *, listen: bool = False) -> Scheme:
     if row is None:
         known = ", ".join(name for name, other in SCHEMES.items() if other.transport)
         raise ConfigError(f"scheme: {scheme[:32]!r} is none of {known}")
-    if not row.transport and not listen:
+    if not row.transport:
         raise ConfigError(f"scheme: {scheme} is not available in this version")
     return row
 
