@@ -34,7 +34,8 @@ class Handler(Emitter, logging.Handler):
     but for the id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
 
     A record becomes an ECS document. With a ``logjam`` URL it is a line of the request that is running
-    in its context, or a document of its own (``logclient.logjam``).
+    in its context, or a document of its own (``logclient.logjam``); with a ``plog`` URL an event document
+    (``logclient.plog``).
 
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
     ignored (and counted): a shipper that ships its own complaints never ends. What a destructor logs

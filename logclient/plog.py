@@ -57,6 +57,9 @@ SETTLE = 0.1
 K_RAW, K_TOMB = 1, 3
 TAGGED_KIND = TAGGED << 4
 
+AROUND = 1024
+"""Bytes of a document around its data, the id and what strings take more than numbers."""
+
 Sink = Callable[[bytes, int, int], object]
 """``sink(body, level, kind)``: takes a document; the level is one of ``logging``'s."""
 
@@ -75,6 +78,7 @@ class Documents:
         event_type: what kind of events they are; a pipeline may know only a few.
         host: None: this machine's name.
         max_event_bytes: a longer document is not made.
+        truncate: cut the message of a record that is too long, and mark it (``log.flags``).
         reporter: where own errors are said.
         lost: called for each record whose document was not made or not taken.
         mangled: called with the number of values that could not be said in JSON as they were.
@@ -89,6 +93,7 @@ class Documents:
         event_type: str = "log",
         host: str | None = None,
         max_event_bytes: int = 262_144,
+        truncate: bool = False,
         reporter: Reporter | None = None,
         lost: Callable[[], object] | None = None,
         mangled: Callable[[int], object] | None = None,
@@ -99,6 +104,9 @@ class Documents:
         self.failed = 0
         """Records whose document was not made or not taken."""
         self._encoder = Encoder(max_event_bytes=max_event_bytes)
+        # What is cut must leave room for what is around it.
+        room = max(64, max_event_bytes - AROUND) if truncate else max_event_bytes
+        self._records = Encoder(max_event_bytes=room, truncate=truncate)
         self._reporter = reporter or Reporter()
         self._lost = lost
         self._mangled = mangled
@@ -115,7 +123,7 @@ class Documents:
             elif made is not None:
                 data = self.strings(made)
             else:
-                body, _, mangled = self._encoder.encode_record(record)
+                body, _, mangled = self._records.encode_record(record)
                 self._count(mangled)
                 data = _strings(body)
                 data.pop("@timestamp", None)
@@ -249,6 +257,7 @@ class Client(client.Client):
             event_type=config.event_type,
             host=config.host_name,
             max_event_bytes=config.max_event_bytes,
+            truncate=config.truncate,
             reporter=engine.reporter,
             lost=lost,
             mangled=engine.handoff.count_mangled,

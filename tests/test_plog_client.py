@@ -207,6 +207,18 @@ class TestClient:
             assert client.stats().failed == {"too_large": 2}
             until(lambda: len(server.messages) == 1)
 
+    def test_truncate(self, server: Server) -> None:
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true")
+        try:
+            handler.handle(logging.makeLogRecord({"msg": "\xe9" * 200_000, "levelno": 20, "n": 5}))
+            until(lambda: server.messages)
+        finally:
+            handler.close()
+        (body, _), (document,) = server.messages[0], server.documents()
+        assert 260_000 < len(body) <= 262_144
+        assert document["data"]["log.flags"] == '["truncated"]'
+        assert document["data"]["n"] == "5"
+
     def test_handler(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web", host_name="w")
         log = logging.getLogger("tests.plog")
