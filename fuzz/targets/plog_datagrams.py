@@ -97,6 +97,10 @@ def seeds() -> Iterator[bytes]:
         yield bytes([IDENTITY | 2 | BODIES, 0]) + _datagram(text.replace(b"request_id", b"uuid"))
     heads = [oracle.HEADER.pack(0, 1, 3, i % 4, 900, i % 30, 2000, 7, 0, 0) for i in range(40)]
     yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, heads))
+    for count, index in ((1, 0), (2, 0), (2, 1)):
+        for tags in range(6):  # all that is left, and more
+            one = oracle.HEADER.pack(0, 1, count, index, 0, 5, 0, 0, tags, 0) + b"tags"
+            yield bytes([IDENTITY, 0]) + _datagram(one) + _datagram(one, MENDED)
     parts = oracle.fragments(body, 7, 80, b"tag")
     for failing in range(1, 40):
         for how in (0, 3 << 2):
