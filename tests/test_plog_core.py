@@ -939,6 +939,15 @@ class TestReassembly:
         judged = feed(Reassembler(max_message=1000), found)
         assert judged.verdict.tolist() == [twin.feed(one, 7).verdict for one in found]
 
+    def test_the_total_of_the_first_that_was_seen_counts(self) -> None:
+        """As in the real server: what the others say of it is not looked at."""
+        first, last = fragments(b"abcdef", 1, datagram=28)
+        other = last[:12] + (7).to_bytes(4, "big") + last[16:]
+        judged = feed(Reassembler(), [first, other])
+        assert judged.verdict.tolist() == [FRAGMENT, MESSAGE]
+        assert judged.payload(1) == b"abcdef"
+        assert MESSAGE not in feed(Reassembler(), [other, first]).verdict.tolist()
+
     def test_fed_in_pieces(self) -> None:
         body = bytes(range(256)) * 4
         server = Reassembler()
