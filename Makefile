@@ -71,8 +71,14 @@ build/.built: $(SOURCES) $(VENV)/.deps
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
+# KAFKA=1: plog's events go through a broker of their own.
 demo: build
+ifdef KAFKA
+	@at=$$($(PY) tools/kafka.py start | $(PY) -c 'import json, sys; print(json.load(sys.stdin)["bootstrap"])') \
+		&& { $(BIN)/logclient demo --out build/demo --kafka $$at --connector $(VENV)/kafka/spark $(ARGS); code=$$?; $(PY) tools/kafka.py stop; exit $$code; }
+else
 	@$(BIN)/logclient demo --out build/demo $(ARGS)
+endif
 
 kafka: deps
 	@$(PY) tools/kafka.py start $(ARGS)

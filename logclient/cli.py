@@ -190,6 +190,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--events", type=positive, default=200_000, metavar="N", help="in the honest run (at least 40000)"
     )
+    demo.add_argument(
+        "--kafka", metavar="HOST:PORT", help="a broker: plog's events go through it, and are judged there"
+    )
+    demo.add_argument("--connector", metavar="WHAT", help="as for verify, with --kafka")
     demo.add_argument("--out", default="logclient-demo", metavar="DIR", help="where everything goes")
 
     send = command(
@@ -306,7 +310,13 @@ def _parser() -> argparse.ArgumentParser:
 def _demo(arguments: argparse.Namespace) -> int:
     from logclient import demo
 
-    return demo.run(inputs=arguments.input, events=arguments.events, out=arguments.out)
+    return demo.run(
+        inputs=arguments.input,
+        events=arguments.events,
+        out=arguments.out,
+        kafka=arguments.kafka,
+        connector=arguments.connector,
+    )
 
 
 def _collect(arguments: argparse.Namespace) -> int:

@@ -1,10 +1,11 @@
 """``logclient demo``: the whole way, three times, and the proof that the verifier can be believed.
 
 An *honest* run ships real log lines to a collector that cuts connections at the worst moments;
-nothing may be lost, and what was resent must be counted to the event. Then two *liars*: collectors
-that acknowledge what they throw away, or tamper with what they keep. They write down whom they
-cheated; the verifier, in a process of its own, never sees that file. Afterwards its findings are
-compared with it, id by id.
+nothing may be lost, and what was resent must be counted to the event. Where there are no connections
+and no acknowledgements (plog), a bad network drops datagrams and doubles others, and the verdict must
+name each event that is missing for that. Then two *liars*: collectors that throw away what they took,
+or tamper with what they keep. They write down whom they cheated; the verifier, in a process of its own,
+never sees that file. Afterwards its findings are compared with it, id by id.
 
 Every collector and every verifier is a process of its own. A further protocol is a row in
 ``PROTOCOLS``.
@@ -43,8 +44,10 @@ _START_S = 30.0  # for a collector to listen
 _STOP_S = 30.0  # ... and to write its last record
 _VERIFY_S = 900.0
 
-#: What a liar does, and under which word the verdict must show it.
+#: What a liar or the network does, and under which word the verdict must show it; what nobody has
+#: acknowledged is missing, not lost.
 _FOUND_AS = {
+    "drop": "missing",
     "discard": "lost",
     "swap": "reordered",
     "duplicate": "duplicated",
@@ -84,6 +87,7 @@ class Protocol(NamedTuple):
     path: str  # of the clients' URLs
     unit: str  # the option that says how many events are in a wire unit; empty: always one
     unit_name: str
+    acks: bool  # whether servers acknowledge; else events are handed over, and a network may lose them
     parts: tuple[Part, ...]
 
 
@@ -96,6 +100,7 @@ PROTOCOLS = (
         path="",
         unit="window",
         unit_name="windows",
+        acks=True,
         parts=(
             Part(
                 "lumberjack-honest",
@@ -135,6 +140,7 @@ PROTOCOLS = (
         path="/demo-production",
         unit="",
         unit_name="messages",
+        acks=True,
         parts=(
             Part(
                 "logjam-honest",
@@ -167,11 +173,50 @@ PROTOCOLS = (
             ),
         ),
     ),
+    Protocol(
+        "plog",
+        # Small datagrams, so that there are messages of several fragments.
+        listen="plog://127.0.0.1:0",
+        path="?mtu=600",
+        unit="",
+        unit_name="datagrams",
+        acks=False,
+        parts=(
+            Part(
+                "plog-honest",
+                liar=False,
+                faults="drop=p:0.01,duplicate=p:0.01,seed=7",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=10_000,
+            ),
+            Part(
+                "plog-discards",
+                liar=True,
+                faults="discard=every:500:max:8:per-connection,seed=8",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+            Part(
+                "plog-tampers",
+                liar=True,
+                faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
+                "add=every:2400:max:5,seed=9",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+        ),
+    ),
 )
 
 
-#: (ledger, capture, out, a folder for logs) -> (exit code, counts by word)
-Verify = Callable[[Path, Path, Path, Path], tuple[int, dict[str, Any]]]
+#: (ledger, arguments for what arrived, out, a folder for logs, more arguments) -> (exit code, counts by word)
+Verify = Callable[[Path, Sequence[str], Path, Path, Sequence[str]], tuple[int, dict[str, Any]]]
 
 
 class Line(NamedTuple):
@@ -207,6 +252,8 @@ def run(
     events: int = 200_000,
     out: str = "logclient-demo",
     verify: Verify | None = None,
+    kafka: str | None = None,
+    connector: str | None = None,
 ) -> int:
     """The demo; an `ExitCode`: OK when every run went as it must.
 
@@ -215,6 +262,8 @@ def run(
         events: how many the honest run sends. A liar's run sends what it needs to lie to.
         out: a folder for captures, ledgers, reports and verdict.json.
         verify: who judges, in place of a process of its own; for tests.
+        kafka: HOST:PORT of a broker: what plog's collector receives goes there, and is judged by its topics.
+        connector: as for ``logclient verify``.
 
     Raises:
         ConfigError: no log lines, or `out` holds what is not a demo's.
@@ -230,7 +279,8 @@ def run(
     _say(f"{len(lines):,} log lines from {files} files, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
     results = [
-        _run(protocol, part, lines, events, folder / part.name, verify or _verify) for protocol, part in parts
+        _run(protocol, part, lines, events, folder / part.name, verify or _verify, (kafka, connector))
+        for protocol, part in parts
     ]
     _write_verdict(folder / "verdict.json", results)
     _say()
@@ -351,7 +401,13 @@ def _clear(folder: Path) -> None:
 
 
 def _run(
-    protocol: Protocol, part: Part, lines: list[Line], events: int, folder: Path, verify: Verify
+    protocol: Protocol,
+    part: Part,
+    lines: list[Line],
+    events: int,
+    folder: Path,
+    verify: Verify,
+    broker: tuple[str | None, str | None],
 ) -> Result:
     clients = part.handlers + part.senders
     wanted = clients * part.least if part.liar else max(events, clients * part.least)
@@ -359,20 +415,34 @@ def _run(
     units = wanted // part.unit
     faults = part.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
     _say(f"\n{part.name}")
+    listen = protocol.listen
+    arrived: tuple[str, ...] = ("--capture", str(capture))
+    kafka, connector = broker
+    if kafka is not None and protocol.name == "plog":
+        topic = f"{part.name}-{os.urandom(4).hex()}"  # nothing of an earlier demo is in it
+        listen += f"?kafka={kafka}&kafka_topic={topic}"
+        arrived = ("--kafka", f"{kafka}/{topic}")
+        if connector is not None:
+            arrived += ("--connector", connector)
     # The witness lies where no argument of the verifier points to, until the verdict is there.
     with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
         witness = Path(apart) / "witness.jsonl"
-        with Collector(protocol.listen, faults, part.liar, capture, witness, folder) as collector:
+        tells = part.liar or not protocol.acks
+        with Collector(listen, faults, tells, capture, witness, folder) as collector:
             _ship(collector.url + protocol.path, protocol, part, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
-        code, verdict = verify(ledger, capture, checked, folder)
-        lied = read_witness(witness) if part.liar else {}
-        if part.liar:
+        # Nobody promised that what was handed over arrives: a liar breaks what was asked of it.
+        asked = () if protocol.acks or not part.liar else ("--max-missing", "0")
+        code, verdict = verify(ledger, arrived, checked, folder, asked)
+        lied = read_witness(witness) if tells else {}
+        if tells:
             shutil.copy(witness, folder / "witness.jsonl")
     if part.liar:
-        troubles = judge_liar(code, verdict, read_violations(checked), lied, counts, faults)
-    else:
+        troubles = judge_liar(protocol, code, verdict, read_violations(checked), lied, counts, faults)
+    elif protocol.acks:
         troubles = judge_honest(code, verdict, counts, wanted)
+    else:
+        troubles = judge_network(protocol, code, verdict, read_violations(checked), lied, counts, wanted)
     return Result(
         part,
         protocol.name,
@@ -438,10 +508,13 @@ def _ship(
         if troubles:
             raise troubles[0]
         stats = [client.stats() for client in clients]
-        acked = sum(one.acked for one in stats)
-        resent = sum(one.resent for one in stats)
         took = time.monotonic() - begun
-        _say(f"  shipped {events:,} events in {took:.1f}s: {acked:,} acknowledged, {resent:,} resent")
+        if protocol.acks:
+            acked, resent = (sum(getattr(one, name) for one in stats) for name in ("acked", "resent"))
+            fates = f"{acked:,} acknowledged, {resent:,} resent"
+        else:
+            fates = f"{sum(one.handed for one in stats):,} handed over"
+        _say(f"  shipped {events:,} events in {took:.1f}s: {fates}")
     finally:
         for handler in handlers:
             handler.close()
@@ -507,11 +580,11 @@ def _wait(clients: list[Any], threads: list[threading.Thread], events: int, part
         else:
             left = sum(client.flush(timeout=_PROGRESS_S) for client in clients)
         stats = [client.stats() for client in clients]
-        acked = sum(one.acked for one in stats)
-        progress.show(f"  {acked:,} of {events:,} acknowledged")
+        done = sum(one.acked + one.handed for one in stats)
+        progress.show(f"  {done:,} of {events:,} delivered")
         now = time.monotonic()
-        if acked != moved:
-            moved, since = acked, now
+        if done != moved:
+            moved, since = done, now
         if not alive and not left:
             progress.done()
             return
@@ -532,11 +605,11 @@ class Collector:
     """A collector in a process of its own."""
 
     def __init__(
-        self, listen: str, faults: str, liar: bool, capture: Path, witness: Path, folder: Path
+        self, listen: str, faults: str, tells: bool, capture: Path, witness: Path, folder: Path
     ) -> None:
         arguments = ["collect", listen, "--capture", str(capture), "--faults", faults, "--json"]
         arguments += ["--for", f"{_LIFE_S:g}s"]
-        if liar:
+        if tells:
             arguments += ["--witness", str(witness)]
         self._log = folder / "collector.log"
         self._errors: IO[bytes] = open(self._log, "wb")  # noqa: SIM115
@@ -586,16 +659,16 @@ class Collector:
         return self._lines[-1]
 
 
-def _verify(ledger: Path, capture: Path, checked: Path, folder: Path) -> tuple[int, dict[str, Any]]:
-    """The verdict of a process that is told about nothing but ledger and capture."""
+def _verify(
+    ledger: Path, arrived: Sequence[str], checked: Path, folder: Path, asked: Sequence[str] = ()
+) -> tuple[int, dict[str, Any]]:
+    """The verdict of a process that is told about nothing but the ledger and where things arrived."""
     log = folder / "verify.log"
     progress = Progress()
     begun = time.monotonic()
     with open(log, "wb") as errors, open(folder / "verify.json", "w+b") as output:
         process = subprocess.Popen(
-            _python(
-                "verify", "--ledger", str(ledger), "--capture", str(capture), "--out", str(checked), "--json"
-            ),
+            _python("verify", "--ledger", str(ledger), *arrived, "--out", str(checked), "--json", *asked),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -677,7 +750,61 @@ def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sen
     return troubles
 
 
+def _compared(
+    protocol: Protocol,
+    verdict: dict[str, Any],
+    found: dict[str, set[str]],
+    lied: dict[str, list[list[str]]],
+) -> list[str]:
+    """Where the ids that were found are not those that were written down."""
+    troubles = []
+    truth: dict[str, set[str]] = {word: set() for word in _NAMED}
+    for fault, times in lied.items():
+        word = "missing" if fault == "discard" and not protocol.acks else _FOUND_AS[fault]
+        for ids in times:
+            truth[word].update(ids)
+    for word in _NAMED:
+        if found[word] != truth[word]:
+            troubles.append(
+                f"{word}: {len(found[word])} ids found, {len(truth[word])} written down, "
+                f"{len(found[word] & truth[word])} of them the same"
+            )
+        if verdict[word] != len(found[word]):
+            troubles.append(f"{word} is {verdict[word]}, but {len(found[word])} ids are listed")
+    troubles += [f"{word} is {verdict[word]}, must be 0" for word in ("dropped", "unknown") if verdict[word]]
+    return troubles
+
+
+def _kernel(counts: dict[str, Any]) -> list[str]:
+    """What the kernel dropped is nobody's lie, and would be in the verdict all the same."""
+    dropped = counts.get("kernel_drops")
+    return [f"the kernel dropped {dropped} datagrams of its own: run it again"] if dropped else []
+
+
+def judge_network(
+    protocol: Protocol,
+    code: int,
+    verdict: dict[str, Any],
+    found: dict[str, set[str]],
+    lied: dict[str, list[list[str]]],
+    counts: dict[str, Any],
+    sent: int,
+) -> list[str]:
+    """Why a run over a bad network is not as it must be; empty: each event that it cost was named."""
+    troubles = _kernel(counts)
+    if code != ExitCode.OK:
+        troubles.append(f"verify ended with {code}, must be 0")
+    troubles += _compared(protocol, verdict, found, lied)
+    if verdict["ok"] + verdict["missing"] != sent:
+        troubles.append(f"ok and missing are {verdict['ok'] + verdict['missing']}, must be all {sent}")
+    for word in ("missing", "duplicated"):
+        if verdict[word] < 100:
+            troubles.append(f"{word} is {verdict[word]}, must be at least 100 for anything to be at stake")
+    return troubles
+
+
 def judge_liar(
+    protocol: Protocol,
     code: int,
     verdict: dict[str, Any],
     found: dict[str, set[str]],
@@ -689,21 +816,10 @@ def judge_liar(
     troubles = []
     if code != ExitCode.BROKEN:
         troubles.append(f"verify ended with {code}, must be 1")
-    if counts["cuts"]:
+    if counts.get("cuts"):
         troubles.append(f"{counts['cuts']} cuts, must be none")
-    truth: dict[str, set[str]] = {word: set() for word in _NAMED}
-    for fault, times in lied.items():
-        for ids in times:
-            truth[_FOUND_AS[fault]].update(ids)
-    for word in _NAMED:
-        if found[word] != truth[word]:
-            troubles.append(
-                f"{word}: {len(found[word])} ids found, {len(truth[word])} written down, "
-                f"{len(found[word] & truth[word])} of them the same"
-            )
-        if verdict[word] != len(found[word]):
-            troubles.append(f"{word} is {verdict[word]}, but {len(found[word])} ids are listed")
-    troubles += [f"{word} is {verdict[word]}, must be 0" for word in ("dropped", "unknown") if verdict[word]]
+    troubles += _kernel(counts)
+    troubles += _compared(protocol, verdict, found, lied)
     # Whether there was enough at stake.
     for fault in _FOUND_AS:
         if f"{fault}=" in planned and not lied.get(fault):
@@ -720,6 +836,11 @@ def judge_liar(
     return troubles
 
 
+def _events(lied: dict[str, list[list[str]]], fault: str) -> int:
+    """How many events it struck."""
+    return len({event_id for ids in lied.get(fault, ()) for event_id in ids})
+
+
 def _sentence(
     protocol: Protocol,
     part: Part,
@@ -729,6 +850,12 @@ def _sentence(
     lied: dict[str, list[list[str]]],
     caught: bool,
 ) -> str:
+    if not part.liar and not protocol.acks:
+        return (
+            f"the network dropped {_events(lied, 'drop'):,} of {sent:,} events "
+            f"and doubled {_events(lied, 'duplicate'):,}: "
+            + ("each of them was named, and no other." if caught else "NOT found to the event.")
+        )
     if not part.liar:
         return (
             f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
@@ -737,7 +864,7 @@ def _sentence(
             f"(the collector counted {counts['copies']:,})."
         )
     did = {
-        "discard": "acknowledged {} and threw them away",
+        "discard": "acknowledged {} and threw them away" if protocol.acks else "threw {} away",
         "swap": "swapped {} with the next ones",
         "duplicate": "kept {} twice",
         "corrupt": "flipped a byte of {}",
@@ -764,7 +891,7 @@ def _tables(results: list[Result]) -> str:
             ["", *(result.part.name for result in mine)],
             ["sent", *(f"{result.sent:,}" for result in mine)],
             *([word, *(f"{result.verdict[word]:,}" for result in mine)] for word in _WORDS),
-            ["connections cut", *(str(result.collector["cuts"]) for result in mine)],
+            ["connections cut", *(str(result.collector.get("cuts", 0)) for result in mine)],
             ["exit code of verify", *(str(result.exit) for result in mine)],
             ["as it must be", *("NO" if result.troubles else "yes" for result in mine)],
         ]
@@ -786,8 +913,8 @@ def _write_verdict(path: Path, results: list[Result]) -> None:
             "liar": result.part.liar,
             "events": result.sent,
             **{word: result.verdict[word] for word in _WORDS},
-            "cuts": result.collector["cuts"],
-            "cuts_before_ack": result.collector["cuts_before_ack"],
+            "cuts": result.collector.get("cuts", 0),
+            "cuts_before_ack": result.collector.get("cuts_before_ack", 0),
             "collector_duplicated": result.collector["copies"],
             "exit": result.exit,
             "caught": result.caught,
