@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent
 EXT = ROOT / "_ext"
 BUILD = ROOT / "build"
 PXD = BUILD / "pxd"
-NOT_ON_WINDOWS = {"pump", "tcpsend", "udpsend", "zmqsend"}
+NOT_ON_WINDOWS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
 WINDOWS = sys.platform == "win32"
 
 # What other systems lack of this one. SIMD: neither Apple's processors nor Windows on ARM have SSE2.

@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "aio": {"client", "delivery"},
     "client": {"delivery"},
     "delivery": {"protocols", "transports", "_ext records"},
-    "collectors": {"transports", "protocols", "_ext files"},
+    "collectors": {"transports", "protocols", "_ext files", "_ext receivers"},
     "verify": {"protocols", "_ext files"},
     "protocols": {"_ext codecs", "_ext queue"},  # a batch is the queue's
     "transports": {"_ext senders"},
@@ -40,6 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "_ext senders": {"_ext pump"},
     "_ext pump": {"_ext queue"},
     "_ext files": {"_ext base"},
+    "_ext receivers": {"_ext base"},
     "_ext queue": {"_ext base"},
     "_ext base": set(),
 }
@@ -53,6 +54,7 @@ EXT_ROOMS = {
     "_ext pump": {"pump"},
     "_ext senders": {"tcpsend", "zmqsend", "udpsend"},
     "_ext files": {"capture"},
+    "_ext receivers": {"udpreceive"},
 }
 # Concrete protocols are for those who speak one; the others see protocols.core and get a core by name.
 SPEAKERS = {"faces", "protocols", "collectors", "verify", "cli"}

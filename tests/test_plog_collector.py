@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import socket
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient._ext.plog import fragments
+from logclient.collectors import datagrams
 from logclient.collectors.capture import CaptureReader
+from logclient.collectors.datagrams import Datagrams
 from logclient.collectors.plog import Collector, Lines, Listener, Taken
 from logclient.errors import ConfigError, ConnectFailed
 from tests import shared
@@ -343,7 +346,8 @@ class TestCapture:
         client.close()
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell")
-    def test_drops_are_the_kernels(self) -> None:
+    def test_drops_are_the_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(datagrams, "Receiver", None)  # it would empty the socket meanwhile
         with Collector(receive_buffer=4096) as collector:
             client = Client(collector)
             with collector._changed:  # it cannot look
@@ -358,6 +362,75 @@ class TestCapture:
         assert counts.kernel_drops
         assert counts.datagrams + counts.kernel_drops == 201
         assert collector.counts.kernel_drops == counts.kernel_drops  # it is remembered
+
+
+class TestDatagrams:
+    @pytest.fixture(params=["beside", "plain"])
+    def bound(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datagrams]:
+        if request.param == "plain":
+            monkeypatch.setattr(datagrams, "Receiver", None)
+        elif sys.platform != "linux":
+            pytest.skip("Linux")
+        bound = Datagrams("127.0.0.1", 0, 8 << 20)
+        yield bound
+        bound.close()
+
+    def test_all_of_them_in_their_order(self, bound: Datagrams) -> None:
+        rng = random.Random(4)
+        socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+        sent: list[tuple[bytes, Any]] = []
+        got: list[tuple[bytes, Any]] = []
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+            sock.connect(("127.0.0.1", bound.port))
+        for _ in range(60):
+            for _ in range(50):
+                sock = rng.choice(socks)
+                raw = rng.randbytes(rng.choice((0, 1, 300, 1400, 65507 if rng.random() < 0.1 else 20)))
+                sock.send(raw)
+                sent.append((raw, sock.getsockname()))
+            deadline = time.monotonic() + 10
+            while len(got) < len(sent) and time.monotonic() < deadline:
+                select.select([bound], [], [], 0 if bound.more else 1)
+                batch = bound.read()
+                if batch is not None:
+                    rows = range(len(batch))
+                    got += [(bytes(batch.raw(row)), batch.sources[row]) for row in rows]
+                    if batch.times is not None:
+                        now = time.time_ns() // 1000
+                        assert all(now - 60_000_000 < at <= now for at in batch.times)
+        assert got == sent
+        assert bound.read() is None
+        for sock in socks:
+            sock.close()
+
+    def test_what_came_before_the_end_is_there(self, bound: Datagrams) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for n in range(3000):
+                sock.sendto(b"%d" % n, ("127.0.0.1", bound.port))
+        bound.finish()
+        got: list[bytes] = []
+        while (batch := bound.read()) is not None:
+            got += [bytes(batch.raw(row)) for row in range(len(batch))]
+        assert len(got) + (bound.drops or 0) == 3000
+        assert got[:500] == [b"%d" % n for n in range(500)]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="Linux")
+    def test_no_more_waits_than_may(self) -> None:
+        """Beyond that they are the kernel's, and come when there is room; nothing is lost on the way."""
+        bound = Datagrams("127.0.0.1", 0, 4 << 20)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for _ in range(1000):
+                sock.sendto(bytes(60_000), ("127.0.0.1", bound.port))
+        sent, got = 1000, 0
+        deadline = time.monotonic() + 10
+        while got + (bound.drops or 0) < sent and time.monotonic() < deadline:
+            batch = bound.read()
+            got += 0 if batch is None else len(batch)
+        assert got + (bound.drops or 0) == sent
+        assert (bound.drops or 0) > 0
+        assert 0 < got < 40 * MIB // 60_000
+        bound.close()
 
 
 # --- faults ------------------------------------------------------------------------------------

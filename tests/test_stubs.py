@@ -58,7 +58,7 @@ def module_names(module: ModuleType) -> set[str]:
 
 
 def test_there_are_extensions() -> None:
-    senders = {"pump", "tcpsend", "udpsend", "zmqsend"}
+    senders = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
     assert {p.stem for p in (ROOT / "_ext").glob("*.pyx")} - senders <= set(MODULES)
 
 

@@ -35,7 +35,7 @@ from tools import pythons
 HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
 
-NOT_ON_WINDOWS = {"pump", "tcpsend", "udpsend", "zmqsend"}
+NOT_ON_WINDOWS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
 
 WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
 """What must wake the sender (``logclient._ext.handoff.WAKE``)."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import sys
+import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
+from operator import sub
 from typing import Any, NamedTuple
 
 from logclient.errors import ConnectFailed
+
+try:
+    from logclient._ext.udpreceive import Receiver
+except ImportError:  # Windows
+    Receiver = None  # type: ignore[assignment,misc]
 
 __all__ = ["Batch", "Datagrams", "batch_of"]
 
@@ -18,6 +27,7 @@ Address = tuple[Any, ...]
 _ROOM = 65536  # of a datagram at most
 _ARENA = 4 << 20
 _BATCH = 1024
+_NAMES_MAX = 10_000
 _SO_MEMINFO = 55  # Linux; the socket module has no name for it
 _MEMINFO = struct.Struct("=9I")
 _DROPS = 8
@@ -30,6 +40,7 @@ class Batch(NamedTuple):
     offsets: array[int]
     lengths: array[int]
     sources: list[Any]
+    times: array[int] | None = None  #: when each came, microseconds since 1970; None: just now
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -50,7 +61,10 @@ def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
 
 
 class Datagrams:
-    """A bound socket that does not block.
+    """A bound socket, read without waiting.
+
+    On Linux a thread of its own empties it into memory, up to 16 MiB, so that nothing is lost while Python is
+    busy; elsewhere it is read when there is time.
 
     Args:
         receive_buffer: bytes the kernel is asked for; it gives what it may.
@@ -73,7 +87,29 @@ class Datagrams:
             raise
         self.sock.setblocking(False)
         self.port: int = self.sock.getsockname()[1]
-        self._arena = memoryview(bytearray(_ARENA))
+        self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._waiting: Iterator[Batch] = iter(())
+        self._next: Batch | None = None
+        self._names: dict[bytes, Any] = {}
+        if Receiver is not None and sys.platform == "linux":
+            self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._receiver = Receiver(self.sock.fileno(), self._told, self._wake)
+            self._thread = threading.Thread(target=self._receive, name="logclient-receiver", daemon=True)
+            self._thread.start()
+        else:
+            self._arena = memoryview(bytearray(_ARENA))
+
+    def _receive(self) -> None:
+        try:
+            self._receiver.run()
+        except BaseException as error:
+            self.error = error
+
+    def fileno(self) -> int:
+        """Readable when there is something to ``read``."""
+        return self._told if self._thread is not None else self.sock.fileno()
 
     def _widen(self, size: int) -> None:
         force = getattr(socket, "SO_RCVBUFFORCE", 33 if sys.platform == "linux" else None)
@@ -102,8 +138,68 @@ class Datagrams:
             return None
         return int(_MEMINFO.unpack(found)[_DROPS]) if len(found) == _MEMINFO.size else None
 
+    @property
+    def more(self) -> bool:
+        """``read`` has something, whatever the descriptor says."""
+        if self._next is None:
+            self._next = next(self._waiting, None)
+        return self._next is not None
+
     def read(self) -> Batch | None:
-        """What is there, up to a bound; None: nothing. The next call overwrites it."""
+        """What is there, up to a bound; None: nothing. The next call overwrites it.
+
+        Raises:
+            OSError: the socket is broken.
+        """
+        if self._thread is None:
+            return self._read()
+        if not self.more:
+            try:
+                os.eventfd_read(self._told)
+            except BlockingIOError:
+                pass
+            taken = self._receiver.take()
+            if taken is None:
+                if self.error is not None:
+                    raise self.error
+                return None
+            self._waiting = self._batches(*taken)
+        batch, self._next = self._next or next(self._waiting), None
+        return batch
+
+    def _batches(
+        self, data: bytes, ends: bytes, times: bytes, runs: list[tuple[bytes, int]]
+    ) -> Iterator[Batch]:
+        view, stops, came = memoryview(data), array("q", ends), array("q", times)
+        sources = chain.from_iterable(repeat(self._name(raw), count) for raw, count in runs)
+        begin = 0
+        for first in range(0, len(stops), _BATCH):
+            stop = stops[first : first + _BATCH]
+            offsets = array("q", [begin])
+            offsets += stop[:-1]
+            lengths = array("q", map(sub, stop, offsets))
+            yield Batch(
+                view, offsets, lengths, list(islice(sources, len(stop))), came[first : first + _BATCH]
+            )
+            begin = stop[-1]
+
+    def _name(self, raw: bytes) -> Any:
+        """The address as the socket module has it."""
+        found = self._names.get(raw)
+        if found is None:
+            if len(self._names) >= _NAMES_MAX:
+                self._names.clear()
+            family, port = int.from_bytes(raw[:2], sys.byteorder), int.from_bytes(raw[2:4], "big")
+            if family == socket.AF_INET6:
+                host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+                scope = int.from_bytes(raw[24:28], sys.byteorder)
+                found = (host, port, int.from_bytes(raw[4:8], "big"), scope)
+            else:
+                found = (socket.inet_ntop(socket.AF_INET, raw[4:8]), port)
+            self._names[raw] = found
+        return found
+
+    def _read(self) -> Batch | None:
         arena, receive = self._arena, self.sock.recvfrom_into
         offsets, lengths, sources = array("q"), array("q"), []
         at, last = 0, len(arena) - _ROOM
@@ -122,6 +218,12 @@ class Datagrams:
             at += size
         return Batch(arena, offsets, lengths, sources) if offsets else None
 
+    def finish(self) -> None:
+        """Receive nothing more; what came before can be read."""
+        if self._thread is not None:
+            self._receiver.stop()
+            self._thread.join()
+
     def reply(self, data: bytes, source: Any) -> bool:
         """False: the kernel did not take it."""
         try:
@@ -131,4 +233,8 @@ class Datagrams:
         return True
 
     def close(self) -> None:
+        self.finish()
+        if self._thread is not None:
+            os.close(self._told)
+            os.close(self._wake)
         self.sock.close()

@@ -24,10 +24,11 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from logclient._ext.plog import COMMAND, EMPTY, SIMPLE, Decoder, Judged, Reassembler
-from logclient.collectors.capture import TO_PEER, CaptureWriter
+from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureWriter
 from logclient.collectors.datagrams import Batch, Datagrams, batch_of
 from logclient.collectors.faults import Faults, Witness
 from logclient.collectors.injector import Datagram, Injector
@@ -49,6 +50,7 @@ _REPLIES_MAX = 1000  # that wait while answers are held back
 _CONNECTIONS_MAX = 1000
 _RECEIVE = 1 << 18
 _REASONS_MAX = 1000
+_LAST_BATCHES = 1000
 _TICK = 0.1  # seconds between two looks at what Kafka has to say
 _NEVER = float("inf")
 _LOWEST = -(1 << 31)  # a place without an id
@@ -597,7 +599,7 @@ class Collector(Running[Counts]):
     def _serve(self, opened: Datagrams, lines: socket.socket | None) -> None:
         with selectors.DefaultSelector() as selector:
             self._selector = selector
-            selector.register(opened.sock, selectors.EVENT_READ)
+            selector.register(opened, selectors.EVENT_READ)
             selector.register(self._wake_in, selectors.EVENT_READ)
             if lines is not None:
                 selector.register(lines, selectors.EVENT_READ)
@@ -615,13 +617,16 @@ class Collector(Running[Counts]):
     def _end(self, opened: Datagrams, lines: socket.socket | None) -> None:
         try:
             now = time.monotonic()
+            opened.finish()
             if self.error is None:
-                # What the kernel has taken before we were told to stop has arrived.
-                for _ in range(64):
+                # What had come before we were told to stop has arrived.
+                for _ in range(_LAST_BATCHES):
                     batch = opened.read()
                     if batch is None:
                         break
                     self._arrived(batch, now)
+                if not self._holding:
+                    self._reply(opened)
             if self._injector is not None:
                 self._through(*self._injector.expire(now, all_of_them=True), now)
         finally:
@@ -651,7 +656,7 @@ class Collector(Running[Counts]):
 
     def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
         """Wait, read, capture, judge, answer."""
-        timeout = self._next_due()
+        timeout = 0.0 if opened.more else self._next_due()
         ready = self._selector.select(0)
         if not ready and timeout != 0:
             if self._capture is not None and self._capture.pending:
@@ -661,16 +666,15 @@ class Collector(Running[Counts]):
             ready = self._selector.select(timeout)
         with self._changed:
             now = time.monotonic()
+            batch = opened.read()
+            if batch is not None:
+                self._arrived(batch, now)
             for key, _ in ready:
-                if key.fileobj is opened.sock:
-                    batch = opened.read()
-                    if batch is not None:
-                        self._arrived(batch, now)
-                elif key.data is not None:
+                if key.data is not None:
                     self._receive(key.data)
                 elif key.fileobj is lines:
                     self._accept(key.fileobj)
-                else:
+                elif key.fileobj is self._wake_in:
                     self._drain()
             if self._cut_all:
                 self._cut_all = False
@@ -756,10 +760,10 @@ class Collector(Running[Counts]):
         """
         capture = self._capture
         if capture is not None:
-            at, unit = time.time_ns() // 1000, capture.unit
-            data = batch.data
-            for begin, length, peer in zip(batch.offsets, batch.lengths, peers, strict=True):
-                unit(peer.stream, data[begin : begin + length], 0, at)
+            data, unit = batch.data, capture.unit
+            times = batch.times or repeat(time.time_ns() // 1000, len(peers))
+            for begin, length, peer, at in zip(batch.offsets, batch.lengths, peers, times, strict=True):
+                unit(peer.stream, data[begin : begin + length], FROM_PEER, at)
             if not self._flush(capture):
                 return  # not kept, so it has not come
         if shown is None:

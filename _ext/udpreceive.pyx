@@ -1,0 +1,291 @@
+"""Receives datagrams beside Python: a thread without the GIL empties the socket into memory.
+
+What the kernel keeps for a socket is a few hundred datagrams as a rule; a Python thread that waits for the
+GIL, or for a disk, loses what is beyond. Linux alone (recvmmsg, eventfd).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <errno.h>
+    #include <netinet/in.h>
+    #include <poll.h>
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    #include <unistd.h>
+    #define LC_AT_ONCE 64               /* datagrams of one call */
+    #define LC_ROOM 65536               /* of one datagram */
+    #define LC_ADDRESS 28               /* sockaddr_in6, the longer of the two */
+    typedef struct {
+    #ifdef __linux__
+        struct mmsghdr msg[LC_AT_ONCE];
+    #endif
+        struct iovec iov[LC_AT_ONCE];
+        uint8_t from[LC_AT_ONCE][LC_ADDRESS];
+        uint8_t *room;
+    } lc_receive_call;
+
+    /* How many came; 0: none is there; below 0: -errno. */
+    static inline int lc_receive(int fd, lc_receive_call *c) {
+    #ifdef __linux__
+        int i, n;
+        for (i = 0; i < LC_AT_ONCE; i++) {
+            struct msghdr *h = &c->msg[i].msg_hdr;
+            memset(h, 0, sizeof *h);
+            memset(c->from[i], 0, LC_ADDRESS);
+            c->iov[i].iov_base = c->room + (size_t)i * LC_ROOM;
+            c->iov[i].iov_len = LC_ROOM;
+            h->msg_iov = &c->iov[i];
+            h->msg_iovlen = 1;
+            h->msg_name = c->from[i];
+            h->msg_namelen = LC_ADDRESS;
+        }
+        n = recvmmsg(fd, c->msg, LC_AT_ONCE, MSG_DONTWAIT, NULL);
+        if (n >= 0) return n;
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNREFUSED
+            ? 0 : -errno;
+    #else
+        (void)fd; (void)c;
+        return -ENOSYS;
+    #endif
+    }
+    static inline size_t lc_received(lc_receive_call *c, int i) {
+    #ifdef __linux__
+        return c->msg[i].msg_len;
+    #else
+        (void)c; (void)i;
+        return 0;
+    #endif
+    }
+    /* Until the socket or the other has something to say. */
+    static inline void lc_await(int fd, int other) {
+        struct pollfd fds[2] = {{fd, POLLIN, 0}, {other, POLLIN, 0}};
+        poll(fds, fd < 0 ? 1 : 2, -1);
+    }
+    static inline void lc_tell(int fd) {
+        uint64_t one = 1;
+        if (write(fd, &one, sizeof one) < 0) return;    /* told already */
+    }
+    """
+    enum: LC_AT_ONCE, LC_ROOM, LC_ADDRESS
+    ctypedef struct lc_receive_call:
+        uint8_t *room
+        uint8_t (*from_ "from")[28]
+    int lc_receive(int fd, lc_receive_call *call) noexcept nogil
+    size_t lc_received(lc_receive_call *call, int i) noexcept nogil
+    void lc_await(int fd, int other) noexcept nogil
+    void lc_tell(int fd) noexcept nogil
+
+cdef extern from "platform.h":
+    ctypedef struct lc_mutex:
+        pass
+    ctypedef struct lc_cond:
+        pass
+    void lc_mutex_init(lc_mutex *m) nogil
+    void lc_mutex_lock(lc_mutex *m) nogil
+    void lc_mutex_unlock(lc_mutex *m) nogil
+    void lc_cond_init(lc_cond *c) nogil
+    void lc_cond_wake_all(lc_cond *c) nogil
+    void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) nogil
+    int64_t lc_wall_us() nogil
+
+
+# Datagrams one behind the other, and what is known of each.
+ctypedef struct lc_pile:
+    uint8_t *data
+    size_t size
+    size_t room
+    int64_t *ends
+    int64_t *times
+    size_t n
+    size_t places
+    uint8_t *sources             # LC_ADDRESS each; of those in a row from the same, one
+    uint32_t *counts             # how many those are
+    size_t runs
+    size_t run_places
+
+
+cdef enum:
+    KEPT = 1 << 20               # room that is not given back
+    BESIDE = 64                  # bytes at most that are kept of a datagram beside itself
+
+
+cdef inline size_t weight(const lc_pile *p) noexcept nogil:
+    return p.size + p.n * BESIDE
+
+
+cdef int grow(void **at, size_t *places, size_t wanted, size_t item) noexcept nogil:
+    cdef size_t more = places[0] * 2 if places[0] else 1024
+    cdef void *p
+    while more < wanted:
+        more *= 2
+    p = realloc(at[0], more * item)
+    if p == NULL:
+        return -1
+    at[0] = p
+    places[0] = more
+    return 0
+
+
+cdef void forget(lc_pile *p) noexcept nogil:
+    free(p.data)
+    free(p.ends)
+    free(p.times)
+    free(p.sources)
+    free(p.counts)
+    memset(p, 0, sizeof(lc_pile))
+
+
+# -1 when memory is out.
+cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *source,
+                  int64_t now) noexcept nogil:
+    cdef size_t places = p.places
+    if p.size + size > p.room and grow(<void **> &p.data, &p.room, p.size + size, 1) < 0:
+        return -1
+    if p.n == p.places:
+        if grow(<void **> &p.ends, &places, p.n + 1, sizeof(int64_t)) < 0:
+            return -1
+        if grow(<void **> &p.times, &p.places, p.n + 1, sizeof(int64_t)) < 0:
+            return -1
+    if p.runs == 0 or memcmp(p.sources + (p.runs - 1) * LC_ADDRESS, source, LC_ADDRESS):
+        if p.runs == p.run_places:
+            places = p.run_places
+            if grow(<void **> &p.sources, &places, p.runs + 1, LC_ADDRESS) < 0:
+                return -1
+            if grow(<void **> &p.counts, &p.run_places, p.runs + 1, sizeof(uint32_t)) < 0:
+                return -1
+        memcpy(p.sources + p.runs * LC_ADDRESS, source, LC_ADDRESS)
+        p.counts[p.runs] = 0
+        p.runs += 1
+    memcpy(p.data + p.size, data, size)
+    p.size += size
+    p.ends[p.n] = <int64_t> p.size
+    p.times[p.n] = now
+    p.n += 1
+    p.counts[p.runs - 1] += 1
+    return 0
+
+
+@cython.final
+cdef class Receiver:
+    """See the stub."""
+
+    cdef lc_mutex mutex
+    cdef lc_cond taken
+    cdef lc_pile pile            # being filled, under the mutex
+    cdef lc_pile spare           # the consumer's
+    cdef lc_receive_call *call
+    cdef int fd, told, wake
+    cdef bint stopping
+    cdef size_t capacity
+
+    def __cinit__(self):
+        lc_mutex_init(&self.mutex)
+        lc_cond_init(&self.taken)
+
+    def __init__(self, int fd, int told, int wake, *, size_t capacity=16 << 20):
+        if self.call != NULL:
+            raise TypeError("already made")
+        if capacity < LC_AT_ONCE * (LC_ROOM + BESIDE):
+            raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + BESIDE)} bytes, not {capacity}")
+        self.fd, self.told, self.wake, self.capacity = fd, told, wake, capacity
+        self.call = <lc_receive_call *> calloc(1, sizeof(lc_receive_call))
+        if self.call != NULL:
+            self.call.room = <uint8_t *> calloc(LC_AT_ONCE, LC_ROOM)
+        if self.call == NULL or self.call.room == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        forget(&self.pile)
+        forget(&self.spare)
+        if self.call != NULL:
+            free(self.call.room)
+            free(self.call)
+
+    cdef int keep(self, int n) noexcept nogil:
+        cdef int64_t now = lc_wall_us()
+        cdef int i, failed = 0
+        cdef bint first
+        lc_mutex_lock(&self.mutex)
+        first = self.pile.n == 0
+        for i in range(n):
+            if pile_add(&self.pile, self.call.room + <size_t> i * LC_ROOM, lc_received(self.call, i),
+                        self.call.from_[i], now) < 0:
+                failed = -1
+                break
+        lc_mutex_unlock(&self.mutex)
+        if first:
+            lc_tell(self.told)
+        return failed
+
+    # Wait until there is room for what one call may bring.
+    cdef void make_room(self) noexcept nogil:
+        lc_mutex_lock(&self.mutex)
+        while weight(&self.pile) + LC_AT_ONCE * (LC_ROOM + BESIDE) > self.capacity and not self.stopping:
+            lc_cond_wait(&self.taken, &self.mutex, 1.0)
+        lc_mutex_unlock(&self.mutex)
+
+    def run(self):
+        cdef int n = 0
+        if self.call == NULL:
+            raise TypeError("not made")
+        with nogil:
+            while True:
+                self.make_room()
+                n = lc_receive(self.fd, self.call)
+                if n > 0:
+                    if self.keep(n) < 0:
+                        n = -12          # ENOMEM
+                        break
+                    if self.stopping and weight(&self.pile) > self.capacity:
+                        break
+                elif n < 0 or self.stopping:
+                    break
+                else:
+                    lc_await(self.fd, self.wake)
+            lc_tell(self.told)
+        if n < 0:
+            raise OSError(-n, "recvmmsg")
+
+    def stop(self):
+        lc_mutex_lock(&self.mutex)
+        self.stopping = True
+        lc_cond_wake_all(&self.taken)
+        lc_mutex_unlock(&self.mutex)
+        lc_tell(self.wake)
+
+    def take(self):
+        cdef lc_pile *p = &self.spare
+        cdef lc_pile full
+        cdef size_t i
+        with nogil:
+            lc_mutex_lock(&self.mutex)
+            full = self.pile
+            self.pile = p[0]
+            p[0] = full
+            lc_cond_wake_all(&self.taken)
+            lc_mutex_unlock(&self.mutex)
+        if p.n == 0:
+            return None
+        found = (
+            PyBytes_FromStringAndSize(<const char *> p.data, <Py_ssize_t> p.size),
+            PyBytes_FromStringAndSize(<const char *> p.ends, <Py_ssize_t> (p.n * sizeof(int64_t))),
+            PyBytes_FromStringAndSize(<const char *> p.times, <Py_ssize_t> (p.n * sizeof(int64_t))),
+            [(PyBytes_FromStringAndSize(<const char *> p.sources + i * LC_ADDRESS, LC_ADDRESS), p.counts[i])
+             for i in range(p.runs)],
+        )
+        p.size = p.n = p.runs = 0
+        if p.room > KEPT:
+            forget(p)
+        return found
