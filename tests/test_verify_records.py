@@ -126,7 +126,7 @@ def test_histories(
     kind: str,
     options: dict[str, Any],
 ) -> None:
-    world = World(len(kind), 150, **options)
+    world = World(len(kind), 60, **options)
     ledger, capture = world.write(tmp_path)
     some = sent(world)
     name = topic(broker, sum(map(len, ENDPOINTS.values())), some)
