@@ -142,7 +142,7 @@ cdef class CompiledPump:
                     raise MemoryError
                 memcpy(to, &view[0], <size_t> view.shape[0])
                 self.wire.size += <size_t> view.shape[0]
-        self.core.sent()
+        self.core.sent(self.wire.size - self.offset)
         self.heard_something = True      # not every question has an answer that must come first
 
     def heard(self):

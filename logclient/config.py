@@ -368,6 +368,9 @@ _TABLE = (
            "Packets sent at once after a pause.", _PLOG),
     Option("pace_bytes", "size", _size(0, 1 << 50), 64 << 20, "64MiB",
            "Bytes a second; 0: as many as go.", _PLOG),
+    Option("feedback", "choice", _choice("none", "auto", "stat"), "none", "none",
+           "auto: the pace follows the server's receive queue where it is on this machine, else its counters "
+           "(STAT); stat: its counters; none: pace alone.", _PLOG),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("identity", "choice", _choice("id", "none"), "id", "id",
@@ -480,6 +483,7 @@ class Config(NamedTuple):
     pace: int
     burst: int | None
     pace_bytes: int
+    feedback: str
     version: int
     identity: str
     check: bool

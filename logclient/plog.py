@@ -190,7 +190,7 @@ class Watch:
         self._client = client
         self._client.flush(timeout)
         self._stats = client.stats()
-        self._commands = client._commands
+        self._commands = client._asked
         self._before: Stat | None = None
         self._reason = ""
         try:
@@ -219,7 +219,7 @@ class Watch:
         while True:
             try:
                 after = self._client.stat(max(SETTLE, min(1.0, end - time.monotonic())))
-                commands = self._client._commands - self._commands - 1  # all but this one
+                commands = self._client._asked - self._commands - 1  # all but this one
                 found = estimate_loss(self._before, after, sent, commands)
                 if found.seen in (last, sent) or found.lost is None:
                     return found
@@ -243,7 +243,6 @@ class Client(client.Client):
         super().__init__(config)
         # One at a time: an answer does not say to which question it is.
         self._questions = threading.Lock()
-        self._commands = 0
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         def put(body: bytes, level: int, kind: int) -> int:
@@ -361,6 +360,12 @@ class Client(client.Client):
     def watch(self, timeout: float = 5.0) -> Watch:
         """From now on count what arrives; ``loss()`` of the result tells. What was sent is waited for."""
         return Watch(self, timeout)
+
+    @property
+    def _asked(self) -> int:
+        """Commands ever, those of the core's own among them."""
+        found: int = self._engine.core.asked  # type: ignore[attr-defined]
+        return found
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
         end = time.monotonic() + timeout

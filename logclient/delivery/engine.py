@@ -149,6 +149,8 @@ class Engine:
         """What is new for every process: a client starts empty after a fork."""
         self.producer = os.urandom(10)
         self.core = self._make_core(self.producer)
+        # Of a core that looks how fast it may send, between two runs of the pump.
+        self._regulate: Callable[[float], tuple[float, bool]] | None = getattr(self.core, "regulate", None)
         self.pump = self._new_pump()
         self.ledger: Ledger | None = None
         if self._ledger_place is not None:
@@ -613,7 +615,11 @@ class Engine:
             return
         assert self.link is not None
         self._open_ledger()
-        if self.calls.ask(self.core):
+        posts = self.calls.ask(self.core)
+        if self._regulate is not None:
+            look, asks = self._regulate(time.monotonic())
+            until, posts = min(until, look), posts or asks
+        if posts:
             self.pump.post()
         end = self.pump.run(self.link, until)
         if self.pump.progress != self._acked_progress:
@@ -672,6 +678,8 @@ class Engine:
         mtu = getattr(link, "mtu", 0)
         if mtu:  # datagrams: how large they may be is a matter of the way there
             self.core.path_mtu(mtu, link.headers)  # type: ignore[attr-defined]
+        if self._regulate is not None:
+            self.core.receiver = getattr(link, "receiver", None)  # type: ignore[attr-defined]
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         return True

@@ -42,6 +42,7 @@ from logclient._ext.plog import (
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
+from logclient.protocols.plog_pacing import ByQueue, ByStat
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -56,6 +57,10 @@ DATAGRAM_UNTOLD = 1452  # until a transport says more: Ethernet, IPv6
 HEADERS_IPV4 = 28
 HEADERS_IPV6 = 48
 COMMANDS = ("ping", "stat", "envi", "kill")
+STAT_EVERY = 0.25
+"""Seconds between two looks at the server's counters, where they say how fast it may go."""
+UNPACED_BASE = 10_000.0
+"""Packets a second that feedback begins with, without a pace."""
 
 _TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -315,6 +320,9 @@ class Options(NamedTuple):
     """Look whether raw bytes are one JSON object in UTF-8 before the id goes in; no: where braces are."""
     reply_timeout: float = 2.0
     """Seconds that a command waits for its reply."""
+    feedback: str = "none"
+    """``none``: the pace is what it is; ``auto``: by the server's receive queue where the transport can see
+    it, else by STAT; ``stat``: by STAT. See ``protocols.plog_pacing``."""
     batch_bytes: int = 1 << 20
     """Bytes of messages encoded at once, at most; a larger one goes alone."""
 
@@ -324,6 +332,8 @@ class _Asked(NamedTuple):
     kind: str
     payload: bytes
     at: float
+    counts: tuple[int, int, int]
+    asked: int
 
 
 class Plog(CompiledCore):
@@ -342,6 +352,8 @@ class Plog(CompiledCore):
             raise ConfigError(f"identity: id or none, not {options.identity!r}")
         if options.mtu is not None and not 576 <= options.mtu <= 65_535:
             raise ConfigError(f"mtu: 576 to 65535 bytes, not {options.mtu}")
+        if options.feedback not in ("none", "auto", "stat"):
+            raise ConfigError(f"feedback: none, auto or stat, not {options.feedback!r}")
         if not options.reply_timeout > 0:
             raise ConfigError(f"reply_timeout: more than 0 seconds, not {options.reply_timeout}")
         self.options = options
@@ -367,6 +379,16 @@ class Plog(CompiledCore):
         super().__init__(hot)
         self.strays = 0
         """Datagrams from the server that nobody waits for."""
+        self.asked = 0
+        """Commands that were to be sent."""
+        self.receiver: Callable[[], tuple[int, int, int] | None] | None = None
+        """Told by the transport, for each socket: looks at the server's receive queue; see `regulate`."""
+        self._by_queue: ByQueue | None = None
+        self._by_stat: ByStat | None = None
+        self._base: tuple[Stat, _Asked] | None = None  # the answer that others are compared with
+        self._own = 0  # the token of a question of our own
+        self._look_at = 0.0
+        self._packets = 0  # sent at the last look
         self._token = 0
         self._random: Callable[[], float] = lambda: 0.0
         self._asked: list[_Asked] = []
@@ -410,6 +432,50 @@ class Plog(CompiledCore):
         burst = self._burst(packets)
         self._hot.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
 
+    def regulate(self, now: float) -> tuple[float, bool]:
+        """Between two runs of a pump: see how fast it may be.
+
+        Returns:
+            when to look again, and whether there is something to send for it.
+        """
+        if self.options.feedback == "none":
+            return float("inf"), False
+        self._hot.ready(now)  # it is `now` for what follows
+        packets = int(self._hot.counts[2])
+        if self._by_stat is None:
+            seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
+            if seen is not None:
+                self._by_queue = self._by_queue or ByQueue()
+                pace = self._by_queue.look(*seen, packets - self._packets)
+                size = min(pace.size, self.options.pace_bytes or pace.size)
+                self._hot.pace(now, pace.packets, size, burst=pace.burst, size_burst=pace.size_burst)
+                self._packets = packets
+                return now + pace.look, False
+            self._by_queue, self._by_stat = None, ByStat(self.options.pace or UNPACED_BASE)
+        self.handle_timeout(now)
+        asks = self._look_at <= now and (packets != self._packets or self._base is None)
+        asks = asks and not any(asked.kind == "stat" for asked in self._asked)
+        if asks:
+            self._packets = packets
+            self._own = self.call("stat")
+        if self._look_at <= now:
+            self._look_at = now + STAT_EVERY
+        self.pace(now, self._by_stat.rate, self.options.pace_bytes)
+        return self._look_at, asks
+
+    def _compare(self, asked: _Asked, answer: Stat) -> None:
+        """An answer, for `regulate`."""
+        if self._by_stat is None:
+            return
+        if self._base is None or answer.uptime < self._base[0].uptime:
+            self._base = answer, asked
+        before, then = self._base
+        sent = sum(asked.counts[:2]) - sum(then.counts[:2])
+        lost = estimate_loss(before, answer, sent, asked.asked - then.asked).lost
+        if lost is None:
+            self._base = answer, asked  # others' traffic may end
+        self._by_stat.answered(self._hot.now, lost, asked.counts[2])
+
     def _burst(self, packets: float) -> float:
         burst = self.options.burst
         return max(64.0, packets * 0.0064) if burst is None else burst
@@ -441,6 +507,9 @@ class Plog(CompiledCore):
         self._answers.clear()
         self._born = 0.0
         self._uptime = self._late = 0  # a new socket: no answer to an old question comes here
+        self._base = self._by_queue = self._by_stat = None
+        self._own = 0
+        self._look_at = 0.0
 
     # -- commands
 
@@ -468,13 +537,14 @@ class Plog(CompiledCore):
             raise ValueError("call: kill wants True: it ends the server process")
         self._hot.command(command(kind, data))
         self._token += 1
+        self.asked += 1
         self.handle_timeout(self._hot.now)
         for asked in [one for one in self._asked if (one.kind, one.payload) == (kind, data)]:
             self._give_up(asked, "another was asked")
         if kind == "kill":
             self._answers.append(Reply(self._token, None))
         else:
-            self._asked.append(_Asked(self._token, kind, data, self._hot.now))
+            self._asked.append(_Asked(self._token, kind, data, self._hot.now, self._hot.counts, self.asked))
         return self._token
 
     def _ping_payload(self, payload: Any) -> bytes:
@@ -541,6 +611,13 @@ class Plog(CompiledCore):
 
     def _answer(self, asked: _Asked, answer: object) -> None:
         self._asked.remove(asked)
+        if isinstance(answer, Stat):
+            self._compare(asked, answer)
+        if asked.token == self._own:
+            self._own = 0
+            if self._by_stat is not None and isinstance(answer, TimeoutError):
+                self._by_stat.unanswered()
+            return
         self._answers.append(Reply(asked.token, answer))
 
     # -- time

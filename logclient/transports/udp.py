@@ -47,6 +47,7 @@ class UdpLink(TcpLink):
         of its headers."""
         self._runs: list[tuple[memoryview, int]] = []  # datagrams not taken yet, their segment
         self._first = 0  # bytes that the first of them had
+        self._queue: Any = None
 
     @property
     def unsent(self) -> int:  # type: ignore[override]
@@ -64,6 +65,28 @@ class UdpLink(TcpLink):
                 at += _HEAD.size + size
                 self._runs.append((data[at - size : at], segment))
         return self.flush()
+
+    def receiver(self) -> tuple[int, int, int] | None:
+        """Of the server's socket, where it is on this machine: (bytes in its receive queue, bytes that it
+        holds, datagrams that found no room there). None: nobody can say."""
+        if self._queue is None:
+            from logclient.transports.udp_queue import ReceiverQueue
+
+            self._queue = ReceiverQueue(self._socket)
+        found: tuple[int, int, int] | None = self._queue.look()
+        return found
+
+    def close(self, linger: float = 0.0) -> None:
+        super().close(linger)
+        self._forget_queue()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._forget_queue()
+
+    def _forget_queue(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
 
     def flush(self) -> bool:
         while self._runs:

@@ -1,0 +1,105 @@
+"""How fast plog may send, by what is seen of the receiver. No socket, no clock.
+
+``ByQueue`` looks at the receive queue of the server's socket, which is only possible on its machine: until
+the next look no more is sent than has room there, even if the server takes nothing meanwhile. ``ByStat`` asks
+how many messages have come (STAT): a bit faster as long as all have, at half the pace when some have not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ByQueue", "ByStat", "Pace"]
+
+
+class Pace(NamedTuple):
+    """What may be sent from now on: rates a second, what may go at once, and when to look again."""
+
+    packets: float
+    burst: float
+    size: float
+    size_burst: float
+    look: float
+    """Seconds until then."""
+
+
+class ByQueue:
+    """No more between two looks than the receiver's queue has room for.
+
+    A queue is accounted in what the kernel allocates, not in what is in it: for a datagram at most
+    `_OVERHEAD` and twice its payload (sizes are rounded up to powers of two). Half of the room is given to
+    the overheads, three tenths to the payloads, the rest to others and to looks that come late.
+    """
+
+    _OVERHEAD = 1080
+    _ACTIVE = 0.001
+    _IDLE = 0.1
+    _LEAST = 1 / 8
+
+    def __init__(self) -> None:
+        self._share = 1.0
+        self._drops: int | None = None
+        self._idle = self._ACTIVE
+
+    def look(self, held: int, most: int, drops: int, packets: int) -> Pace:
+        """A look at the queue.
+
+        Args:
+            held: bytes in it.
+            most: bytes that it holds.
+            drops: datagrams that found no room in it, ever.
+            packets: datagrams that we sent since the last look.
+        """
+        if self._drops is not None and drops > self._drops:
+            # Others use it too, or it holds less than we think.
+            self._share = max(self._LEAST, self._share / 2)
+        else:
+            self._share = min(1.0, self._share * 1.001)
+        self._drops = drops
+        self._idle = self._ACTIVE if packets or held else min(self._idle * 2, self._IDLE)
+        free = max(0.0, (most - held) * self._share)
+        # One half is there at once, the other comes in until the next look.
+        number = free * 0.25 / self._OVERHEAD
+        size = free * 0.075
+        return Pace(
+            max(1.0, number / self._idle),
+            max(1.0, number),
+            max(1.0, size / self._idle),
+            max(1.0, size),
+            self._idle,
+        )
+
+
+class ByStat:
+    """More by additions, less by halves: from `base` packets a second on, a tenth of it at least."""
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+        self.rate = base
+        self._lost = 0
+        self._packets = 0
+        self._at = 0.0
+
+    def answered(self, now: float, lost: int | None, packets: int) -> None:
+        """The server has said how much it has.
+
+        Args:
+            lost: messages of ours that have not come, since the beginning; None: nobody can say.
+            packets: datagrams that we sent, since the beginning.
+        """
+        used = packets - self._packets
+        if lost is None:
+            self.rate = min(self.rate, self.base)
+        elif lost > self._lost:
+            self._slower()
+        elif used >= 0.7 * self.rate * (now - self._at):
+            self.rate += self.base / 2
+        self._lost = lost or 0
+        self._packets, self._at = packets, now
+
+    def unanswered(self) -> None:
+        """The question, or its answer, is lost: as other things may be."""
+        self._slower()
+
+    def _slower(self) -> None:
+        self.rate = max(self.base / 10, self.rate / 2)
