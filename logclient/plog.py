@@ -373,7 +373,6 @@ class Client(client.Client):
         if not alone:
             raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
         try:
-            self._commands += 1
             left = max(0.0, round(end - time.monotonic(), 3))
             found, seconds = self._engine.call(kind, payload, left)
         finally:

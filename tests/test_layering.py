@@ -149,7 +149,7 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     if its == "_ext senders" and mine != "transports":
         return "senders are for transports only"
     if its == mine == "protocols":
-        common = it[1:] in ((), ("compiled",), ("core",), ("readable",))
+        common = it[1:] in ((), ("compiled",), ("core",), ("pacing",), ("readable",))
         return "" if common or me == it else "one protocol never imports another"
     if mine == "faces" and its in ("faces", "protocols") and it[-1] in PROTOCOLS and it[-1] != me[-1]:
         return "a face knows its own protocol only"

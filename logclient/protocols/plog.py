@@ -42,7 +42,7 @@ from logclient._ext.plog import (
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
-from logclient.protocols.plog_pacing import ByQueue, ByStat
+from logclient.protocols.pacing import ByQueue, ByStat
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -322,7 +322,7 @@ class Options(NamedTuple):
     """Seconds that a command waits for its reply."""
     feedback: str = "none"
     """``none``: the pace is what it is; ``auto``: by the server's receive queue where the transport can see
-    it, else by STAT; ``stat``: by STAT. See ``protocols.plog_pacing``."""
+    it, else by STAT; ``stat``: by STAT. See ``protocols.pacing``."""
     batch_bytes: int = 1 << 20
     """Bytes of messages encoded at once, at most; a larger one goes alone."""
 

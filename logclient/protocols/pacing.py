@@ -1,4 +1,4 @@
-"""How fast plog may send, by what is seen of the receiver. No socket, no clock.
+"""How fast datagrams may go, by what is seen of the receiver. No socket, no clock.
 
 ``ByQueue`` looks at the receive queue of the server's socket, which is only possible on its machine: until
 the next look no more is sent than has room there, even if the server takes nothing meanwhile. ``ByStat`` asks
