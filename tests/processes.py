@@ -21,12 +21,16 @@ class CollectorProcess:
 
     Args:
         scheme: of the URL that it listens on.
+        query: that URL's options.
     """
 
-    def __init__(self, capture: Path, faults: str = "", scheme: str = "lumberjack") -> None:
+    def __init__(
+        self, capture: Path, faults: str = "", scheme: str = "lumberjack", query: str = ""
+    ) -> None:
         self.capture = capture
         self.faults = faults
         self.scheme = scheme
+        self.query = query
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -36,7 +40,7 @@ class CollectorProcess:
         return url_of(self)
 
     def start(self) -> None:
-        url = f"{self.scheme}://127.0.0.1:{self.port}"
+        url = f"{self.scheme}://127.0.0.1:{self.port}{self.query}"
         command = [sys.executable, "-m", "logclient", "collect", url, "--capture", str(self.capture)]
         if self.faults:
             command += ["--faults", self.faults]

@@ -78,7 +78,7 @@ class ByStat:
         self.rate = base
         self._lost = 0
         self._packets = 0
-        self._at = 0.0
+        self._at: float | None = None  # of the last answer
 
     def answered(self, now: float, lost: int | None, packets: int) -> None:
         """The server has said how much it has.
@@ -92,7 +92,7 @@ class ByStat:
             self.rate = min(self.rate, self.base)
         elif lost > self._lost:
             self._slower()
-        elif used >= 0.7 * self.rate * (now - self._at):
+        elif self._at is not None and used >= 0.7 * self.rate * (now - self._at):
             self.rate += self.base / 2
         self._lost = lost or 0
         self._packets, self._at = packets, now
