@@ -1,0 +1,193 @@
+"""plog to the end: clients, the server as a process of its own, a real broker, and Spark's verdict.
+
+Where datagrams are dropped and doubled, which events the verdict must name is worked out by
+tests/oracle/plog_injected.py, from what the injector wrote down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
+from logclient.collectors.datagrams import batch_of
+from logclient.demo import Collector
+from logclient.errors import ExitCode
+from tests import shared
+from tests.oracle import plog_injected
+from tests.shared import clean_environment
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell what it drops"),
+]
+
+TRIES = 3  # when the kernel has no room for datagrams, which nobody has to answer for here
+CLIENTS = 4
+# Packets a second, all clients together: what the server, with its faults or without, can follow on a machine
+# that has other things to do.
+PACE, PACE_FAULTS = 20_000, 12_000
+GROWTH = 48 << 20  # bytes; with a million events 600 MB go through the clients
+#: Events: a few seconds of sending; and as many as shall be shown.
+EVENTS = [20_000, pytest.param(1_000_000, marks=pytest.mark.long)]
+
+Say = Callable[[str], None]
+
+
+class Run(NamedTuple):
+    ledger: Path
+    capture: Path
+    topic: str
+    witness: Path
+    counts: dict[str, Any]
+    """Of the server."""
+    sent: dict[str, Any]
+    """What tests/plog_load.py says."""
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """For whoever watches, whatever becomes of the test."""
+
+    def told(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", flush=True)
+
+    return told
+
+
+def once(folder: Path, bootstrap: str, events: int, faults: str, pace: int) -> Run:
+    folder.mkdir()
+    topic = f"e2e-{os.urandom(6).hex()}"
+    ledger, capture, witness = folder / "ledger", folder / "capture", folder / "witness"
+    url = f"plog://127.0.0.1:0?kafka={bootstrap}&kafka_topic={topic}&receive_buffer=64MiB"
+    with Collector(url, faults, bool(faults), capture, witness, folder) as server:
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "tests.plog_load",
+                server.url, ledger, str(events), str(CLIENTS), str(pace // CLIENTS),
+            ],
+            capture_output=True, text=True, check=False, timeout=1800,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        counts = server.stop()
+    return Run(ledger, capture, topic, witness, counts, json.loads(done.stdout))
+
+
+def shipped(folder: Path, bootstrap: str, events: int, say: Say, faults: str = "") -> Run:
+    """A run in which the kernel dropped nothing; another one is slower."""
+    pace = PACE_FAULTS if faults else PACE
+    for attempt in range(1, TRIES + 1):
+        run = once(folder / f"run-{attempt}", bootstrap, events, faults, pace // attempt)
+        sent, counts = run.sent, run.counts
+        say(
+            f"{events:,} events in {counts['datagrams']:,} datagrams, {sent['bytes']:,} bytes, "
+            f"{sent['seconds']:.1f} s; clients grew by {sent['grown'] >> 10:,} KiB; "
+            f"the kernel dropped {counts['kernel_drops']}"
+        )
+        if not counts["kernel_drops"]:
+            break
+        say(f"run {attempt} of {TRIES} does not count: another one")
+    else:
+        pytest.fail(f"the kernel dropped datagrams in each of {TRIES} runs")
+    assert (sent["handed"], sent["left"], sent["failed"], sent["ledger_error"]) == (events, 0, 0, "")
+    assert sent["grown"] < GROWTH
+    assert counts["kernel_drops"] == 0  # and not None: it is told
+    # The half of them has two fragments at least.
+    assert counts["datagrams"] >= events // 2 * 3 - CLIENTS
+    assert counts["failed_to_send"] == counts["capture_errors"] == 0
+    assert counts["forwarded"] == counts["captured_events"]
+    return run
+
+
+def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, dict[str, set[str]]]:
+    """The verdict, and the ids of its violations by word."""
+    verdict = job.run(run.ledger, spark=spark, out=out, **arrived)
+    found: dict[str, set[str]] = {}
+    for word, ident in job.violations(out):
+        found.setdefault(word, set()).add(ident)
+    return verdict, found
+
+
+@pytest.mark.parametrize("events", EVENTS)
+def test_all_of_them_are_in_kafka(kafka: str, spark: Any, tmp_path: Path, events: int, say: Say) -> None:
+    run = shipped(tmp_path, kafka, events, say)
+    assert run.counts["forwarded"] == events
+    assert len(plog_injected.sent_ids(run.ledger)) == events
+    verdict, found = verdict_of(run, spark, tmp_path / "out", kafka=f"{kafka}/{run.topic}")
+    assert verdict.exit_code == ExitCode.OK
+    assert found == {}
+    assert verdict.counts.ok == events
+    assert verdict.counts.duplicated == verdict.counts.unexpected == verdict.counts.corrupted == 0
+
+
+@pytest.mark.parametrize("events", EVENTS)
+def test_what_a_bad_network_cost_is_named(
+    kafka: str, spark: Any, tmp_path: Path, events: int, say: Say
+) -> None:
+    """1 % of the datagrams never come, 1 % come twice."""
+    run = shipped(tmp_path, kafka, events, say, "drop=p:0.01,duplicate=p:0.01,seed=11")
+    truth = plog_injected.read(run.witness, run.ledger)
+    assert (truth.unnamed, truth.strangers) == (0, 0)
+    # There is something at stake: an event of several datagrams is missing more often, and only one of a
+    # single datagram comes twice.
+    assert events // 120 < len(truth.missing) < events // 40
+    assert events // 300 < len(truth.duplicated) < events // 120
+    for out, arrived in (
+        ("by-capture", {"capture": run.capture}),
+        ("by-kafka", {"kafka": f"{kafka}/{run.topic}"}),
+    ):
+        verdict, found = verdict_of(run, spark, tmp_path / out, **arrived)
+        assert verdict.exit_code == ExitCode.OK, out
+        assert found.pop("missing") == truth.missing, out
+        assert found.pop("duplicated") == truth.duplicated, out
+        assert found == {}, out
+        assert verdict.counts.ok == events - len(truth.missing), out
+        say(f"{out}: {len(truth.missing):,} missing, {len(truth.duplicated):,} duplicated, all named")
+
+
+@pytest.mark.parametrize(
+    ("copies", "whole"),
+    [
+        ([1], 1), ([0], 0), ([2], 2), ([1, 1, 1], 1), ([1, 0, 1], 0), ([2, 1], 1), ([1, 2], 1), ([0, 2], 0),
+        ([2, 2], 1),  # the second copy of the last begins another, whose first never comes
+    ],
+)  # fmt: skip
+def test_how_often_a_message_is_whole(copies: list[int], whole: int) -> None:
+    """The script's rule is the server's."""
+    assert plog_injected.times_whole(copies) == whole
+    parts = fragments(b"x" * (400 * len(copies)), 1, datagram=424)
+    assert len(parts) == len(copies)
+    batch = batch_of([part for part, times in zip(parts, copies, strict=True) for _ in range(times)], [])
+    judged = Reassembler().feed(batch.data, batch.offsets, batch.lengths, array("Q", [1] * len(batch)), 0.0)
+    assert sum(verdict in (MESSAGE, SIMPLE) for verdict in judged.verdict.tolist()) == whole
+
+
+def test_what_the_script_makes_of_a_log() -> None:
+    sent = {"a", "b", "c", "d"}
+
+    def act(fault: str, event: str, index: int = 0, count: int = 1) -> dict[str, Any]:
+        return {"fault": fault, "event": event, "index": index, "count": count, "ids": ["not looked at"]}
+
+    acts = [
+        act("drop", "a", 1, 3), act("duplicate", "a", 0, 3), act("duplicate", "b", 1, 2),
+        act("duplicate", "c", 0, 0), act("drop", ""), act("drop", "of somebody else"),
+    ]  # fmt: skip
+    assert plog_injected.injected(acts, sent) == ({"a"}, {"c"}, 1, 1)
+    with pytest.raises(ValueError, match="struck twice"):
+        plog_injected.injected([*acts, act("drop", "c")], sent)
+    with pytest.raises(ValueError, match="garble"):
+        plog_injected.injected([act("garble", "d")], sent)
