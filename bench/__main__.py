@@ -24,6 +24,7 @@ ROWS = {
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
     "logjam": ("bench.logjam", ("pyzmq",)),
+    "plog": ("bench.plog", ("mmh3",)),
     "web": ("bench.web", ("flask", "fastapi")),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }

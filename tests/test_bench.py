@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import sys
 import zlib
 
 import pytest
@@ -333,3 +334,30 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
     answer["counts"][""]["unexpected"] += 1
     with pytest.raises(harness.NotExact, match="unexpected of producer nobody"):
         verify.exact("logclient verify", answer, made.truth)
+
+
+@pytest.mark.parametrize("way", ["C sendmmsg", "C GSO", "Python", "logclient gso"])
+def test_the_sink_of_datagrams_counts_messages(way: str) -> None:
+    if sys.platform != "linux" or not shutil.which("cc"):
+        shared.missing("no C compiler for the benchmarks' sink, or no sendmmsg")
+    shared.need("mmh3")
+    from contextlib import ExitStack
+
+    from bench import plog
+
+    for case in plog.CASES:
+        few = case._replace(messages=9)
+        with plog.UdpSink() as running, ExitStack() as stack:
+            sock = plog.Sockets(running.port, stack)()
+            if way == "Python":
+                work = plog.plain(sock, few, few.messages)
+            elif way.startswith("C"):
+                work = plog.loop(sock, few, gso=way == "C GSO")
+            else:
+                work = plog.client(running.url, few, stack)
+            work()
+            work()
+            counts = running.wait(18)
+        each = -(-case.size // (case.datagram - plog.HEADER.size))
+        assert (counts.events, counts.datagrams, counts.torn, counts.simple) == (18, 18 * each, 0, 0)
+        assert counts.payload == 18 * case.size

@@ -1,0 +1,289 @@
+"""Row `plog`: `send(bytes)` until the kernel has it all, against a loop in C over `sendmmsg`, one with UDP
+GSO, and plain Python (`struct`, mmh3, `send`).
+
+All send the same payloads, boxed, hashed message by message, over a socket of their own on the loopback; what
+ours adds to an event is in the others' body already. Each of our three ways to the kernel stands beside the
+loop that has the same limit. The sink's receive buffer takes a whole run, and it counts what is complete.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.harness import NotExact, Row, Spread, Target, claim, judge, lines, ratio
+from bench.lumberjack import Measured, Way, event, measure
+from bench.sink import SinkError, compiled
+
+SINK_SOURCE = Path(__file__).with_name("udpsink.c")
+LOOP_SOURCE = Path(__file__).with_name("udploop.c")
+BUILT = SINK_SOURCE.parent.parent / "build" / "bench"
+HEADERS = 28  # of IPv4 and UDP
+HEADER = struct.Struct(">BBHHHIIIHH")
+CARRIER = len(',"uuid":""') + 32
+ROUNDS = 7
+LOOP, GSO, PYTHON, OURS = "C sendmmsg", "C GSO", "Python", "logclient"
+WAYS = ("gso", "mmsg", "send")
+
+
+class Case(NamedTuple):
+    """Messages of `size` bytes in IP packets of `mtu`; so many a run."""
+
+    name: str
+    size: int
+    mtu: int
+    messages: int
+
+    @property
+    def datagram(self) -> int:
+        return self.mtu - HEADERS
+
+
+CASES = (
+    Case("300 B, MTU 1400", 300, 1400, 50_000),
+    Case("8 KiB, MTU 1400", 8 << 10, 1400, 6_000),
+    Case("8 KiB, MTU 8192", 8 << 10, 8192, 6_000),
+    Case("64 KiB, MTU 1400", 64 << 10, 1400, 1_000),
+    Case("64 KiB, MTU 8192", 64 << 10, 8192, 1_000),
+)
+
+
+class Counts(NamedTuple):
+    """Totals since the sink started."""
+
+    events: int  # messages of which all came, in order
+    datagrams: int
+    bytes: int
+    payload: int
+    simple: int
+    torn: int  # fragments out of their place
+    last: float
+    cpu: float
+
+
+class UdpSink:
+    """`udpsink.c` as a process; see ``bench.sink.Sink``."""
+
+    def __init__(self) -> None:
+        program = compiled(SINK_SOURCE, BUILT / "udpsink", ())
+        self._process = subprocess.Popen(
+            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        line = self._line()
+        self.port: int = line["port"]
+        self.buffer: int = line["buffer"]
+        self.url = f"plog://127.0.0.1:{self.port}"
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            raise SinkError(f"the sink ended early, exit {self._process.wait()}")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def counts(self) -> Counts:
+        """Totals of all that had come when asked."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Counts(**self._line())
+
+    def wait(self, events: int, timeout: float = 10.0) -> Counts:
+        """Totals once at least `events` messages are complete; SinkError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            counts = self.counts()
+            if counts.torn:
+                raise SinkError(f"{counts.torn} fragments out of their place")
+            if counts.events >= events:
+                return counts
+            if time.monotonic() > deadline:
+                raise SinkError(
+                    f"{counts.events} messages are complete, {events} were sent: a receive buffer of "
+                    f"{self.buffer:,} bytes does not hold a run"
+                )
+            time.sleep(0.005)
+
+    def __enter__(self) -> UdpSink:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+def body_of(size: int) -> bytes:
+    """What our client makes `size` bytes of: an event document, of which its id is missing."""
+    return event(size - CARRIER)
+
+
+def carried(size: int) -> bytes:
+    """The same with an id."""
+    return event(size - CARRIER, b',"uuid":"' + b"0123456789abcdef" * 2 + b'"')
+
+
+class Sockets:
+    """Connected sockets with a counter of messages each."""
+
+    def __init__(self, port: int, stack: ExitStack) -> None:
+        self._port, self._stack = port, stack
+
+    def __call__(self) -> socket.socket:
+        sock = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sock.connect(("127.0.0.1", self._port))
+        return sock
+
+
+def loop(sock: socket.socket, case: Case, gso: bool) -> Callable[[], None]:
+    """The loop in C."""
+    program = ctypes.CDLL(str(compiled(LOOP_SOURCE, BUILT / "udploop.so", ("-shared", "-fPIC"))))
+    program.run.argtypes = [
+        ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_long, ctypes.c_uint32,
+        ctypes.c_int,
+    ]  # fmt: skip
+    program.run.restype = ctypes.c_long
+    body, first = carried(case.size), 1
+
+    def work() -> None:
+        nonlocal first
+        sent = program.run(
+            sock.fileno(), body, len(body), case.datagram, case.messages, first, int(gso)
+        )
+        if sent != case.messages:
+            raise NotExact(f"the C loop has sent {sent} messages of {case.messages}")
+        first += case.messages
+
+    return work
+
+
+def plain(sock: socket.socket, case: Case, messages: int) -> Callable[[], None]:
+    """As one would write it."""
+    import mmh3
+
+    body, each, number = carried(case.size), case.datagram - HEADER.size, 0
+
+    def work() -> None:
+        nonlocal number
+        send, pack, murmur, size = sock.send, HEADER.pack, mmh3.hash, len(body)
+        count = -(-size // each)
+        for _ in repeat(None, messages):
+            number += 1
+            found = murmur(body, 0, signed=False)
+            for index in range(count):
+                head = pack(0, 1, count, index, each, number, size, found, 0, 0)
+                send(head + body[index * each : (index + 1) * each])
+
+    return work
+
+
+def client(url: str, case: Case, stack: ExitStack, way: str = "gso", **options: Any) -> Callable[[], None]:
+    """`send` by `send`, then a `flush`: then the kernel has all datagrams."""
+    import logclient
+
+    made = stack.enter_context(
+        logclient.connect(url, overflow="block", pace=0, pace_bytes=0, mtu=case.mtu, **options)
+    )
+    made._engine._transport.way = way  # type: ignore[attr-defined]
+    body = body_of(case.size)
+
+    def work() -> None:
+        send = made.send
+        for _ in repeat(None, case.messages):
+            send(body)
+        if left := made.flush(60.0):
+            raise NotExact(f"{left} events were not handed over")
+
+    return work
+
+
+def _ways(case: Case, sink: UdpSink, stack: ExitStack) -> Iterator[Way]:
+    sockets = Sockets(sink.port, stack)
+
+    def way(name: str, work: Callable[[], None], messages: int = case.messages) -> Way:
+        return Way(f"{name}, {case.name}", messages, work)
+
+    yield way(LOOP, loop(sockets(), case, gso=False))
+    yield way(f"{LOOP} (again)", loop(sockets(), case, gso=False))
+    yield way(GSO, loop(sockets(), case, gso=True))
+    few = case.messages // 4
+    yield way(PYTHON, plain(sockets(), case, few), few)
+    for name in WAYS:
+        yield way(f"{OURS} {name}", client(sink.url, case, stack, name))
+    some = "8MiB"  # then the queue stays in the caches
+    yield way(f"{OURS} gso, max_bytes={some}", client(sink.url, case, stack, max_bytes=some))
+    if case.size == CASES[0].size:
+        yield way(f"{OURS} gso (again)", client(sink.url, case, stack))
+        yield way(f"{OURS} gso, check=false", client(sink.url, case, stack, check=False))
+
+
+def _said(got: Measured, name: str) -> str:
+    wall = Spread.of(got.samples[name]["wall"])
+    return (
+        f"{name}: {1e6 / wall.median:,.0f} messages/s, {got.wire[name]:.0f} bytes each in datagrams, "
+        f"sink {Spread.of(got.busy[name]).median:.2f} cores"
+    )
+
+
+def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
+    """All contenders of a case in random order, case by case, each over a socket of its own."""
+    rounds = rounds or (3 if quick else ROUNDS)
+    got = Measured({}, {}, {})
+    buffer = 0
+    for case in CASES:
+        fit = case._replace(messages=case.messages // 10) if quick else case
+        with UdpSink() as sink, ExitStack() as stack:
+            buffer = sink.buffer
+            ways = list(_ways(fit, sink, stack))
+            one = measure(ways, sink, rounds, Random(seed), warm=1)  # type: ignore[arg-type]
+        got.samples.update(one.samples)
+        got.busy.update(one.busy)
+        got.wire.update(one.wire)
+    samples = got.samples
+    small, large = CASES[0].name, CASES[3].name
+    verdicts = [
+        claim(
+            f"A/A: {LOOP} against itself",
+            ratio(samples, f"{LOOP} (again), {small}", f"{LOOP}, {small}", "wall"),
+        ),
+        claim(
+            f"A/A: {OURS} against itself",
+            ratio(samples, f"{OURS} gso (again), {small}", f"{OURS} gso, {small}", "wall"),
+        ),
+        *judge(
+            samples,
+            [
+                Target(f"{LOOP}, {small}", f"{OURS} gso, {small}", ">=", 1.0, "wall"),
+                Target(f"{LOOP}, {large}", f"{OURS} gso, {large}", ">=", 3.0, "wall"),
+            ],
+        ),
+    ]
+    limits = [(GSO, f"{OURS} gso"), (LOOP, f"{OURS} mmsg"), (PYTHON, f"{OURS} send")]
+    for case in CASES:
+        judged = case.name in (small, large)
+        for over, under in limits if judged else [*limits, (LOOP, f"{OURS} gso")]:
+            a, b = f"{over}, {case.name}", f"{under}, {case.name}"
+            verdicts.append(claim(f"{a} / {b}", ratio(samples, a, b, "wall")))
+    notes = [_said(got, name) for name in samples]
+    notes += [
+        f"{', '.join(f'{case.messages:,} of {case.name}' for case in CASES)} a run, plain Python a quarter; "
+        f"every run counted by the sink, message by message; its receive buffer: {buffer:,} bytes"
+        + ("; a quick run" if quick else ""),
+        f"{OURS}: send(bytes), JSON checked, id put in, pace=0; wall ends when the kernel has all datagrams",
+        "the others: bodies with the id made before, no check, no queue between two threads",
+    ]
+    title = "send(bytes) until the kernel has it, against loops in C over the same kind of socket"
+    return Row("plog", title, "us/message", lines(samples), verdicts, notes, {"sink": got.busy})
