@@ -37,7 +37,7 @@ ROOTS = ("client_receive", "client_deadline", "client_credit", "Hot.error", "Hot
 "Hot.connected",
          "Hot.connection_lost", "Hot.requests")  # fmt: skip
 APART = {
-    **dict.fromkeys(("ROUND - w.unsent_count", "hand_over()"), "of clients that ask for no replies"),
+    **dict.fromkeys(("handing_room()", "handing_took()"), "of clients that ask for no replies"),
     "w.number = 1": "the message after 2**64 - 1: tests/test_logjam_core.py",
     "raise MemoryError": "an allocation of Python's",
     'raise ValueError(f"ping': "a caller's mistake, no input's: tests/test_logjam_core.py",
@@ -86,6 +86,7 @@ def seeds() -> Iterator[bytes]:
         for awaited, pings in ((2, 0), (2, 1), (2, 3), (0, 0)):
             yield _input(awaited, pings, 0, 0, wrong, GOOD)
             yield _input(awaited, pings, 7, 0, wrong)
+    yield _input(1, 1, 100, 0, [b"ping", b"200 OK", b"h" * 1500])  # kept in pieces, and given back
     for size in (1 << 30, 1 << 24, 4092, 4093, 0x7FFFFFFF):
         yield _input(1, 0, 0, 0, rest=struct.pack("<I", size))
         yield _input(1, 0, 0, 0, rest=oracle.join(GOOD)[:19] + struct.pack("<I", size) + b"x" * 20)

@@ -67,7 +67,8 @@ APART = {
 PLANTS = (
     Plant("length", "_ext/lumberjack.pyx",
     "            if left - FRAME_HEAD < size:\n                return add_fault",
-          "            if left + 1 - FRAME_HEAD < size:\n                return add_fault", (ASAN,)),
+          "            if left + 1 - FRAME_HEAD < size:\n                return add_fault",
+          (ASAN, "AssertionError: rows", "AssertionError: a row")),
     Plant("allocation", "_ext/lumberjack.pyx",
           "        capacity = r.capacity * 2 if r.capacity else 64\n        e = <lc_entry *>",
           "        capacity = r.n * 64\n        e = <lc_entry *>", (MEMORY,)),
