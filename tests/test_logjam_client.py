@@ -124,13 +124,17 @@ class TestWays:
     def test_a_break_loses_only_what_zeromq_held(self, pump: str) -> None:
         """What it had not taken goes over the next connection, once."""
         body = b'"x":"%s"' % (b"x" * 3000)
-        with Collector(keep=True) as first:
-            port = first.push_port
-            url = f"logjam+push://127.0.0.1:{port}/shop-production?hwm=20&backoff_min=0.01&backoff_max=0.05"
-            client = logclient.connect(url, max_bytes="100MiB")
-            for n in range(20_000):
-                client.send(b'{"n":%d,%s}' % (n, body))
-            until(lambda: client.stats().handed > 200)
+        # A peer that shakes hands and reads nothing: what waits for it is less than there is.
+        context = zmq.Context()
+        first = context.socket(zmq.PULL)
+        first.setsockopt(zmq.RCVHWM, 1)
+        port = first.bind_to_random_port("tcp://127.0.0.1")
+        url = f"logjam+push://127.0.0.1:{port}/shop-production?hwm=20&backoff_min=0.01&backoff_max=0.05"
+        client = logclient.connect(url, max_bytes="100MiB")
+        for n in range(20_000):
+            client.send(b'{"n":%d,%s}' % (n, body))
+        until(lambda: client.stats().handed > 200)
+        context.destroy(linger=0)
         assert client.flush(0.0) > 0, "the break came in the middle"
         with Collector(push_port=port, keep=True) as second, client:
             assert client.flush(PATIENCE) == 0
@@ -139,9 +143,8 @@ class TestWays:
             second.wait_for(events=1)
             until(lambda: second.events()[-1]["n"] == 19_999)
             numbers = [event["n"] for event in second.events()]
-        assert stats.handed == 20_000 and stats.connects == 2 and stats.failed == {}
-        lost = numbers[0] - len(first.events())
-        assert 200 <= stats.in_doubt <= numbers[0] and lost <= stats.in_doubt
+        assert stats.handed == 20_000 and stats.connects >= 2 and stats.failed == {}
+        assert 200 <= stats.in_doubt == numbers[0], "all that the first one had, and nothing else"
         assert numbers == list(range(numbers[0], 20_000)), "nothing twice, nothing left out behind the break"
 
 
