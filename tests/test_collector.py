@@ -896,6 +896,11 @@ def test_said(log_collector):
     ships(f"{log_collector.url}/shop-production")
     assert log_collector.events(1)[0]["n"] == 1
 
+@pytest.mark.parametrize("log_collector_scheme", ["plog"])
+def test_datagrams(log_collector):
+    ships(log_collector.url)
+    assert log_collector.events(1)[0]["n"] == 1
+
 @pytest.mark.parametrize("log_collector_scheme", ["gopher"])
 def test_none(log_collector):
     pass
@@ -925,8 +930,8 @@ class TestPushed:
             text=True,
             timeout=60,
         )
-        assert done.stdout.splitlines()[-1].startswith("3 passed, 1 error"), done.stdout + done.stderr
-        assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("4 passed, 1 error"), done.stdout + done.stderr
+        assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam, plog" in done.stdout
 
     def test_nothing_is_imported_before_it_is_used(self):
         code = """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log_collector_scheme() -> str:
-    """What ``log_collector`` speaks: ``lumberjack``; the other one is ``logjam``."""
+    """What ``log_collector`` speaks: ``lumberjack``; the others are ``logjam`` and ``plog``."""
     return "lumberjack"
 
 
@@ -57,9 +57,14 @@ def log_collector(log_collector_scheme: str, log_collector_options: dict[str, An
         from logclient.collectors import logjam
 
         make = logjam.Collector
+    elif log_collector_scheme == "plog":
+        from logclient.collectors import plog
+
+        make = plog.Collector
     else:
         from logclient.errors import ConfigError
 
-        raise ConfigError(f"log_collector_scheme: {log_collector_scheme!r} is none of lumberjack, logjam")
+        known = "lumberjack, logjam, plog"
+        raise ConfigError(f"log_collector_scheme: {log_collector_scheme!r} is none of {known}")
     with make(keep=True, **log_collector_options) as collector:
         yield collector
