@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ByQueue", "ByStat", "Pace"]
+__all__ = ["ByQueue", "ByStat", "Grant"]
 
 
-class Pace(NamedTuple):
-    """What may be sent from now on: rates a second, what may go at once, and when to look again."""
+class Grant(NamedTuple):
+    """What may be sent until the next look: datagrams, bytes; and seconds until then."""
 
     packets: float
-    burst: float
     size: float
-    size_burst: float
     look: float
-    """Seconds until then."""
 
 
 class ByQueue:
@@ -28,7 +25,7 @@ class ByQueue:
 
     A queue is accounted in what the kernel allocates, not in what is in it: for a datagram at most
     `_OVERHEAD` and twice its payload (sizes are rounded up to powers of two). Half of the room is given to
-    the overheads, three tenths to the payloads, the rest to others and to looks that come late.
+    the overheads, four tenths to the payloads.
     """
 
     _OVERHEAD = 1080
@@ -41,7 +38,7 @@ class ByQueue:
         self._drops: int | None = None
         self._idle = self._ACTIVE
 
-    def look(self, held: int, most: int, drops: int, packets: int) -> Pace:
+    def look(self, held: int, most: int, drops: int, packets: int) -> Grant:
         """A look at the queue.
 
         Args:
@@ -58,16 +55,7 @@ class ByQueue:
         self._drops = drops
         self._idle = self._ACTIVE if packets or held else min(self._idle * 2, self._IDLE)
         free = max(0.0, (most - held) * self._share)
-        # One half is there at once, the other comes in until the next look.
-        number = free * 0.25 / self._OVERHEAD
-        size = free * 0.075
-        return Pace(
-            max(1.0, number / self._idle),
-            max(1.0, number),
-            max(1.0, size / self._idle),
-            max(1.0, size),
-            self._idle,
-        )
+        return Grant(free * 0.5 / self._OVERHEAD, free * 0.4 / 2, self._idle)
 
 
 class ByStat:

@@ -59,6 +59,7 @@ HEADERS_IPV6 = 48
 COMMANDS = ("ping", "stat", "envi", "kill")
 STAT_EVERY = 0.25
 """Seconds between two looks at the server's counters, where they say how fast it may go."""
+FILLING = 1e15  # a second: a microsecond of it fills any bucket
 UNPACED_BASE = 10_000.0
 """Packets a second that feedback begins with, without a pace."""
 
@@ -387,7 +388,7 @@ class Plog(CompiledCore):
         self._by_stat: ByStat | None = None
         self._base: tuple[Stat, _Asked] | None = None  # the answer that others are compared with
         self._own = 0  # the token of a question of our own
-        self._look_at = 0.0
+        self._look_at = self._looked_at = 0.0
         self._packets = 0  # sent at the last look
         self._token = 0
         self._random: Callable[[], float] = lambda: 0.0
@@ -446,11 +447,14 @@ class Plog(CompiledCore):
             seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
             if seen is not None:
                 self._by_queue = self._by_queue or ByQueue()
-                pace = self._by_queue.look(*seen, packets - self._packets)
-                size = min(pace.size, self.options.pace_bytes or pace.size)
-                self._hot.pace(now, pace.packets, size, burst=pace.burst, size_burst=pace.size_burst)
+                grant = self._by_queue.look(*seen, packets - self._packets)
+                size = grant.size
+                if self.options.pace_bytes:
+                    size = min(size, self.options.pace_bytes * max(grant.look, now - self._looked_at))
+                self._grant(now, max(1.0, grant.packets), max(1.0, size))
+                self._looked_at = now
                 self._packets = packets
-                return now + pace.look, False
+                return now + grant.look, False
             self._by_queue, self._by_stat = None, ByStat(self.options.pace or UNPACED_BASE)
         self.handle_timeout(now)
         asks = self._look_at <= now and (packets != self._packets or self._base is None)
@@ -462,6 +466,11 @@ class Plog(CompiledCore):
             self._look_at = now + STAT_EVERY
         self.pace(now, self._by_stat.rate, self.options.pace_bytes)
         return self._look_at, asks
+
+    def _grant(self, now: float, packets: float, size: float) -> None:
+        """So much may go at once, and then nothing."""
+        self._hot.pace(now, FILLING, FILLING, burst=packets, size_burst=size)
+        self._hot.pace(now + 1e-6, 1.0, 1.0)
 
     def _compare(self, asked: _Asked, answer: Stat) -> None:
         """An answer, for `regulate`."""
