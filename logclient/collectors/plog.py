@@ -453,6 +453,8 @@ class Collector(Running[Counts]):
         self._line_capture: CaptureWriter | None = None
         self._witness: Witness | None = None
         self._forwarder: Forwarder | None = None
+        self._injector: Injector | None = None
+        self._shown: Listener | None = None  # what is kept, where a liar shows the server something else
         self._count["kernel_drops"] = 0
 
     # --- what the user's threads call
@@ -549,9 +551,6 @@ class Collector(Running[Counts]):
         self._injector = Injector(self._faults, self._testify, 64 << 20, 256 << 20)
         if self._injector.lies:  # what is kept, and what the server has seen
             self._shown = Listener(now, max_size=self._max_size, expire_time=self._expire_time)
-
-    _injector: Injector | None = None
-    _shown: Listener | None = None
 
     def _open_capture(self, protocol: str, port: int, url: str, suffix: str) -> CaptureWriter:
         assert self._capture_dir is not None
