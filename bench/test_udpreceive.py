@@ -1,6 +1,7 @@
 """A socket emptied by a thread without the GIL against one that Python reads; `make bench ROW=functions`.
 
-What it brings is no speed: nothing is lost while Python is busy. A round: 500 datagrams of 300 bytes, sent and read.
+What it brings is no speed: nothing is lost while Python is busy.
+A round: 500 datagrams of 300 bytes, sent and read.
 """
 
 from __future__ import annotations
