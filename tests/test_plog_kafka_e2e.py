@@ -22,6 +22,7 @@ from logclient.collectors.datagrams import batch_of
 from logclient.demo import Collector
 from logclient.errors import ExitCode
 from tests import shared
+from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
 from tests.shared import clean_environment
 
@@ -68,11 +69,18 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
     return told
 
 
-def once(folder: Path, bootstrap: str, events: int, faults: str, pace: int) -> Run:
+@pytest.fixture
+def broker(kafka: str) -> str:
+    """Spark can read it as well."""
+    jars, why = connector()
+    return kafka if jars else shared.missing(why)
+
+
+def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     folder.mkdir()
     topic = f"e2e-{os.urandom(6).hex()}"
     ledger, capture, witness = folder / "ledger", folder / "capture", folder / "witness"
-    url = f"plog://127.0.0.1:0?kafka={bootstrap}&kafka_topic={topic}&receive_buffer=64MiB"
+    url = f"plog://127.0.0.1:0?kafka={broker}&kafka_topic={topic}&receive_buffer=64MiB"
     with Collector(url, faults, bool(faults), capture, witness, folder) as server:
         done = subprocess.run(
             [
@@ -87,11 +95,11 @@ def once(folder: Path, bootstrap: str, events: int, faults: str, pace: int) -> R
     return Run(ledger, capture, topic, witness, counts, json.loads(done.stdout))
 
 
-def shipped(folder: Path, bootstrap: str, events: int, say: Say, faults: str = "") -> Run:
+def shipped(folder: Path, broker: str, events: int, say: Say, faults: str = "") -> Run:
     """A run in which the kernel dropped nothing; another one is slower."""
     pace = PACE_FAULTS if faults else PACE
     for attempt in range(1, TRIES + 1):
-        run = once(folder / f"run-{attempt}", bootstrap, events, faults, pace // attempt)
+        run = once(folder / f"run-{attempt}", broker, events, faults, pace // attempt)
         sent, counts = run.sent, run.counts
         say(
             f"{events:,} events in {counts['datagrams']:,} datagrams, {sent['bytes']:,} bytes, "
@@ -123,11 +131,11 @@ def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, di
 
 
 @pytest.mark.parametrize("events", EVENTS)
-def test_all_of_them_are_in_kafka(kafka: str, spark: Any, tmp_path: Path, events: int, say: Say) -> None:
-    run = shipped(tmp_path, kafka, events, say)
+def test_all_of_them_are_in_kafka(broker: str, spark: Any, tmp_path: Path, events: int, say: Say) -> None:
+    run = shipped(tmp_path, broker, events, say)
     assert run.counts["forwarded"] == events
     assert len(plog_injected.sent_ids(run.ledger)) == events
-    verdict, found = verdict_of(run, spark, tmp_path / "out", kafka=f"{kafka}/{run.topic}")
+    verdict, found = verdict_of(run, spark, tmp_path / "out", kafka=f"{broker}/{run.topic}")
     assert verdict.exit_code == ExitCode.OK
     assert found == {}
     assert verdict.counts.ok == events
@@ -136,10 +144,10 @@ def test_all_of_them_are_in_kafka(kafka: str, spark: Any, tmp_path: Path, events
 
 @pytest.mark.parametrize("events", EVENTS)
 def test_what_a_bad_network_cost_is_named(
-    kafka: str, spark: Any, tmp_path: Path, events: int, say: Say
+    broker: str, spark: Any, tmp_path: Path, events: int, say: Say
 ) -> None:
     """1 % of the datagrams never come, 1 % come twice."""
-    run = shipped(tmp_path, kafka, events, say, "drop=p:0.01,duplicate=p:0.01,seed=11")
+    run = shipped(tmp_path, broker, events, say, "drop=p:0.01,duplicate=p:0.01,seed=11")
     truth = plog_injected.read(run.witness, run.ledger)
     assert (truth.unnamed, truth.strangers) == (0, 0)
     # There is something at stake: an event of several datagrams is missing more often, and only one of a
@@ -148,7 +156,7 @@ def test_what_a_bad_network_cost_is_named(
     assert events // 300 < len(truth.duplicated) < events // 120
     for out, arrived in (
         ("by-capture", {"capture": run.capture}),
-        ("by-kafka", {"kafka": f"{kafka}/{run.topic}"}),
+        ("by-kafka", {"kafka": f"{broker}/{run.topic}"}),
     ):
         verdict, found = verdict_of(run, spark, tmp_path / out, **arrived)
         assert verdict.exit_code == ExitCode.OK, out
