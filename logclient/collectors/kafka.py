@@ -18,6 +18,7 @@ _DEFAULTS = {
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
     "message.timeout.ms": 60_000,
+    "log_level": 2,  # what goes wrong is counted and in the reasons, not on stderr as well
 }
 _SHOWN = ("bootstrap.servers", "client.id")
 _WAIT = 60.0  # seconds for room in the queue, as Kafka's own producer waits
