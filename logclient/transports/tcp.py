@@ -104,6 +104,21 @@ class TcpLink:
         self._socket.close()
 
 
+def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
+    """The name as it is looked up, and its addresses, as ``socket.getaddrinfo`` has them.
+
+    Raises:
+        OSError: it has none, or is no name.
+    """
+    try:
+        # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
+        # a child forked in the middle of an import never gets that module.
+        name = host.encode("ascii" if host.isascii() else "idna")
+        return name, socket.getaddrinfo(name, port, type=kind)
+    except UnicodeError:
+        raise OSError(f"{host!r} is no host name") from None
+
+
 class Tcp:
     """Connects, one endpoint at a time."""
 
@@ -126,13 +141,7 @@ class Tcp:
         """
         host, port = endpoint
         failure: OSError | None = None
-        try:
-            # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
-            # a child forked in the middle of an import never gets that module.
-            name = host.encode("ascii" if host.isascii() else "idna")
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        except UnicodeError:
-            raise OSError(f"{host!r} is no host name") from None
+        name, found = resolve(host, port, socket.SOCK_STREAM)
         for family, kind, number, _, address in found:
             deadline = time.monotonic() + self.connect_timeout
             dial = partial(self._dial, family, kind, number, address, stopped, deadline)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from logclient.errors import ConfigError
-from logclient.transports.tcp import TcpLink
+from logclient.transports.tcp import TcpLink, resolve
 
 __all__ = ["WAYS", "Udp", "UdpLink"]
 
@@ -153,13 +153,7 @@ class Udp:
         """
         host, port = endpoint
         failure: OSError | None = None
-        try:
-            # As bytes, for the reason in transports/tcp.py.
-            name = host.encode("ascii" if host.isascii() else "idna")
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
-        except UnicodeError:
-            raise OSError(f"{host!r} is no host name") from None
-        for family, kind, number, _, address in found:
+        for family, kind, number, _, address in resolve(host, port, socket.SOCK_DGRAM)[1]:
             sock = socket.socket(family, kind, number)
             try:
                 sock.setblocking(False)
