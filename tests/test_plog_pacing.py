@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of 
 @pytest.mark.parametrize("held", [0, 1000, MOST // 2, MOST - 5000, MOST, MOST + 10_000])
 @pytest.mark.parametrize("payload", [1, 324, 1400, 9000])
 def test_what_may_go_until_the_next_look_has_room(held: int, payload: int) -> None:
-    grant = ByQueue().look(held, MOST, 0, 1)
+    grant = ByQueue().look(held, MOST, 0, 0)
     packets = min(grant.packets, grant.size / payload)
     # As the kernel accounts it: head, payload and tail rounded up.
     truesize = 256 + (1 << (payload + 412 - 1).bit_length())
@@ -104,6 +104,9 @@ def test_the_queue_is_looked_at_and_nothing_is_asked() -> None:
     core.receiver = lambda: (MOST, MOST, 0)  # full: one packet at most
     core.regulate(1.1)
     assert core.credit(1.2)[0] <= 1
+    core.receiver = lambda: None  # gone, or for a moment
+    assert core.regulate(1.15)[1] is False
+    assert core.credit(1.15)[0] <= 1
     core.receiver = lambda: (0, MOST, 0)
     core.regulate(1.2)
     some = core.credit(1.2)[0]

@@ -29,6 +29,7 @@ class ByQueue:
     """
 
     _OVERHEAD = 1080
+    _COST = 1280  # of a small datagram
     _ACTIVE = 0.001
     _IDLE = 0.1
     _LEAST = 1 / 8
@@ -54,7 +55,8 @@ class ByQueue:
             self._share = min(1.0, self._share * 1.001)
         self._drops = drops
         self._idle = self._ACTIVE if packets or held else min(self._idle * 2, self._IDLE)
-        free = max(0.0, (most - held) * self._share)
+        # What was sent since the last look may be on its way to the queue still.
+        free = max(0.0, (most - held - packets * self._COST) * self._share)
         return Grant(free * 0.5 / self._OVERHEAD, free * 0.4 / 2, self._idle)
 
 

@@ -60,6 +60,7 @@ COMMANDS = ("ping", "stat", "envi", "kill")
 STAT_EVERY = 0.25
 """Seconds between two looks at the server's counters, where they say how fast it may go."""
 FILLING = 1e15  # a second: a microsecond of it fills any bucket
+AGAIN = 0.001  # seconds, while it cannot be seen how full the queue is
 UNPACED_BASE = 10_000.0
 """Packets a second that feedback begins with, without a pace."""
 
@@ -455,7 +456,10 @@ class Plog(CompiledCore):
                 self._looked_at = now
                 self._packets = packets
                 return now + grant.look, False
-            self._by_queue, self._by_stat = None, ByStat(self.options.pace or UNPACED_BASE)
+            if self._by_queue is not None:  # it was seen before: is anybody there still?
+                self._grant(now, 1.0, 1.0)
+                return now + AGAIN, False
+            self._by_stat = ByStat(self.options.pace or UNPACED_BASE)
         self.handle_timeout(now)
         asks = self._look_at <= now and (packets != self._packets or self._base is None)
         asks = asks and not any(asked.kind == "stat" for asked in self._asked)
