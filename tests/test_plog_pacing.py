@@ -184,6 +184,25 @@ def test_the_queue_of_another_machine_is_not_looked_at(monkeypatch: pytest.Monke
         assert ReceiverQueue(sock).look() is None
 
 
+@linux
+def test_a_server_that_reads_nothing_loses_nothing() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&close_timeout=0"
+        client = stack.enter_context(logclient.connect(url))
+        for _ in range(2000):
+            client.send(BODY)
+        deadline = time.monotonic() + 20.0
+        while client.stats().turns < 400 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client.stats().turns >= 400  # it has looked that often, and sent when it could
+        link = client._engine.link
+        assert isinstance(link, UdpLink)
+        seen = link.receiver()
+        assert seen is not None and seen[0] > 0.9 * seen[1] and seen[2] == 0
+        assert 100 < client.stats().handed < 2000
+
+
 # -- with the collector as a process of its own
 
 

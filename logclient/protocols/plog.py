@@ -60,6 +60,7 @@ COMMANDS = ("ping", "stat", "envi", "kill")
 STAT_EVERY = 0.25
 """Seconds between two looks at the server's counters, where they say how fast it may go."""
 FILLING = 1e15  # a second: a microsecond of it fills any bucket
+TRICKLE = 1e-3  # a second: none until the next look, for 0 is no bound
 AGAIN = 0.001  # seconds, while it cannot be seen how full the queue is
 UNPACED_BASE = 10_000.0
 """Packets a second that feedback begins with, without a pace."""
@@ -452,7 +453,7 @@ class Plog(CompiledCore):
                 size = grant.size
                 if self.options.pace_bytes:
                     size = min(size, self.options.pace_bytes * max(grant.look, now - self._looked_at))
-                self._grant(now, max(1.0, grant.packets), max(1.0, size))
+                self._grant(now, grant.packets, size)
                 self._looked_at = now
                 self._packets = packets
                 return now + grant.look, False
@@ -473,8 +474,11 @@ class Plog(CompiledCore):
 
     def _grant(self, now: float, packets: float, size: float) -> None:
         """So much may go at once, and then nothing."""
-        self._hot.pace(now, FILLING, FILLING, burst=packets, size_burst=size)
-        self._hot.pace(now + 1e-6, 1.0, 1.0)
+        if packets < 1:  # nothing at all: a packet for each look would fill any queue
+            self._hot.pace(now, TRICKLE, TRICKLE, burst=1.0, size_burst=1.0)
+            return
+        self._hot.pace(now, FILLING, FILLING, burst=packets, size_burst=max(1.0, size))
+        self._hot.pace(now + 1e-6, TRICKLE, TRICKLE)
 
     def _compare(self, asked: _Asked, answer: Stat) -> None:
         """An answer, for `regulate`."""
