@@ -166,8 +166,12 @@ HARD_FASTAPI = {name: kind._replace(lines=("{m} around", *kind.lines)) for name,
 
 
 class Device(CollectorProcess):
+    def __init__(self, capture: Path, faults: str = "") -> None:
+        super().__init__(capture, faults, scheme="logjam")
+
     @property
     def url(self) -> str:
+        """Without an application."""
         return f"logjam://127.0.0.1:{self.port}"
 
     def tell(self, number: int) -> None:
