@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from logclient import registry
+from logclient._ext.handoff import REASONS
 from logclient._ext.record import Encoder, Sender
 from logclient.config import Config, parse
 from logclient.delivery.engine import Engine, Limits
@@ -27,7 +28,8 @@ from logclient.files import own_directory
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
-K_RAW = 1
+K_RAW, K_TOMB = 1, 3
+_UNENCODABLE = bytes([REASONS.index("unencodable")])
 
 Event = Mapping[str, Any] | str | bytes
 
@@ -53,6 +55,24 @@ def open_client(config: Config) -> Client:
 def node_name() -> str:
     """This machine's name."""
     return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+
+
+def tens(level: int) -> int:
+    """A level of ``logging`` as the hand-off keeps it: 0 to 5."""
+    return max(0, min(5, level // 10))
+
+
+def outlets(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
+    """For who makes `Documents`: ``put(body, level, kind)`` ships one, and tells its sequence or 0;
+    ``lost()`` counts one that was not made. They hold the engine, never the client."""
+
+    def put(body: bytes, level: int, kind: int) -> int:
+        return engine.put(body, tens(level), kind)
+
+    def lost() -> None:
+        engine.put(_UNENCODABLE, tens(INFO), K_TOMB)
+
+    return put, lost
 
 
 class Documents(Protocol):
@@ -132,7 +152,7 @@ class Client(Sender):
             raise
         if mangled:
             self.handoff.count_mangled(mangled)
-        return self._engine.submit(body, max(0, min(5, level // 10)), kind)
+        return self._engine.submit(body, tens(level), kind)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""

@@ -36,7 +36,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from logclient import client
-from logclient._ext.handoff import REASONS
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -55,7 +54,6 @@ __all__ = ["MASKED", "Agent", "Client", "Pong", "Request", "Subscriber", "curren
 LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """Topics, as the high nibble of the kind of an event says them."""
 
-K_TOMB = 3
 K_ID1_TAKEN = 0x04
 TOPIC_SHIFT = 4
 
@@ -71,8 +69,6 @@ _AGES = 1e9  # seconds; beyond, and what is no number, is no time that a request
 
 PAGE_TIMINGS = 16
 AJAX_TIMINGS = 2
-
-_UNENCODABLE = bytes([REASONS.index("unencodable")])
 
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
@@ -398,12 +394,7 @@ class Client(client.Client):
     agent: Agent
 
     def _documents(self, config: Config, engine: Engine) -> Agent:
-        def put(body: bytes, level: int, kind: int) -> int:
-            return engine.put(body, max(0, min(5, level // 10)), kind)
-
-        def lost() -> None:
-            engine.put(_UNENCODABLE, INFO + 1, K_TOMB)
-
+        put, lost = client.outlets(engine)
         self.agent = Agent(
             put,
             config.path[1:],

@@ -33,7 +33,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from logclient import client
-from logclient._ext.handoff import REASONS
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -54,7 +53,7 @@ __all__ = ["Client", "Defragmenter", "Documents", "Loss", "Pong", "Stat", "Watch
 INFO = 20
 SETTLE = 0.1
 """Seconds between two looks at a server's counters."""
-K_RAW, K_TOMB = 1, 3
+K_RAW = 1
 TAGGED_KIND = TAGGED << 4
 
 AROUND = 1024
@@ -62,8 +61,6 @@ AROUND = 1024
 
 Sink = Callable[[bytes, int, int], object]
 """``sink(body, level, kind)``: takes a document; the level is one of ``logging``'s."""
-
-_UNENCODABLE = bytes([REASONS.index("unencodable")])
 
 
 class EventFormatter(logging.Formatter):
@@ -245,12 +242,7 @@ class Client(client.Client):
         self._questions = threading.Lock()
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
-        def put(body: bytes, level: int, kind: int) -> int:
-            return engine.put(body, _tens(level), kind)
-
-        def lost() -> None:
-            engine.put(_UNENCODABLE, _tens(INFO), K_TOMB)
-
+        put, lost = client.outlets(engine)
         return Documents(
             put,
             event_type=config.event_type,
@@ -316,7 +308,7 @@ class Client(client.Client):
             return self.send(event, level)
         body, kind = (event, K_RAW) if isinstance(event, bytes) else self.encoder.encode(event)[:2]
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, _tens(level), kind | TAGGED_KIND)
+        return self._engine.put(tagged, client.tens(level), kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask for a sign of life; the answer has the same payload. None: one of our own.
@@ -394,7 +386,3 @@ def _strings(body: bytes) -> dict[str, str]:
 
     found = json.loads(body).items()
     return {name: value if isinstance(value, str) else text(value) for name, value in found}
-
-
-def _tens(level: int) -> int:
-    return max(0, min(5, level // 10))
