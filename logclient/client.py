@@ -106,11 +106,8 @@ class Client(Sender):
                 "url": config.redacted,
                 "identity": config.identity,
                 "host": node_name(),
+                **self._promise(config),
             }
-            if config.protocol == "logjam":
-                # The verifier must know whether anybody promised an order.
-                push = config.scheme == "logjam+push"
-                about["mode"] = "async" if push else config.mode
             ledger = (own_directory(config.ledger, "ledger"), about)
         self._engine = Engine(
             lambda producer: core.from_config(config, producer),
@@ -137,6 +134,10 @@ class Client(Sender):
             )
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
+
+    def _promise(self, config: Config) -> dict[str, str]:
+        """What else the ledger must say, so that the verifier knows what was promised."""
+        return {}
 
     def _documents(self, config: Config, engine: Engine) -> Documents | None:
         """What makes documents, if not `Encoder`. It may hold the engine, never the client: one that

@@ -393,6 +393,10 @@ class Client(client.Client):
 
     agent: Agent
 
+    def _promise(self, config: Config) -> dict[str, str]:
+        """Whether messages are answered: else nobody promised an order."""
+        return {"mode": "async" if config.scheme == "logjam+push" else config.mode}
+
     def _documents(self, config: Config, engine: Engine) -> Agent:
         put, lost = client.outlets(engine)
         self.agent = Agent(
