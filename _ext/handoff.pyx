@@ -28,7 +28,7 @@ cdef enum:
 
 REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
-    "fatal", "poison",
+    "fatal", "poison", "denied", "unknown_type", "error", "doubt",
 )
 WAKE = LC_WAKE.decode()
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}

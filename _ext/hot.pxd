@@ -33,7 +33,11 @@ cpdef enum Reason:
     R_FORKED = 8         # failed: left behind in a forked child
     R_FATAL = 9          # failed: the engine stopped for good (configuration, protocol version)
     R_POISON = 10        # failed: the server ends the connection on this event, and takes others
-    R_COUNT = 11
+    R_DENIED = 11        # failed: the server denies this event to us
+    R_UNKNOWN_TYPE = 12  # failed: the server does not know events of this type
+    R_ERROR = 13         # failed: the server broke on it, and again when it came alone
+    R_DOUBT = 14         # failed: sent, then the connection broke, and it is not to be sent twice
+    R_COUNT = 15
 
 # The kind byte of an event: what its body is, and what the formatter knows of it.
 cpdef enum Kind:

@@ -149,6 +149,8 @@ class Engine:
         """What is new for every process: a client starts empty after a fork."""
         self.producer = os.urandom(10)
         self.core = self._make_core(self.producer)
+        if hasattr(self.core, "wall"):  # of a core that says when an event was made by a server's clock
+            self.core.wall = time.time
         # Of a core that looks how fast it may send, between two runs of the pump.
         self._regulate: Callable[[float], tuple[float, bool]] | None = getattr(self.core, "regulate", None)
         self.pump = self._new_pump()

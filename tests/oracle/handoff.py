@@ -22,6 +22,7 @@ FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
 REASONS = [
     "", "overflow", "closed", "too_large", "unencodable",
     "not_json", "rejected", "max_age", "forked", "fatal", "poison",
+    "denied", "unknown_type", "error", "doubt",
 ]  # fmt: skip
 OVERFLOW, CLOSED, TOO_LARGE, MAX_AGE = 1, 2, 3, 7
 TOMB = 3
