@@ -261,6 +261,44 @@ def _z85(value: Any) -> str:
     return value
 
 
+def _user(value: Any) -> str:
+    """The first part of a node id."""
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= 128
+        or value == "server"
+        or any(char <= " " or char in ":\x7f" or 0xD800 <= ord(char) < 0xE000 for char in value)
+    ):
+        raise ValueError(
+            f"must be 1 to 128 characters without a colon or a space, and not server, got {_echo(value)}"
+        )
+    return value
+
+
+def _subprotocol(value: Any) -> int | str:
+    """A number, or (the protocol's text, see strict_spec) a version such as 1.0.0."""
+    if isinstance(value, str) and value.isascii() and value.isprintable() and len(value) <= 64:
+        numbers = value.partition("+")[0].partition("-")[0].split(".")
+        if len(numbers) == 3 and all(number.isdigit() for number in numbers):
+            return value
+    try:
+        return _integer(0, (1 << 53) - 1)(value)
+    except ValueError:
+        pass
+    raise ValueError(f"must be a whole number, or with strict_spec a version such as 1.0.0, got {_echo(value)}")
+
+
+def _action_type(value: Any) -> str:
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= 256
+        or value.startswith("logux/")
+        or any(char < " " or char == "\x7f" or 0xD800 <= ord(char) < 0xE000 for char in value)
+    ):
+        raise ValueError(f"must be 1 to 256 characters, and not begin with logux/, got {_echo(value)}")
+    return value
+
+
 def _host(value: Any) -> str:
     """A name or an address, as in a certificate."""
     name = value.rstrip(".") if isinstance(value, str) else ""
@@ -306,8 +344,9 @@ def _seconds(value: float) -> str:
 _LJ = ("lumberjack",)
 _LOGJAM = ("logjam",)
 _PLOG = ("plog",)
+_LOGUX = ("logux",)
 _TLS = ("+tls",)
-_SLOW = ("+tls", "logjam")
+_SLOW = ("+tls", "logjam", "logux")
 _DAY = 86400.0
 
 _TABLE = (
@@ -371,6 +410,37 @@ _TABLE = (
     Option("feedback", "choice", _choice("none", "auto", "stat"), "none", "none",
            "auto: the pace follows the server's receive queue where it is on this machine, else its counters "
            "(STAT); stat: its counters; none: pace alone.", _PLOG),
+    Option("window", "number", _integer(1, 10_000), 100, "100",
+           "Actions in a sync message at most.", _LOGUX),
+    Option("window_bytes", "size", _size(1024, 64 << 20), 256 << 10, "256KiB",
+           "Bytes of actions in a sync message at most, without ids; a longer action travels alone.", _LOGUX),
+    Option("inflight", "number", _integer(1, 64), 4, "4",
+           "Sync messages sent whose actions have not all got their fate.", _LOGUX),
+    Option("user", "text", _user, "false", "false",
+           "The user of the connection, the first part of the node id; false: nobody is logged in.", _LOGUX),
+    Option("subprotocol", "number", _subprotocol, 1, "1",
+           "Version of the application's own protocol, which the server may refuse; 0: say none.", _LOGUX),
+    Option("strict_spec", "boolean", _boolean, False, "false",
+           "Speak to the letter of the protocol's text where released servers differ; see logux.md.", _LOGUX),
+    Option("action_type", "text", _action_type, "log/add", "log/add",
+           "The type of actions that are made of events.", _LOGUX),
+    Option("ack", "choice", _choice("processed", "synced"), "processed", "processed",
+           "What acked means: processed by the server's code, or only received.", _LOGUX),
+    Option("on_doubt", "choice", _choice("new_client", "same", "drop"), "new_client", "new_client",
+           "What happens after a break to actions that were sent and have no answer: they are added again "
+           "under a new client id, under the same, or fail as doubt; see logux.md.", _LOGUX),
+    Option("ping", "duration", _duration(0.001, 3600), 10.0, "10s",
+           "A ping goes out when nothing was sent or heard for so long.", _LOGUX),
+    Option("jam_after", "duration", _duration(0.001, _DAY), 20.0, "20s",
+           "A server that receives actions and processes none for so long has a jammed queue: what is in "
+           "doubt is handled, under a new client id.", _LOGUX),
+    Option("deflate", "choice", _choice("off", "on"), "off", "off",
+           "Compress WebSocket messages where the server agrees.", _LOGUX),
+    Option("max_message", "size", _size(1024, 1 << 30), 16 << 20, "16MiB",
+           "A longer message from the server ends the connection.", _LOGUX),
+    Option("proxy", "choice", _choice("env", "none"), "env", "env",
+           "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
+           "none: directly.", _LOGUX),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("identity", "choice", _choice("id", "none"), "id", "id",
@@ -388,7 +458,7 @@ _TABLE = (
     Option("backoff_max", "duration", _duration(0.001, _DAY), 30.0, "30s",
            "Last bound of that wait."),
     Option("slow_min", "duration", _duration(0.001, _DAY), 30.0, "30s",
-           "First bound of the wait after a certificate or key that was not accepted; "
+           "First bound of the wait after a certificate, key or token that was not accepted; "
            "half of it is random.", _SLOW),
     Option("slow_max", "duration", _duration(0.001, _DAY), 300.0, "5m",
            "Last bound of that wait.", _SLOW),
@@ -417,7 +487,7 @@ _TABLE = (
     Option("verify", "choice", _choice("full", "none"), "full", "full",
            "none: take any certificate, from whomever. For tests.", _TLS),
     Option("token", "secret", _secret_text, None, "none",
-           "Credentials of the connection.", ("logux",), True),
+           "Credentials of the connection.", _LOGUX, True),
     Option("hwm", "number", _integer(1, 10_000_000), 1000, "1000",
            "Messages that ZeroMQ takes and holds for one connection; what it holds is lost with that, "
            "or (requests) sent again.", _LOGJAM),
@@ -484,6 +554,17 @@ class Config(NamedTuple):
     burst: int | None
     pace_bytes: int
     feedback: str
+    user: str
+    subprotocol: int | str  # a version as text only with strict_spec
+    strict_spec: bool
+    action_type: str
+    ack: str
+    on_doubt: str
+    ping: float
+    jam_after: float
+    deflate: str
+    max_message: int
+    proxy: str
     version: int
     identity: str
     check: bool
@@ -580,6 +661,10 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         raise ConfigError("curve_secret: needs curve_server")
     if values["ca"] is not None and values["verify"] == "none":
         raise ConfigError("ca: has no use with verify=none")
+    if values["strict_spec"] and "subprotocol" not in given:
+        values["subprotocol"] = f"{values['subprotocol']}.0.0"
+    if values["strict_spec"] != isinstance(values["subprotocol"], str):
+        raise ConfigError("subprotocol: a version such as 1.0.0 goes with strict_spec, else a whole number")
     if values["max_event_bytes"] > values["max_bytes"]:
         if "max_event_bytes" in given:
             raise ConfigError("max_event_bytes: must not be above max_bytes")

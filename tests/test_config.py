@@ -313,6 +313,106 @@ class TestOptions:
                 assert "\n" not in str(error)
 
 
+class TestLogux:
+    URL = "logux://host/some/path"
+
+    @pytest.fixture(autouse=True)
+    def row(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The scheme, where this version does not have it yet."""
+        row = registry.SCHEMES["plog"]._replace(protocol="logux", port=31337, path=True)
+        for name, tls in (("logux", False), ("logux+tls", True)):
+            if name not in registry.SCHEMES:
+                monkeypatch.setitem(registry.SCHEMES, name, row._replace(tls=tls))
+
+    def test_defaults(self) -> None:
+        plain = parse(self.URL)
+        assert plain.endpoints == (("host", 31337),)
+        assert plain.path == "/some/path"
+        assert (plain.window, plain.window_bytes, plain.inflight) == (100, 256 << 10, 4)
+        assert (plain.user, plain.subprotocol, plain.strict_spec) == ("false", 1, False)
+        assert (plain.action_type, plain.ack, plain.on_doubt) == ("log/add", "processed", "new_client")
+        assert (plain.ping, plain.jam_after, plain.silence) == (10, 20, 30)
+        assert (plain.deflate, plain.max_message, plain.proxy) == ("off", 16 << 20, "env")
+        assert (plain.identity, plain.check, plain.token) == ("id", True, None)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("user", "10", "10"),
+            ("user", "bücher", "bücher"),
+            ("subprotocol", "7", 7),
+            ("subprotocol", 0, 0),
+            ("strict_spec", "true", True),
+            ("action_type", "audit/add", "audit/add"),
+            ("ack", "synced", "synced"),
+            ("on_doubt", "same", "same"),
+            ("on_doubt", "drop", "drop"),
+            ("ping", "500ms", 0.5),
+            ("jam_after", "1m", 60.0),
+            ("deflate", "on", "on"),
+            ("max_message", "1MiB", 1 << 20),
+            ("proxy", "none", "none"),
+            ("inflight", 1, 1),
+            ("window", 500, 500),
+            ("slow_min", "1s", 1.0),
+        ],
+    )
+    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+        assert getattr(parse(self.URL, **{name: value}), name) == expected
+        assert getattr(parse(f"{self.URL}?{name}={value}"), name) == expected
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("user", "", "must be 1 to 128 characters without a colon"),
+            ("user", "a:b", "without a colon"),
+            ("user", "a b", "without a colon or a space"),
+            ("user", "server", "not server"),
+            ("user", "x" * 129, "1 to 128"),
+            ("user", 10, "1 to 128"),
+            ("user", "\ud800", "1 to 128"),
+            ("subprotocol", -1, "must be a whole number"),
+            ("subprotocol", "1.0", "must be a whole number"),
+            ("subprotocol", 1.5, "must be a whole number"),
+            ("subprotocol", 1 << 53, "must be a whole number"),
+            ("subprotocol", "1.0.0", "a version such as 1.0.0 goes with strict_spec"),
+            ("action_type", "", "must be 1 to 256 characters"),
+            ("action_type", "logux/undo", "not begin with logux/"),
+            ("ack", "received", "must be one of processed, synced"),
+            ("on_doubt", "keep", "must be one of new_client, same, drop"),
+            ("ping", 0, "must be from 1ms"),
+            ("jam_after", "never", "must be a duration"),
+            ("deflate", True, "must be one of off, on"),
+            ("max_message", 10, "must be from 1024"),
+            ("proxy", "http://h", "must be one of env, none"),
+            ("inflight", 65, "must be a whole number from 1 to 64"),
+        ],
+    )
+    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
+        text = message(self.URL, **{name: value})
+        assert text.startswith(f"{name}: ")
+        assert says in text
+
+    def test_the_texts_subprotocol_is_a_version(self) -> None:
+        assert parse(self.URL, strict_spec=True).subprotocol == "1.0.0"
+        for version in ("2.0.0", "1.2.3-rc.1", "1.2.3+build.5"):
+            assert parse(self.URL, strict_spec=True, subprotocol=version).subprotocol == version
+        assert "goes with strict_spec" in message(self.URL, strict_spec=True, subprotocol=2)
+
+    def test_options_of_others_are_none_of_its(self) -> None:
+        assert message(self.URL, mtu=1400) == "mtu: not an option of logux"
+        assert message(URL, on_doubt="drop") == "on_doubt: not an option of lumberjack"
+        assert message(self.URL, ca="x.pem") == "ca: only for a scheme with TLS"
+        assert parse("logux+tls://host", ca="x.pem").tls
+
+    def test_the_token_is_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TEST_TOKEN", "hunter2")
+        one = parse(f"{self.URL}?token=env:TEST_TOKEN")
+        assert one.token == Secret("hunter2")
+        assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
+        assert "must not be written in a URL" in message(f"{self.URL}?token=hunter2")
+
+
 class TestSecrets:
     @pytest.mark.parametrize(
         "url",
