@@ -285,7 +285,7 @@ def _subprotocol(value: Any) -> int | str:
         return _integer(0, (1 << 53) - 1)(value)
     except ValueError:
         pass
-    raise ValueError(f"must be a whole number, or with strict_spec a version such as 1.0.0, got {_echo(value)}")
+    raise ValueError(f"must be a whole number, or a version such as 1.0.0, got {_echo(value)}")
 
 
 def _action_type(value: Any) -> str:
