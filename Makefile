@@ -20,7 +20,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 .PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels bench mutants fuzz lint format lock clean distclean
 all: build
 
-deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka
+deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
@@ -42,6 +42,14 @@ $(VENV)/.system: tools/system.sh | $(VENV)/.made
 $(VENV)/.kafka: tools/kafka-ivy.xml | $(VENV)/.deps $(VENV)/.system
 	@start=$$(date +%s); if $(PY) tools/kafka.py fetch; then touch $@; echo "deps: Kafka's packages in $$(( $$(date +%s) - start )) s"; \
 		else echo "deps: no Kafka: its tests will skip"; fi
+
+# Logux's own server and clients, of exact versions. Nothing but their tests and rows needs them.
+$(VENV)/.logux: tests/interop/logux/package.json tests/interop/logux/package-lock.json | $(VENV)/.made
+	@start=$$(date +%s); command -v node >/dev/null && command -v npm >/dev/null && mkdir -p $(VENV)/logux && cp $^ $(VENV)/logux && cd $(VENV)/logux \
+		&& npm ci --omit=dev --omit=optional --ignore-scripts --engine-strict --no-audit --no-fund --loglevel=error \
+			--update-notifier=false --logs-max=0 --fetch-retries=1 --fetch-timeout=60000 --cache=cache >install.log 2>&1 \
+		&& rm -rf cache && touch ../.logux && echo "deps: $$(grep -c integrity package-lock.json) packages of npm in $$(( $$(date +%s) - start )) s" \
+		|| echo "deps: no Logux server (it needs npm, and Node 20, or 22 and newer): its tests will skip"
 
 deps-bench: deps $(VENV)/.bench
 $(VENV)/.bench: requirements-bench.lock $(VENV)/.deps
