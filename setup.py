@@ -85,8 +85,12 @@ def extensions() -> list[Extension]:
         return []
     lock()
     share_declarations()
+    import multiprocessing
+
     from Cython.Build import cythonize
 
+    # Processes that are not forked would run this file again.
+    workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
     headers = [str(p.relative_to(ROOT)) for pattern in ("*.pxd", "*.h") for p in sorted(EXT.glob(pattern))]
     # -g0: debug information makes a wheel ten times larger.
     flags = ["/O2"] if WINDOWS else ["-O1" if like else "-O3", "-g0", "-fvisibility=hidden"]
@@ -105,6 +109,7 @@ def extensions() -> list[Extension]:
             )
             for name in names
         ],
+        nthreads=workers,
         include_path=[str(PXD.relative_to(ROOT))],
         build_dir="build/cython",
         compiler_directives=DIRECTIVES,

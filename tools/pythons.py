@@ -25,6 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 WINDOWS = sys.platform == "win32"
 
+# Locked packages that a wheel is built with, or that logclient uses: all that `interpreters()` promises.
+NEEDED = {
+    "Cython", "cramjam", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets", "wheel",
+}  # fmt: skip
+
 # Locked packages that the tests without Spark do not need: large, or only for lint.
 LEFT_OUT = {
     "ast_serialize", "confluent-kafka", "coverage", "cython-lint", "librt", "mypy", "mypy_extensions",
@@ -228,24 +233,30 @@ def build(found: Found, python: str) -> tuple[Path, str]:
     return wheel, key
 
 
-def make(found: Found) -> Interpreter:
-    """Environment, wheel and install for one Python, as far as they are not there."""
+def make(found: Found, *, tested: bool = False) -> Interpreter:
+    """Environment, wheel and install for one Python, as far as they are not there.
+
+    Args:
+        tested: with all that the tests without Spark need.
+    """
     base = BUILD / found.name
     environment = base / "venv"
     python = python_of(environment)
     with locked(BUILD / f"{found.name}.lock"):
-        lock = [
-            line for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-            if "==" in line and line.split("==")[0] not in LEFT_OUT
-        ]  # fmt: skip
+        text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+        lock = {line.split("==")[0]: line for line in text.splitlines() if "==" in line}
+        whole, part = (
+            [line for name, line in lock.items() if (name not in LEFT_OUT if all_ else name in NEEDED)]
+            for all_ in (True, False)
+        )
         stamp = base / "environment.json"
-        state = json.dumps([found.text, found.path, lock])
-        if not stamp.exists() or stamp.read_text() != state:
+        states = [json.dumps([found.text, found.path, lines]) for lines in (whole, part)]
+        if not stamp.exists() or stamp.read_text() not in (states[:1] if tested else states):
             shutil.rmtree(environment, ignore_errors=True)
             run([found.path, "-m", "venv", str(environment)], ROOT)
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            run([*pip, *lock], ROOT)
-            stamp.write_text(state)
+            run([*pip, *(whole if tested else part)], ROOT)
+            stamp.write_text(states[not tested])
             (base / "key").unlink(missing_ok=True)
         wheel, key = build(found, str(python))
         done = base / "key"
@@ -298,7 +309,7 @@ def test(arguments: list[str]) -> int:
     """The tests that need no Spark and no source tree, in every other Python; the worst exit code."""
     worst = 0
     for found in others():
-        interpreter = make(found)
+        interpreter = make(found, tested=True)
         where = BUILD / found.name / "run"
         copy_tests(where)
         print(f"== Python {interpreter.version}", flush=True)
