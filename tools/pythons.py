@@ -27,7 +27,8 @@ WINDOWS = sys.platform == "win32"
 
 # Locked packages that a wheel is built with, or that logclient uses: all that `interpreters()` promises.
 NEEDED = {
-    "Cython", "cramjam", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets", "wheel",
+    "Cython", "cramjam", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets",
+    "wheel",
 }  # fmt: skip
 
 # Locked packages that the tests without Spark do not need: large, or only for lint.
