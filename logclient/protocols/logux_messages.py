@@ -1,0 +1,570 @@
+"""Logux: its nine messages, ids and errors, for either end of a connection.
+
+A message is a JSON array that begins with its type (text, "Messages"). `parse` believes nothing: what it
+returns has the shape the text gives it, and what has not is `WrongFormat` or `UnknownMessage`, which carry
+the error message to answer with. Two rules come from the released server, which goes by JavaScript: an object
+with a number under ``length`` is none to it, and ``null`` in the place of one makes it fall over; both are
+refused here. So are numbers that are none in JSON (NaN, Infinity, 1e999).
+
+An id is a text, ``<ms> <node id> <counter>``; on its way it takes one of three forms, relative to the second
+time of ``connected``, the base time of both ends: see `encode_id`.
+
+Protocol 5 is what @logux/server and @logux/client speak that are released; only a lower one is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from json import JSONDecoder, JSONEncoder
+from typing import Any, NamedTuple
+
+from logclient.errors import ProtocolError
+
+__all__ = [
+    "MAX_NESTING",
+    "MIN_PROTOCOL",
+    "PROTOCOL",
+    "WRONG_CREDENTIALS",
+    "Connect",
+    "Connected",
+    "Debug",
+    "Error",
+    "Headers",
+    "Identity",
+    "Message",
+    "Ping",
+    "Pong",
+    "Refused",
+    "Sync",
+    "Synced",
+    "UnknownMessage",
+    "WrongFormat",
+    "compact",
+    "decode_id",
+    "describe",
+    "encode_id",
+    "falls_below",
+    "missed_auth",
+    "pack",
+    "parse",
+    "parse_id",
+    "timeout",
+    "unknown_message",
+    "wrong_format",
+    "wrong_protocol",
+    "wrong_subprotocol",
+]
+
+PROTOCOL = 5
+MIN_PROTOCOL = 5
+
+MAX_NESTING = 500
+"""Arrays and objects within each other, that of the message included."""
+
+_MAX_VALUES = 1_000_000  # in one message: each costs tens of bytes once it is an object of Python
+_MAX_NUMBER = 1 << 53  # of those that JavaScript counts with
+_ECHOED = 4096  # characters of a bad message that go back to its sender
+
+_NUMBERS = (int, float)
+Number = int | float
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+class Connect(NamedTuple):
+    """The first word of a client. ``synced``: the last ``added`` it has of the server's."""
+
+    protocol: Number
+    node_id: str
+    synced: Number
+    options: dict[str, Any] = {}  # token and subprotocol
+
+
+class Connected(NamedTuple):
+    """The answer. ``start``: when ``connect`` came; ``end``: now, the base time; both ms since 1970."""
+
+    protocol: Number
+    node_id: str
+    start: Number
+    end: Number
+    options: dict[str, Any] = {}
+
+
+class Headers(NamedTuple):
+    """What a node says of itself, in place of all it said before."""
+
+    data: dict[str, Any]
+
+
+class Ping(NamedTuple):
+    """Answered with `Pong`. ``synced``: the sender's last ``added``."""
+
+    synced: Number
+
+
+class Pong(NamedTuple):
+    """See `Ping`."""
+
+    synced: Number
+
+
+class Sync(NamedTuple):
+    """Actions, each with its meta, in which ``id`` and ``time`` are relative: see `decode_id`."""
+
+    added: Number
+    entries: list[tuple[dict[str, Any], dict[str, Any]]]
+
+
+class Synced(NamedTuple):
+    """The answer to `Sync`: it came; not that anything was done about it."""
+
+    synced: Number
+
+
+class Debug(NamedTuple):
+    """For developers; ``error`` is the only type."""
+
+    type: str
+    data: str
+
+
+class Error(NamedTuple):
+    """What the other end did wrong; ``None`` for options: there are none."""
+
+    type: str
+    options: Any = None
+
+
+Message = Connect | Connected | Headers | Ping | Pong | Sync | Synced | Debug | Error
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+WRONG_CREDENTIALS = Error("wrong-credentials")
+
+
+def wrong_protocol(supported: int, used: Number) -> Error:
+    """The other end's protocol is older than any we speak."""
+    return Error("wrong-protocol", {"supported": supported, "used": used})
+
+
+def wrong_format(text: str) -> Error:
+    """No JSON array, no type in front, or not what its type says; with the message, or how it begins."""
+    return Error("wrong-format", text[:_ECHOED])
+
+
+def unknown_message(type: str) -> Error:
+    """None of the nine."""
+    return Error("unknown-message", type[:_ECHOED])
+
+
+def missed_auth(text: str) -> Error:
+    """Something else than ``connect``, ``connected`` or ``error`` came first."""
+    return Error("missed-auth", text[:_ECHOED])
+
+
+def timeout(ms: int) -> Error:
+    """No answer for so long."""
+    return Error("timeout", ms)
+
+
+def wrong_subprotocol(supported: Any, used: Any) -> Error:
+    """The application's own protocol is none that the other end speaks."""
+    return Error("wrong-subprotocol", {"supported": supported, "used": used})
+
+
+def describe(error: Error) -> str:
+    """A received error in one line; what the other end wrote is cut, and can do nothing to a terminal."""
+    options = error.options
+    if isinstance(options, dict) and "supported" in options:
+        told = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
+    elif error.type == "timeout":
+        told = f"{options!r} ms"
+    else:
+        told = "" if options is None else repr(options)
+    # repr of a text escapes what does not print.
+    kind = error.type if error.type.isprintable() else repr(error.type)
+    return kind[:64] + (f": {told[:200]}" if told else "")
+
+
+class Refused(ProtocolError):
+    """A message that is none; ``error`` is what to answer."""
+
+    def __init__(self, reason: str, error: Error) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+class WrongFormat(Refused):
+    """Not a message of its type, or of any."""
+
+
+class UnknownMessage(Refused):
+    """A message of a type that is none of the nine; ``message`` is all of it."""
+
+    def __init__(self, reason: str, error: Error, message: list[Any]) -> None:
+        super().__init__(reason, error)
+        self.message = message
+
+
+# --- text -> message ---------------------------------------------------------------------------
+
+# Brackets as one up (1) and one down (255 is -1), commas as neither; quotes part what is text.
+_UP_AND_DOWN = bytes(1 if c in b"[{" else 255 if c in b"]}" else 0 if c == 0x2C else c for c in range(256))
+_REST = bytes(c for c in range(256) if c not in b'[]{},"')
+
+
+def _check_size(raw: bytes) -> None:
+    """Before anything is made of it: how deep it is nested, and how many values it has."""
+    if len(raw) <= MAX_NESTING:
+        return
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    kept = raw.translate(_UP_AND_DOWN, _REST)
+    if kept.count(b'"') > 4 * _MAX_VALUES:
+        raise ValueError(f"more than {2 * _MAX_VALUES} texts")
+    outside = b"".join(kept.split(b'"')[::2])
+    if len(outside) > 3 * _MAX_VALUES:
+        raise ValueError(f"more than {_MAX_VALUES} values")
+    # Up to the first place where it is no JSON this is exact, and the decoder goes no further.
+    if max(accumulate(memoryview(outside).cast("b")), default=0) > MAX_NESTING:
+        raise ValueError(f"nested deeper than {MAX_NESTING}")
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number beyond any")
+    return value
+
+
+_decode = JSONDecoder(parse_constant=_constant, parse_float=_float).decode
+_encode = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_ascii = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def compact(value: Any) -> bytes:
+    """JSON as it goes on the wire."""
+    try:
+        return _encode(value).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only say in ASCII
+        return _encode_ascii(value).encode()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in _NUMBERS and -_MAX_NUMBER <= value <= _MAX_NUMBER
+
+
+def _is_object(value: Any) -> bool:
+    return type(value) is dict and type(value.get("length")) not in _NUMBERS
+
+
+def _node_id(value: Any) -> str:
+    if type(value) is not str or " " in value:
+        raise ValueError("node id: must be a text without spaces")
+    return value
+
+
+def _number(name: str, value: Any) -> Number:
+    if not _is_number(value):
+        raise ValueError(f"{name}: must be a number")
+    number: Number = value
+    return number
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not _is_object(value):
+        raise ValueError(f"{name}: must be an object without a number as length")
+    found: dict[str, Any] = value
+    return found
+
+
+def _length(message: list[Any], least: int, most: int) -> None:
+    if not least <= len(message) <= most:
+        raise ValueError(f"{message[0]}: {len(message)} elements")
+
+
+def _connect(message: list[Any]) -> Connect:
+    _length(message, 4, 5)
+    _, protocol, node_id, synced, *options = message
+    return Connect(
+        _number("protocol", protocol),
+        _node_id(node_id),
+        _number("synced", synced),
+        _object("options", options[0]) if options else {},
+    )
+
+
+def _connected(message: list[Any]) -> Connected:
+    _length(message, 4, 5)
+    _, protocol, node_id, times, *options = message
+    if type(times) is not list or len(times) != 2:
+        raise ValueError("times: must be two numbers")
+    return Connected(
+        _number("protocol", protocol),
+        _node_id(node_id),
+        _number("start", times[0]),
+        _number("end", times[1]),
+        _object("options", options[0]) if options else {},
+    )
+
+
+def _headers(message: list[Any]) -> Headers:
+    _length(message, 2, 2)
+    return Headers(_object("headers", message[1]))
+
+
+def _synced_by(kind: Callable[[Number], Message]) -> Callable[[list[Any]], Message]:
+    def read(message: list[Any]) -> Message:
+        _length(message, 2, 2)
+        return kind(_number(message[0], message[1]))
+
+    return read
+
+
+def _sync(message: list[Any]) -> Sync:
+    if len(message) < 2 or len(message) % 2:
+        raise ValueError("sync: an action without a meta")
+    added = _number("added", message[1])
+    actions, metas = message[2::2], message[3::2]
+    for action in actions:
+        if type(action) is not dict or type(action.get("length")) in _NUMBERS:
+            raise ValueError("action: must be an object without a number as length")
+        if type(action.get("type")) is not str:
+            raise ValueError("action: type must be a text")
+    for meta in metas:
+        if type(meta) is not dict or type(meta.get("length")) in _NUMBERS:
+            raise ValueError("meta: must be an object without a number as length")
+        if not _is_number(meta.get("time")):
+            raise ValueError("meta: time must be a number")
+        if not _is_relative(meta.get("id")):
+            raise ValueError("meta: id must be a number, two numbers, or a number, a node id and a number")
+    return Sync(added, list(zip(actions, metas, strict=True)))
+
+
+def _is_relative(value: Any) -> bool:
+    if type(value) is not list:
+        return _is_number(value)
+    if len(value) == 2:
+        return _is_number(value[0]) and _is_number(value[1])
+    return (
+        len(value) == 3
+        and _is_number(value[0])
+        and type(value[1]) is str
+        and " " not in value[1]
+        and _is_number(value[2])
+    )
+
+
+def _debug(message: list[Any]) -> Debug:
+    _length(message, 3, 3)
+    if message[1] != "error" or type(message[2]) is not str:
+        raise ValueError("debug: must be of type error, and a text")
+    return Debug("error", message[2])
+
+
+def _error(message: list[Any]) -> Error:
+    _length(message, 2, 3)
+    if type(message[1]) is not str:
+        raise ValueError("error: its type must be a text")
+    return Error(message[1], message[2] if len(message) == 3 else None)
+
+
+_READERS: dict[str, Callable[[list[Any]], Message]] = {
+    "connect": _connect,
+    "connected": _connected,
+    "debug": _debug,
+    "error": _error,
+    "headers": _headers,
+    "ping": _synced_by(Ping),
+    "pong": _synced_by(Pong),
+    "sync": _sync,
+    "synced": _synced_by(Synced),
+}
+
+
+def parse(raw: str | bytes | bytearray | memoryview) -> Message:
+    """The message that a text is.
+
+    Raises:
+        WrongFormat: no JSON, or no message of its type.
+        UnknownMessage: none of the nine types.
+    """
+    data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else bytes(raw)
+    try:
+        text = data.decode()
+        _check_size(data)
+        message = _decode(text)
+    except (ValueError, RecursionError) as error:
+        # RecursionError: the caller's own stack was nearly full.
+        why = "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error) or "nested too deep"
+        bad = data[: 4 * _ECHOED].decode("utf-8", "replace")
+        raise WrongFormat(f"message: no JSON: {why}", wrong_format(bad)) from None
+    try:
+        if type(message) is not list or not message or type(message[0]) is not str:
+            raise ValueError("message: must be an array with a type in front")
+        reader = _READERS.get(message[0])
+        if reader is not None:
+            return reader(message)
+    except ValueError as error:
+        raise WrongFormat(str(error), wrong_format(compact(message).decode())) from None
+    kind = message[0]
+    raise UnknownMessage(f"message: unknown type {kind[:64]!r}", unknown_message(kind), message)
+
+
+# --- message -> text ---------------------------------------------------------------------------
+
+
+def pack(message: Message) -> bytes:
+    """The text of a message, in UTF-8.
+
+    Raises:
+        ValueError: something in it has no form in JSON: NaN, a cycle.
+        TypeError: the same, for what is of a type that has none.
+    """
+    return compact(_PACKERS[type(message)](message))
+
+
+def _optional(options: dict[str, Any]) -> list[Any]:
+    return [options] if options else []
+
+
+_PACKERS: dict[type, Callable[[Any], list[Any]]] = {
+    Connect: lambda m: ["connect", m.protocol, m.node_id, m.synced, *_optional(m.options)],
+    Connected: lambda m: ["connected", m.protocol, m.node_id, [m.start, m.end], *_optional(m.options)],
+    Headers: lambda m: ["headers", m.data],
+    Ping: lambda m: ["ping", m.synced],
+    Pong: lambda m: ["pong", m.synced],
+    Sync: lambda m: ["sync", m.added, *(part for entry in m.entries for part in entry)],
+    Synced: lambda m: ["synced", m.synced],
+    Debug: lambda m: ["debug", m.type, m.data],
+    Error: lambda m: ["error", m.type] if m.options is None else ["error", m.type, m.options],
+}
+
+
+# --- ids ---------------------------------------------------------------------------------------
+
+
+class Identity(NamedTuple):
+    """Who a node is."""
+
+    user: str | None
+    client: str  # user and client, as the server keeps them apart: ``user:client``
+    tab: str  # empty: the node id has none
+
+
+def parse_id(text: str) -> Identity:
+    """The parts of a node id (``user:client:tab``), or of an action's id, which has one in it."""
+    node_id = text.split(" ")[1] if " " in text else text
+    parts = node_id.split(":", 2)
+    if len(parts) == 1:
+        return Identity(None, node_id, "")
+    return Identity(parts[0], f"{parts[0]}:{parts[1]}", parts[2] if len(parts) == 3 else "")
+
+
+def plain(number: Number) -> Number:
+    """A whole number without a fraction, as JavaScript writes it."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def decode_id(relative: Any, base: Number, node_id: str) -> str:
+    """The absolute id (text, "sync": `id`).
+
+    Args:
+        relative: ``shift``, ``[shift, counter]`` or ``[shift, node id, counter]``; see `parse`.
+        base: the second time of ``connected``, ms.
+        node_id: the sender's, where the id names none.
+    """
+    counter: Number = 0
+    if type(relative) is list:
+        if len(relative) == 3:
+            relative, node_id, counter = relative
+        else:
+            relative, counter = relative
+    return f"{plain(relative + base)} {node_id} {plain(counter)}"
+
+
+def encode_id(absolute: str, base: int, node_id: str) -> Any:
+    """The shortest form of an id.
+
+    Args:
+        absolute: ``<ms> <node id> <counter>``.
+        base: the second time of ``connected``, ms.
+        node_id: our own; it is left out.
+
+    Raises:
+        ValueError: it is no id.
+    """
+    try:
+        ms, node, count = absolute.split(" ")
+        shift, counter = int(ms) - base, int(count)
+    except ValueError:
+        raise ValueError(f"id: {absolute[:64]!r} must be ms, node id and counter") from None
+    if node != node_id:
+        return [shift, node, counter]
+    return [shift, counter] if counter else shift
+
+
+# --- subprotocol -------------------------------------------------------------------------------
+
+_SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
+
+
+def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:
+    """Whether an application's subprotocol is too old.
+
+    Args:
+        used: what ``connect`` says, whatever it is; ``None``: nothing.
+        strict_spec: versions are texts in SemVer (text, "connect") and go by its order; one that is none is
+            too old. Otherwise as the released server has it: JavaScript's ``<``, for which ``"1.0.0"`` is not
+            less than 3, nor is anything that is no number.
+    """
+    if strict_spec:
+        return _semver(used) < _semver(minimum)
+    if used is None or used == "":
+        used = 0
+    if type(used) is str and type(minimum) is str:
+        return used < minimum
+    return _to_number(used) < _to_number(minimum)
+
+
+def _to_number(value: Any) -> float:
+    """As JavaScript's Number() does; of what is no number, NaN, which is less than nothing."""
+    if isinstance(value, list):
+        value = ",".join("" if one is None else one if isinstance(one, str) else str(one) for one in value)
+    if isinstance(value, str):
+        value = value.strip()
+        if not value:
+            return 0.0
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value, re.ASCII):
+            return int(value, 16) if re.fullmatch(r"0[xX][0-9a-fA-F]{1,13}", value) else math.nan
+    try:
+        return float(value)
+    except (TypeError, OverflowError):
+        return math.nan
+
+
+def _semver(version: Any) -> tuple[Any, ...]:
+    """A key that sorts; a number counts as that major version."""
+    if type(version) is int:
+        version = f"{version}.0.0"
+    match = _SEMVER.fullmatch(version[:256]) if type(version) is str else None
+    if match is None:
+        return (-1,)
+    major, minor, patch, before = match.groups()
+    return int(major), int(minor), int(patch), *_precedence(before)
+
+
+def _precedence(before: str | None) -> tuple[Any, ...]:
+    """Of what stands behind the dash: a version without comes after all that have one."""
+    if before is None:
+        return (1,)
+    return 0, tuple((0, int(one), "") if one.isdigit() else (1, 0, one) for one in before.split("."))
