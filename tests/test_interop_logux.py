@@ -14,16 +14,14 @@ from typing import Any, Self
 
 import pytest
 
-from tests import shared
-from tests.logux_server import LoguxServer, need
+from tests.logux_server import LoguxServer
 
-shared.need("websockets")
-need()
+pytest.importorskip("websockets")
 
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 from websockets.sync.client import connect as websocket  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(120)]
 
 
 class Raw:
