@@ -42,14 +42,15 @@ def _alone_logjam(body: bytes) -> tuple[bytes, bytes]:
 class _Codec(NamedTuple):
     """A module with ``Decoder``, ``STATUS_NAMES`` and ``expand``, and the columns that only it has.
 
-    `alone` gives what stands before and behind a body in the unit that carries nothing else; without it the
-    decoder takes bodies as they are (``datagrams=False``), and of units it keeps what is not whole until the
-    next: they must come to one decoder, in order, each with its stream and time (`carries`).
+    `alone` gives what stands before and behind a body in the unit that carries nothing else; or it is the
+    decoder's argument that is False where bodies come as they are. With `carries` it keeps of units what is
+    not whole until the next: they must come to one decoder, in order, each with its stream and time.
     """
 
     module: str
     own: dict[str, type[np.generic]]
-    alone: Callable[[bytes], tuple[bytes, bytes]] | None
+    alone: Callable[[bytes], tuple[bytes, bytes]] | str
+    carries: bool = False
 
 
 _CODECS = {
@@ -68,7 +69,8 @@ _CODECS = {
         },
         _alone_logjam,
     ),
-    "plog": _Codec("logclient._ext.plog", {}, None),
+    "plog": _Codec("logclient._ext.plog", {}, "datagrams", carries=True),
+    "logux": _Codec("logclient._ext.logux", {}, "messages"),
 }
 
 _LINES = ("plog+tcp",)
@@ -77,7 +79,7 @@ _LINES = ("plog+tcp",)
 # The same for every codec: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
-QUIET = ("ping", "heartbeat", "other", "command")
+QUIET = ("ping", "heartbeat", "other", "command", "control")
 """Names of statuses: whole, and no event that anybody here asks about."""
 NO_LIBRARY = "no_library"
 """Nothing can be said of it on this machine."""
@@ -161,7 +163,7 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
 
 def carries(protocol: str) -> bool:
     """An event may come in several units: those of a listener must be decoded in order, by one decoder."""
-    return protocol not in _LINES and _codec(protocol).alone is None
+    return protocol not in _LINES and _codec(protocol).carries
 
 
 def bodies(
@@ -173,8 +175,8 @@ def bodies(
     """
     codec = _codec(protocol)
     alone = codec.alone
-    if alone is None:
-        return _decoder(codec, producers, identity, datagrams=False)
+    if isinstance(alone, str):
+        return _decoder(codec, producers, identity, **{alone: False})
     decode_units = _decoder(codec, producers, identity)
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
