@@ -19,11 +19,13 @@ from logclient._ext.hash import murmur3
 from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.logjam import Unpacker, expand, pack
+from logclient._ext.logux import Decoder as LoguxDecoder
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
 from logclient._ext.plog import Decoder as PlogDecoder
 from logclient._ext.plog import Hot as PlogHot
 from logclient._ext.plog import Reassembler, fragments
 from tests.oracle import logjam as twin
+from tests.oracle import logux_decoder as logux_twin
 from tests.oracle import plog as plog_twin
 
 EVENTS = 2048
@@ -339,3 +341,47 @@ def test_murmur3(benchmark: Any, whose: str) -> None:
     reference = pytest.importorskip("mmh3").hash
     function = murmur3 if whose == "ours" else lambda data: reference(data, 0, signed=False)
     assert benchmark(function, LARGE) == murmur3(LARGE)
+
+
+# -- Logux: 2048 actions of 300 bytes, 100 a sync
+
+
+def syncs() -> tuple[bytes, array[int], array[int]]:
+    """(all messages, where each begins, how long it is)."""
+    units = []
+    for first in range(1, EVENTS + 1, 100):
+        numbers = range(first, min(first + 100, EVENTS + 1))
+        pairs = (
+            b',{"type":"log/add","data":%b,"id":"%b%012x"},{"id":[%d,%d],"time":%d}'
+            % (BODY, PRODUCER.hex().encode(), number, number, number, number)
+            for number in numbers
+        )
+        units.append(b'["sync",%d%b]' % (numbers[-1], b"".join(pairs)))
+    lengths = array("q", map(len, units))
+    return b"".join(units), array("q", accumulate(lengths, initial=0))[:-1], lengths
+
+
+@pytest.mark.benchmark(group="Logux, decode 2048 actions")
+def test_logux_decode(benchmark: Any) -> None:
+    data, offsets, lengths = syncs()
+    decoder = LoguxDecoder(PRODUCER)
+    got = benchmark(decoder.decode, data, offsets, lengths)
+    assert got.status.tolist() == [0] * EVENTS
+
+
+@pytest.mark.benchmark(group="Logux, decode 2048 actions")
+def test_logux_decode_twin(benchmark: Any) -> None:
+    data, offsets, lengths = syncs()
+    units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    benchmark.pedantic(lambda: [logux_twin.decode(unit, [PRODUCER]) for unit in units], **TWINS)
+
+
+@pytest.mark.benchmark(group="Logux, decode 2048 actions")
+@pytest.mark.parametrize("whose", ["json", "msgspec", "orjson"])
+def test_logux_load(benchmark: Any, whose: str) -> None:
+    """Others, who make objects of it and know neither ids nor hashes."""
+    module: Any = pytest.importorskip(whose)
+    load = module.json.decode if whose == "msgspec" else module.loads
+    data, offsets, lengths = syncs()
+    units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
+    benchmark(lambda: [load(unit) for unit in units])

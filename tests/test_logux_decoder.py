@@ -138,8 +138,15 @@ def test_without_producers_any_id_will_do() -> None:
     assert upper.status == FOREIGN
 
 
-@pytest.mark.parametrize("meta", ['{"id":1,"time":1}', '{"id":[-1.5,0],"time":0}', '{"time":1e3,"id":[1,"10:a:b",0]}',
-                                  '{"id":[1],"id":[1,0],"time":1,"length":"1","subprotocol":9}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "meta",
+    [
+        '{"id":1,"time":1}',
+        '{"id":[-1.5,0],"time":0}',
+        '{"time":1e3,"id":[1,"10:a:b",0]}',
+        '{"id":[1],"id":[1,0],"time":1,"length":"1","subprotocol":9}',
+    ],
+)
 def test_metas(meta: str) -> None:
     assert one(b'["sync",1,{"type":"x"},%s]' % meta.encode()).status == NO_ID
 

@@ -74,7 +74,8 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
     assert verdict.capture == {
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
         "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
-        "events": 20, "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "complete": True,
+        "events": 20, "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0,
+        "complete": True,
     }  # fmt: skip
     assert verdict.ledger == {
         "folder": str(scene.ledger), "producers": 1, "listed": 20, "complete": True

@@ -1,4 +1,4 @@
-"""Logux's decoder of captures in plain Python, written for reading: tokens, a tree of them, then the rules."""
+"""Logux's decoder of captures in plain Python: tokens, a tree of them, then the rules."""
 
 from __future__ import annotations
 
