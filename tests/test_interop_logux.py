@@ -18,8 +18,8 @@ from tests.logux_server import LoguxServer
 
 pytest.importorskip("websockets")
 
-from websockets.exceptions import ConnectionClosed  # noqa: E402
-from websockets.sync.client import connect as websocket  # noqa: E402
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect as websocket
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(120)]
 
