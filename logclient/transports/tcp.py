@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from logclient.errors import CredentialError
 
 Endpoint = tuple[str, int]
+L = TypeVar("L")
 
 RECEIVE = 65536
 
@@ -95,6 +96,12 @@ class TcpLink:
     def close(self, linger: float = 0.0) -> None:
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Its socket, for somebody else; the link is none any more."""
+        sock = socket.socket(fileno=self._socket.detach())
+        sock.setblocking(False)
+        return sock
+
     def abandon(self) -> None:
         """In a forked child: let go of the descriptor without a word to the peer."""
         self._socket.close()
@@ -110,13 +117,95 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
     Raises:
         OSError: it has none, or is no name.
     """
+    name = spelled(host)
     try:
-        # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
-        # a child forked in the middle of an import never gets that module.
-        name = host.encode("ascii" if host.isascii() else "idna")
         return name, socket.getaddrinfo(name, port, type=kind)
     except UnicodeError:
         raise OSError(f"{host!r} is no host name") from None
+
+
+def spelled(host: str) -> bytes:
+    """The name of a host as it is looked up.
+
+    Raises:
+        OSError: it is none.
+    """
+    try:
+        # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
+        # a child forked in the middle of an import never gets that module.
+        return host.encode("ascii" if host.isascii() else "idna")
+    except UnicodeError:
+        raise OSError(f"{host!r} is no host name") from None
+
+
+def reach(
+    endpoint: Endpoint,
+    timeout: float,
+    stopped: Callable[[], bool],
+    link: Callable[[Callable[[], socket.socket], bytes, float], L],
+) -> L:
+    """What `link` makes of the first address of `endpoint` with which it can.
+
+    Args:
+        endpoint: host and port.
+        timeout: seconds for one address.
+        stopped: whether to give up.
+        link: is given what dials that address, the host's name as it was looked up, and the deadline.
+
+    Raises:
+        OSError: nobody answers in time, or the name is not known.
+    """
+    host, port = endpoint
+    failure: OSError | None = None
+    name, found = resolve(host, port, socket.SOCK_STREAM)
+    for family, kind, number, _, address in found:
+        deadline = time.monotonic() + timeout
+        dial = partial(_dial, family, kind, number, address, stopped, deadline)
+        try:
+            return link(dial, name, deadline)
+        except OSError as error:
+            # Of several, the one that somebody has to mend.
+            if not isinstance(failure, CredentialError):
+                failure = error
+    raise failure or OSError(f"{host} has no address")
+
+
+def _dial(
+    family: int, kind: int, number: int, address: Any, stopped: Callable[[], bool], deadline: float
+) -> socket.socket:
+    sock = socket.socket(family, kind, number)
+    try:
+        sock.setblocking(False)
+        error = sock.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            raise OSError(error, _words(error))
+        _finish(sock, stopped, deadline)
+        if sock.getsockname() == sock.getpeername():
+            # Nobody listens on a port that the system gave to this very socket.
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if NO_SIGPIPE:
+            sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -> None:
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer to the connection attempt in time")
+        # Slices, not the wake descriptor: a flush may wake us while we must go on waiting.
+        if _sleep([], [sock.fileno()], min(left, 0.05)):
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, _words(error))
+            return
+        if stopped():
+            raise InterruptedError("stopped while connecting")
 
 
 class Tcp:
@@ -140,18 +229,11 @@ class Tcp:
             OSError: nobody answers in time, or the name is not known.
         """
         host, port = endpoint
-        failure: OSError | None = None
-        name, found = resolve(host, port, socket.SOCK_STREAM)
-        for family, kind, number, _, address in found:
-            deadline = time.monotonic() + self.connect_timeout
-            dial = partial(self._dial, family, kind, number, address, stopped, deadline)
-            try:
-                return self._link(dial, name, f"{host}:{port}", stopped, deadline)
-            except OSError as error:
-                # Of several, the one that somebody has to mend.
-                if not isinstance(failure, CredentialError):
-                    failure = error
-        raise failure or OSError(f"{host} has no address")
+
+        def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> TcpLink:
+            return self._link(dial, name, f"{host}:{port}", stopped, deadline)
+
+        return reach(endpoint, self.connect_timeout, stopped, link)
 
     def _link(
         self,
@@ -163,44 +245,6 @@ class Tcp:
     ) -> TcpLink:
         """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
         return TcpLink(dial(), peer)
-
-    @classmethod
-    def _dial(
-        cls, family: int, kind: int, number: int, address: Any, stopped: Callable[[], bool], deadline: float
-    ) -> socket.socket:
-        sock = socket.socket(family, kind, number)
-        try:
-            sock.setblocking(False)
-            error = sock.connect_ex(address)
-            if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-                raise OSError(error, _words(error))
-            cls._finish(sock, stopped, deadline)
-            if sock.getsockname() == sock.getpeername():
-                # Nobody listens on a port that the system gave to this very socket.
-                raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if NO_SIGPIPE:
-                sock.setsockopt(socket.SOL_SOCKET, NO_SIGPIPE, 1)
-            return sock
-        except BaseException:
-            sock.close()
-            raise
-
-    @staticmethod
-    def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -> None:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("no answer to the connection attempt in time")
-            # Slices, not the wake descriptor: a flush may wake us while we must go on waiting.
-            if _sleep([], [sock.fileno()], min(left, 0.05)):
-                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if error:
-                    raise OSError(error, _words(error))
-                return
-            if stopped():
-                raise InterruptedError("stopped while connecting")
 
     def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
         """The compiled pump for this transport, or None where there is none."""

@@ -1,0 +1,334 @@
+"""WebSocket (RFC 6455) over TCP or TLS: what is sent at once is one message, what is received is one.
+
+The protocol itself is that of ``websockets``, in its form without input and output. What is sent goes to
+the connection when there is much of it, or when nothing else is to be done: many short messages cost one
+system call. Of pings only the last is answered where the answers cannot be written as fast (section 5.5.3
+allows it), so a peer that sends nothing else fills nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from logclient.errors import CredentialError, MissingExtra
+from logclient.transports.http import REFUSALS, Proxy, ask, plain
+from logclient.transports.tcp import Endpoint, Tcp, TcpLink, reach
+
+# All of it now: in the sender's thread an import might be cut in two by a fork.
+try:
+    from websockets.client import ClientProtocol
+    from websockets.extensions.permessage_deflate import enable_client_permessage_deflate
+    from websockets.frames import CloseCode, Opcode
+    from websockets.protocol import State
+    from websockets.uri import WebSocketURI
+except ImportError as error:
+    raise MissingExtra("websockets", "logux") from error
+
+__all__ = ["WebSocket", "WebSocketLink"]
+
+HELD = 65536
+"""Bytes kept back at most, until there is nothing else to do."""
+
+FAREWELL = 1.0
+"""Seconds at most for the peer's answer to our close frame."""
+
+MAX_MESSAGE = 16 << 20
+
+# It would show whole messages, and the token in them, to an application that logs at DEBUG level.
+_SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
+
+
+class WebSocketLink:
+    """A connection behind a finished opening handshake.
+
+    Args:
+        inner: what carries it.
+        protocol: open.
+        rest: bytes that came with the end of the handshake.
+    """
+
+    bite = 0
+    lingers = False
+    unsent = 0
+
+    def __init__(self, inner: TcpLink, protocol: ClientProtocol, rest: bytes = b"") -> None:
+        self.peer = inner.peer
+        self.tls = inner.tls
+        self._inner = inner
+        self._protocol = protocol
+        self._out: list[bytes] = []
+        self._held = 0
+        self._pong = b""
+        self._ready: deque[bytes] = deque()
+        self._partial: bytearray | None = None  # a message whose last fragment has not come
+        self._over: OSError | None = None  # why no more will come
+        self._broken: OSError | None = None  # why no more can be sent: what has come is heard first
+        if rest:
+            self._take(rest)
+
+    def facts(self) -> dict[str, Any]:
+        """What protects it, and who the peer has proved to be: see the carrier's."""
+        return self._inner.facts()
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """Take these bytes as one text message; False: no more for now, until ``flush`` says True."""
+        if self._protocol.state is not State.OPEN:
+            return True  # the peer has taken its leave: `receive` says so
+        self._protocol.send_text(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        self._gather()
+        return self._held < HELD or self.flush()
+
+    def _gather(self) -> None:
+        """Take what the protocol has to send."""
+        for data in self._protocol.data_to_send():
+            if data[:1] == b"\x8a":
+                self._pong = data
+            elif data:
+                self._out.append(data)
+                self._held += len(data)
+
+    def flush(self) -> bool:
+        """Write what is kept back; whether all is with the kernel now. What fails is told by ``receive``."""
+        try:
+            if self._broken is None and self._inner.flush():
+                if self._pong:
+                    self._out.append(self._pong)
+                    self._pong = b""
+                if not self._out:
+                    return True
+                data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+                self._out.clear()
+                self._held = 0
+                return self._inner.send([data])
+        except OSError as error:
+            self._broken = error
+        if self._broken is None:
+            return False
+        self._out.clear()
+        self._held = 0
+        return True
+
+    def receive(self) -> bytes | None:
+        """The next message; None when there is none. An empty one comes as a space: b"" means the end.
+
+        Raises:
+            OSError: the connection is over; its close code is in the words.
+        """
+        if not self._ready:
+            if self._over is not None:
+                raise self._over
+            data = self._inner.receive()
+            if data is None:
+                if self._broken is not None:
+                    raise self._broken
+                return None
+            if data:
+                self._take(data)
+            else:
+                words = "the server ended the connection without a close frame (1006)"
+                self._over = self._broken or ConnectionError(words)
+        if self._ready:
+            return self._ready.popleft()
+        if self._over is not None:
+            raise self._over
+        return None
+
+    def _take(self, data: bytes) -> None:
+        """Take what came over the carrier."""
+        protocol = self._protocol
+        protocol.receive_data(data)
+        frames: list[Any] = protocol.events_received()
+        for frame in frames:
+            opcode = frame.opcode
+            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                if frame.fin:
+                    self._ready.append(bytes(frame.data) or b" ")
+                else:
+                    self._partial = bytearray(frame.data)
+            elif opcode is Opcode.CONT and self._partial is not None:
+                self._partial += frame.data
+                if frame.fin:
+                    self._ready.append(bytes(self._partial) or b" ")
+                    self._partial = None
+        self._gather()
+        if protocol.state is not State.OPEN:
+            self._over = self._why()
+            self.flush()  # our close frame
+
+    def _why(self) -> ConnectionError:
+        """What the end of the protocol means."""
+        come, gone = self._protocol.close_rcvd, self._protocol.close_sent
+        if come is not None and self._protocol.parser_exc is None:
+            return ConnectionError(f"the server closed the connection: {_words(come.code, come.reason)}")
+        code = CloseCode.ABNORMAL_CLOSURE if gone is None else gone.code
+        if code == CloseCode.MESSAGE_TOO_BIG:
+            limit = self._protocol.max_message_size
+            return ConnectionError(f"the server sent a message of more than max_message ({limit}) bytes")
+        reason = "" if gone is None else gone.reason
+        return ConnectionError(f"the server broke the WebSocket protocol: {_words(code, reason)}")
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        """Write what is kept back; sleep, unless a message is here already."""
+        if self._ready or self._over is not None:
+            return
+        full = not self.flush()
+        if self._broken is None:
+            self._inner.wait(wake, seconds, writable or full)
+
+    def close(self, linger: float = 0.0) -> None:
+        """Send what is kept back and a close frame, as far as that goes at once or in `linger` seconds; a
+        peer that answers has its answer taken, so that the system does not reset the connection."""
+        now = time.monotonic()
+        protocol = self._protocol
+        try:
+            if self._over is None and protocol.state is State.OPEN:
+                protocol.send_close(CloseCode.NORMAL_CLOSURE)
+                self._gather()
+            while not self.flush() and (left := now + linger - time.monotonic()) > 0:
+                self._inner.wait(-1, left, True)
+            over = now + min(linger, FAREWELL)
+            while protocol.close_rcvd is None and self._over is None and self._broken is None:
+                data = self._inner.receive()
+                if data:
+                    protocol.receive_data(data)
+                    protocol.events_received()
+                left = over - time.monotonic()
+                if data == b"" or left <= 0:
+                    break
+                if data is None:
+                    self._inner.wait(-1, left, False)
+        except OSError:
+            pass
+        self._inner.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the descriptor without a word to the peer."""
+        self._inner.abandon()
+
+
+class WebSocket:
+    """Connects, one endpoint at a time.
+
+    Args:
+        carrier: makes the connections that carry it: ``Tcp``, or ``Tls``.
+        path: that the request is for.
+        deflate: whether to offer compression of messages (RFC 7692).
+        max_message: bytes of a message from the server, at most.
+        proxy: through which to go.
+    """
+
+    def __init__(
+        self,
+        carrier: Tcp,
+        *,
+        path: str = "/",
+        deflate: bool = False,
+        max_message: int = MAX_MESSAGE,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self.connect_timeout = carrier.connect_timeout
+        self._carrier = carrier
+        self._secure = type(carrier) is not Tcp
+        self._path = quote(path, safe="/:@!$&'()*+,;=-._~")
+        self._extensions = enable_client_permessage_deflate(None) if deflate else None
+        self._max_message = max_message
+        self._proxy = proxy
+
+    @classmethod
+    def from_config(cls, config: Any) -> WebSocket:
+        """
+        Raises:
+            ConfigError: a file for TLS, or a proxy in the environment, that cannot be used.
+        """
+        carrier = Tcp.from_config(config)
+        if config.tls:
+            from logclient.transports.tls import Tls
+
+            carrier = Tls.from_config(config)
+        proxy = None
+        if config.proxy == "env":
+            proxy = Proxy.from_environment(config.tls, config.endpoints)
+        return cls(
+            carrier,
+            path=config.path or "/",
+            deflate=config.deflate == "on",
+            max_message=config.max_message,
+            proxy=proxy,
+        )
+
+    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> WebSocketLink:
+        """A link to the first address of `endpoint` that answers, its opening handshake done.
+
+        Args:
+            endpoint: host and port.
+            stopped: whether to give up.
+
+        Raises:
+            OSError: nobody answers in time, the name is not known, or what answers is no WebSocket server.
+            CredentialError: the server, or the proxy, does not let us in.
+        """
+        host, port = endpoint
+
+        def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> WebSocketLink:
+            inner = self._carrier._link(dial, name, f"{host}:{port}", stopped, deadline)
+            try:
+                return self._open(inner, name, port, stopped, deadline)
+            except BaseException:
+                inner.close()
+                raise
+
+        if self._proxy is not None and self._proxy.leads_to(endpoint):
+            return self._proxy.reach(endpoint, self.connect_timeout, stopped, link)
+        return reach(endpoint, self.connect_timeout, stopped, link)
+
+    def _open(
+        self, inner: TcpLink, name: bytes, port: int, stopped: Callable[[], bool], deadline: float
+    ) -> WebSocketLink:
+        """The opening handshake (section 4.1)."""
+        host = name.partition(b"%")[0].decode("ascii")  # the scope of an address is ours alone
+        protocol = ClientProtocol(
+            WebSocketURI(self._secure, host, port, self._path, ""),
+            extensions=self._extensions,
+            max_size=self._max_message,
+            logger=_SILENT,
+        )
+        request = protocol.connect()
+        request.headers["User-Agent"] = "logclient"
+        protocol.send_request(request)
+        answer = ask(inner, b"".join(protocol.data_to_send()), "the server", stopped, deadline)
+        if answer.status in REFUSALS:
+            raise CredentialError(f"the server does not let us in: {answer.words}")
+        if 300 <= answer.status < 400:
+            raise ConnectionError(
+                f"the server answers {answer.words}: redirections are not followed, give the address itself"
+            )
+        if answer.status != 101:
+            raise ConnectionError(f"the server opens no WebSocket: {answer.words}; is the path right?")
+        protocol.receive_data(answer.head)
+        if protocol.handshake_exc is not None or protocol.state is not State.OPEN:
+            raise ConnectionError(
+                f"the server's answer opens no WebSocket: {plain(str(protocol.handshake_exc), 120)}"
+            )
+        protocol.events_received()
+        return WebSocketLink(inner, protocol, answer.rest)
+
+    def pump(self, flight: Any, core: Any, **limits: Any) -> None:
+        """None: there is no compiled one."""
+
+
+def _words(code: int, reason: str) -> str:
+    """A close code (section 7.4.1) and what the peer said of it."""
+    try:
+        name = f" ({CloseCode(code).name.lower().replace('_', ' ')})"
+    except ValueError:
+        name = ""
+    return f"{int(code)}{name}{': ' if reason else ''}{plain(reason, 123)}"
