@@ -15,6 +15,7 @@ from __future__ import annotations
 # Spelled out because importing `typing` for one constant would cost every importing program.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from logclient.aio import AsyncClient as AsyncClient
     from logclient.client import Client as Client
     from logclient.client import connect as connect
     from logclient.client import flush_on_sigterm as flush_on_sigterm
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "ConfigError",
     "ConnectFailed",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "AsyncClient": "aio",
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",

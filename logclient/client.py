@@ -24,6 +24,7 @@ from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import QueueFull
 from logclient.files import own_directory
+from logclient.protocols.core import Core
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
@@ -97,7 +98,6 @@ class Client(Sender):
     def __init__(self, config: Config) -> None:
         self.config = config
         row = registry.lookup(config.scheme)
-        core = registry.load(row.core)
         transport = registry.load(row.transport)
         ledger = None
         if config.ledger is not None:
@@ -110,7 +110,7 @@ class Client(Sender):
             }
             ledger = (own_directory(config.ledger, "ledger"), about)
         self._engine = Engine(
-            lambda producer: core.from_config(config, producer),
+            self._cores(config),
             transport.from_config(config),
             config.endpoints,
             _limits(config),
@@ -134,6 +134,11 @@ class Client(Sender):
             )
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
+
+    def _cores(self, config: Config) -> Callable[[bytes], Core]:
+        """What makes the core of a producer, and another one after a fork. It never holds the client."""
+        core = registry.load(registry.lookup(config.scheme).core)
+        return lambda producer: core.from_config(config, producer)
 
     def _promise(self, config: Config) -> dict[str, str]:
         """What else the ledger must say, so that the verifier knows what was promised."""

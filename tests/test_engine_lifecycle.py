@@ -20,7 +20,7 @@ from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from logclient.delivery.outcomes import Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
-from tests.cores.server import PATIENCE, Peer, acknowledge, silent
+from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, Peer, acknowledge, silent
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
@@ -401,6 +401,89 @@ def test_replies_reach_who_listens_and_do_not_spin(build: Make) -> None:
     assert rig.stats().turns - before < 10
 
 
+# -- listening ----------------------------------------------------------------------------------------
+
+
+def peers_of(rig: Rig, n: int) -> Peer:
+    """The last of `n` peers, once it is there."""
+    rig.until(lambda _: len(rig.server.peers) >= n)
+    assert len(rig.server.peers) == n
+    return rig.server.peers[-1]
+
+
+def test_who_listens_is_connected_though_there_is_nothing_to_send(build: Make) -> None:
+    rig = build(Setup("by_id"))
+    rig.server.down()
+    rig.engine.stay(True)
+    rig.until(lambda _: rig.server.attempts >= 3)
+    rig.server.up()
+    rig.until(lambda stats: stats.connects)
+    for n in (1, 2, 3):
+        peer = peers_of(rig, n)
+        peer.say(b"I" + n.to_bytes(8, "big"))
+        rig.until(lambda _, n=n: len(rig.heard) == n)  # type: ignore[misc]
+        peer.cut()
+    assert [event.payload for event in rig.heard] == [1, 2, 3]
+    peers_of(rig, 4)
+    rig.many(5)
+    assert rig.settle().acked == 5
+    rig.engine.stay(False)
+    rig.server.peers[-1].cut()
+    rig.until(lambda stats: stats.disconnects == 4)
+    assert rig.finish().connects == 4
+
+
+def test_a_listener_that_is_hung_up_on_waits_longer_and_longer(build: Make) -> None:
+    class Rude(MemoryTransport):
+        def connect(self, *given: Any) -> Any:
+            link = super().connect(*given)
+            link.far.cut()
+            return link
+
+    server = MemoryServer("by_id")
+    rig = build(Setup("by_id"), server=server, transport=Rude(server), backoff_max=30.0)
+    rig.engine.stay(True)
+    rig.until(lambda _: rig.engine._backoff.bound > 0.03)
+    assert server.attempts < 30
+
+
+@needs_fork
+def test_who_listens_does_so_after_a_fork(build: Make, setup: Setup) -> None:
+    rig = build(setup)
+    rig.engine.stay(True)
+    first = peers_of(rig, 1)
+
+    def work() -> None:
+        rig.server.changed = threading.Condition()
+        assert rig.stats().connects == 0
+        rig.put()
+        assert rig.engine.flush(PATIENCE) == 0
+        assert rig.stats().connects == 1
+        rig.engine.close(5.0)
+
+    in_child(work)
+    assert rig.stats().disconnects == 0
+    first.cut()
+    rig.until(lambda stats: stats.connects == 2)
+
+
+def test_who_listens_and_is_held_by_nobody_ends(build: Make) -> None:
+    rig = build(Setup("by_id"))
+    rig.engine.stay(True)
+    peers_of(rig, 1)
+    rig.engine.orphan()
+    rig.until(lambda _: rig.engine.closed and not rig.engine._running)
+
+
+def test_a_note_is_taken_by_the_connection(build: Make) -> None:
+    rig = build(Setup("by_id"))
+    rig.put()
+    rig.settle()
+    rig.engine.note("ping", 6)
+    rig.until(lambda _: rig.heard)
+    assert [event.token for event in rig.heard] == [6]
+
+
 # -- deliveries ---------------------------------------------------------------------------------------
 
 
@@ -496,5 +579,5 @@ def test_a_callback_that_raises_or_waits_harms_nobody(build: Make) -> None:
     delivery.add_done_callback(bad)
     delivery.add_done_callback(waits)
     assert ran.acquire(timeout=PATIENCE)
-    assert rig.lines.of("callback") == ["a delivery callback raised ZeroDivisionError: oops"]
+    assert rig.lines.of("callback") == ["a callback raised ZeroDivisionError: oops"]
     assert rig.settle().acked == 2

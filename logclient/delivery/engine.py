@@ -11,6 +11,8 @@ States of the connection::
                         │                 │
                         └──── failed ─────┴── lost: requeue, wait (full jitter) ──> connecting
 
+Who listens to what the server says of its own accord (``stay``) is never idle: that connects again, too.
+
 A first acknowledgement resets the wait. Who does not accept our credentials, or shows some that we do
 not accept, is told of once and waited for at a slower pace, each endpoint by itself: the others are
 tried as usual. Fatal errors of configuration or version end in ``fatal``: everything fails with that
@@ -136,6 +138,7 @@ class Engine:
             full_bytes=limits.batch_bytes,
         )
         self.flight = Flight(self.handoff)
+        self.stays = False
         self.closed = False
         self.exiting = lifecycle.shutting_down()  # then events are pumped in the call
         self._make_core = make_core
@@ -163,6 +166,7 @@ class Engine:
         self.callbacks = CallbackThread(self.reporter.complain)
         self.sender_ident = 0
         self.fatal: Exception | None = None
+        self._notes: dict[str, Any] = {}
         self.last_error = ""
         self.connects = 0
         self.disconnects = 0
@@ -350,6 +354,24 @@ class Engine:
             raise call.error
         return call.reply, call.seconds
 
+    def note(self, kind: str, payload: Any) -> None:
+        """Have the core do what nobody waits for: now, or before the next connection. Of several of one
+        kind the last counts."""
+        self._notes[kind] = payload
+        if self._running:
+            self.pump.poke()
+            self.handoff.wake()
+
+    def stay(self, on: bool) -> None:
+        """From now on be connected though there is nothing to send, or no more. A forked child is so again
+        from its first event on."""
+        self.stays = on
+        if on:
+            if self.handoff.forked:
+                self.after_fork()
+            if not self.closed and not self._inline and self._start():
+                self.handoff.wake()
+
     # -- waiting ----------------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> int:
@@ -520,7 +542,7 @@ class Engine:
         self._forking = False
         self._stopping = False
         self.pump.resume()
-        if not self.closed and not self.settled_all:
+        if not self.closed and (self.stays or not self.settled_all):
             self.attend()
 
     def after_fork(self) -> None:
@@ -596,7 +618,7 @@ class Engine:
                 self._running = False
                 self.handoff.needs_attention = True
         # Told to stop for a fork, and the fork is over already?
-        if not self._stopping and not self.closed and not self.settled_all:
+        if not self._stopping and not self.closed and (self.stays or not self.settled_all):
             self._start(wait=True)
 
     def turn(self, until: float) -> None:
@@ -610,6 +632,7 @@ class Engine:
             self._book()
             self._rest(until)
             return
+        noted = self._take_notes()
         if self.link is None and not self._connect(until):
             self.flight.gaps()
             self.flight.commit()
@@ -617,7 +640,7 @@ class Engine:
             return
         assert self.link is not None
         self._open_ledger()
-        posts = self.calls.ask(self.core)
+        posts = self.calls.ask(self.core) or noted
         if self._regulate is not None:
             look, asks = self._regulate(time.monotonic())
             until, posts = min(until, look), posts or asks
@@ -636,6 +659,13 @@ class Engine:
         self.flight.gaps()
         self._book()
 
+    def _take_notes(self) -> bool:
+        """Whether there were any."""
+        noted = bool(self._notes)
+        while self._notes:
+            self.core.call(*self._notes.popitem())
+        return noted
+
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, somebody wakes us, or `until`."""
         if self.handoff.doze(True):
@@ -643,8 +673,9 @@ class Engine:
         self.handoff.rouse()
 
     def _connect(self, until: float) -> bool:
-        """Have a connection if there is something to send and the back-off is over."""
-        if not self._unsent() and not self.calls.waiting:
+        """Have a connection if there is a use for one and the back-off is over."""
+        listens = self.stays and not self.closed and not self._orphaned
+        if not self._unsent() and not self.calls.waiting and not listens:
             if self._isolation.aside:  # the others were dropped meanwhile
                 self._give_back()
             else:
@@ -688,10 +719,10 @@ class Engine:
 
     def _proven(self) -> bool:
         """Whether this connection is as good as one with an acknowledgement, where there are none: it has
-        taken something, owes no word, and has lasted longer than the longest wait before it."""
+        taken something, or need not, owes no word, and has lasted longer than the longest wait before it."""
         lasted = time.monotonic() - self._connected_at
         return (
-            self.pump.windows > self._windows_before
+            (self.stays or self.pump.windows > self._windows_before)
             and not self.flight.inflight
             and lasted > self._backoff.bound
         )
@@ -713,7 +744,8 @@ class Engine:
         # Nothing under way: that is how servers end an idle connection. But one that took nothing
         # and ended at once is a failure, or we would connect in a loop.
         used = self.pump.progress > self._progress_before or time.monotonic() - self._connected_at > 1.0
-        quiet = used and end in ("closed", "error") and not self.flight.inflight and not self.flight.waiting
+        idle = not self.flight.inflight and not self.flight.waiting and not self.stays
+        quiet = used and idle and end in ("closed", "error")
         words, error, forever = self._why(end, lingers)
         flying = self.flight.flying
         self.core.connection_lost()
@@ -920,6 +952,11 @@ class Engine:
             failed=counts["failed"],
             dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
         )
+
+    @property
+    def refused(self) -> bool:
+        """Whether no endpoint accepts our credentials, or we none of theirs."""
+        return len(self._slow) >= len(self._endpoints)
 
     @property
     def settled_all(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LINGER = 1.0
 """Seconds that an idle callback thread waits for more."""
@@ -93,14 +93,19 @@ class CallbackThread:
 
     def __init__(self, report: Callable[[str, str], object]) -> None:
         self._report = report
-        self._waiting: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
+        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._linger = LINGER
 
-    def run(self, callback: Callable[[Delivery], object], delivery: Delivery) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many are still to be run."""
+        return len(self._waiting)
+
+    def run(self, callback: Callable[..., object], *given: Any) -> None:
         with self._wake:
-            self._waiting.append((callback, delivery))
+            self._waiting.append((callback, given))
             self._linger = LINGER
             if self._thread is not None:
                 self._wake.notify()
@@ -134,8 +139,8 @@ class CallbackThread:
                 if not self._waiting:
                     self._thread = None
                     return
-                callback, delivery = self._waiting.popleft()
+                callback, given = self._waiting.popleft()
             try:
-                callback(delivery)
+                callback(*given)
             except Exception as error:  # user code: reported, never ours to raise
-                self._report("callback", f"a delivery callback raised {type(error).__name__}: {error}")
+                self._report("callback", f"a callback raised {type(error).__name__}: {error}")

@@ -1,0 +1,406 @@
+"""The client in asyncio: awaited fates, a loop that is never stopped, and what the server says of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient import AsyncClient
+from logclient.aio import WAITING, Actions
+from logclient.collectors.lumberjack import Collector
+from logclient.delivery.outcomes import Outcome
+from logclient.errors import ConfigError, ConnectFailed, EncodeError
+from tests.dead_servers import Mute, Refusing
+from tests.shared import clean_environment
+
+PATIENCE = 20.0
+
+
+def url(port: int, options: str = "") -> str:
+    return f"lumberjack://127.0.0.1:{port}{options}"
+
+
+class Ticks:
+    """Counts the turns of a loop: one that stands still counts none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0.001)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+class TestFates:
+    def test_each_is_awaited(self) -> None:
+        async def main(port: int) -> list[Outcome]:
+            async with AsyncClient(url(port)) as client:
+                first = client.send({"message": "sent"})
+                found = await asyncio.gather(*(client.submit({"message": f"{n}"}) for n in range(200)))
+                assert first == 1
+                assert await client.flush() == 0
+                assert client.stats().acked == 201
+                assert repr(client).startswith("<AsyncClient lumberjack://")
+                return found
+
+        with Collector(keep=True) as collector:
+            assert asyncio.run(main(collector.port)) == [Outcome("acked")] * 200
+            assert len(list(collector.events(201))) == 201
+
+    def test_what_cannot_be_sent_raises_as_in_the_client(self) -> None:
+        async def main(port: int) -> None:
+            async with AsyncClient(url(port)) as client:
+                loop: list[Any] = []
+                loop.append(loop)
+                with pytest.raises(EncodeError):
+                    await client.submit({"a": loop})
+                with pytest.raises(TypeError):
+                    client.send(5)  # type: ignore[arg-type]
+                assert await client.submit(b"no json") == Outcome("failed", "not_json")
+
+        with Collector() as collector:
+            asyncio.run(main(collector.port))
+
+    def test_a_client_that_is_there_already(self) -> None:
+        async def main(client: logclient.Client) -> None:
+            face = AsyncClient(client)
+            assert face.client is client
+            assert (await face.submit({"a": 1})).ok
+            assert await face.close() == 0
+            assert await face.close() == 0
+            assert client.closed
+            assert await face.submit({"a": 1}) == Outcome("dropped", "closed")
+
+        with Collector() as collector:
+            asyncio.run(main(logclient.connect(url(collector.port))))
+
+    def test_block_would_stop_the_loop(self) -> None:
+        with pytest.raises(ConfigError, match="overflow: block would stop the loop"):
+            AsyncClient(url(1, "?overflow=block"))
+        client = logclient.connect(url(1), overflow="block")
+        with pytest.raises(ConfigError, match="overflow: block"):
+            AsyncClient(client)
+
+    def test_verbs_of_other_protocols(self) -> None:
+        async def main() -> None:
+            client = AsyncClient(url(1))
+            for use in (lambda: client.ping(), lambda: client.add({"type": "a"})):
+                with pytest.raises(ConfigError, match="not a verb of lumberjack"):
+                    await use()
+            for name in (lambda: client.on("a", print), lambda: client.actions()):
+                with pytest.raises(ConfigError, match="on: not a verb of lumberjack"):
+                    name()
+
+        asyncio.run(main())
+
+    def test_a_ping(self) -> None:
+        async def main() -> None:
+            client = AsyncClient("plog://127.0.0.1:1")
+            with pytest.raises(ConnectFailed):
+                await client.ping(timeout=0.1)
+            assert await client.close(1.0) == 0
+
+        asyncio.run(main())
+
+
+class TestTheLoopGoesOn:
+    def test_while_a_dead_server_is_waited_for(self) -> None:
+        async def main(url: str) -> None:
+            client = AsyncClient(url)
+            ticks = Ticks()
+            fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
+            await asyncio.sleep(0)
+            before = ticks.count
+            assert await client.flush(0.2) == 10
+            assert ticks.count > before + 3
+            before = ticks.count
+            assert await client.close(0.2) == 10
+            assert ticks.count > before + 3
+            assert await asyncio.gather(*fates) == [Outcome("failed", "closed")] * 10
+            ticks.stop()
+
+        with Mute() as server:
+            asyncio.run(main(server.url))
+
+    def test_a_full_queue_drops(self) -> None:
+        async def main(url: str) -> None:
+            async with AsyncClient(url + "?max_events=10&close_timeout=0") as client:
+                fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(30)]
+                await asyncio.sleep(0)
+                assert [f for f in range(30) if client.send({"n": f})] == []
+                await client.close(0)
+                found = await asyncio.gather(*fates)
+                assert found[10:] == [Outcome("dropped", "overflow")] * 20
+
+        with Refusing() as server:
+            asyncio.run(main(server.url))
+
+
+class TestCancelled:
+    def test_the_event_is_delivered_all_the_same(self) -> None:
+        async def main(port: int) -> None:
+            async with AsyncClient(url(port)) as client:
+                tasks = [asyncio.ensure_future(client.submit({"n": n})) for n in range(50)]
+                await asyncio.sleep(0)
+                for task in tasks[::2]:
+                    task.cancel()
+                found = await asyncio.gather(*tasks, return_exceptions=True)
+                assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 25
+                assert await client.flush() == 0
+                assert client.stats().acked == 50
+
+        with Collector() as collector:
+            asyncio.run(main(collector.port))
+
+    def test_a_long_flush_does_not_hold_the_loops_end(self) -> None:
+        async def main(url: str) -> AsyncClient:
+            client = AsyncClient(url)
+            client.send({"a": 1})
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.flush(3600), 0.05)
+            return client
+
+        with Refusing() as server:
+            begin = time.monotonic()
+            client = asyncio.run(main(server.url))
+            assert time.monotonic() - begin < PATIENCE
+            client.client.close(0)
+
+    def test_a_close_goes_on(self) -> None:
+        async def main(port: int) -> logclient.Client:
+            client = AsyncClient(url(port))
+            client.send({"a": 1})
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            found: logclient.Client = client.client
+            return found
+
+        with Collector(keep=True) as collector:
+            client = asyncio.run(main(collector.port))
+            assert len(list(collector.events(1))) == 1
+            assert client.flush(PATIENCE) == 0
+
+    def test_a_loop_that_ended_first(self) -> None:
+        async def main(port: int) -> AsyncClient:
+            client = AsyncClient(url(port))
+            tasks = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
+            await asyncio.sleep(0)
+            assert not tasks[0].done()
+            return client
+
+        with Collector() as collector:
+            client = asyncio.run(main(collector.port))
+            assert client.client.flush(PATIENCE) == 0
+            assert client.stats().acked == 10
+            # From another loop it goes on.
+            assert asyncio.run(client.submit({"a": 1})).ok
+            assert asyncio.run(client.close()) == 0
+
+
+class Speaker:
+    """Where an `Actions` subscribes."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[..., object]] = []
+        self.types: list[str | None] = []
+
+    def on(self, type: str | None, callback: Callable[..., object]) -> Callable[[], None]:
+        self.types.append(type)
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def say(self, *numbers: int) -> None:
+        """From a thread of its own, as the client does."""
+
+        def run() -> None:
+            for number in numbers:
+                for callback in list(self.callbacks):
+                    callback({"type": "n", "n": number}, {"id": number})
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+
+class TestActions:
+    def test_in_their_order_until_closed(self) -> None:
+        async def main() -> list[int]:
+            speaker = Speaker()
+            actions = Actions(speaker.on, "n")
+            speaker.say(1, 2)
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.01, speaker.say, 3)
+            loop.call_later(0.02, actions.close)
+            found = [action["n"] async for action, meta in actions if meta == {"id": action["n"]}]
+            assert speaker.types == ["n"] and speaker.callbacks == []
+            actions.close()
+            return found
+
+        assert asyncio.run(main()) == [1, 2, 3]
+
+    def test_several_fetch_from_one(self) -> None:
+        async def main() -> list[int]:
+            speaker = Speaker()
+            actions = Actions(speaker.on, None)
+
+            async def fetch() -> int:
+                return int((await anext(actions))[0]["n"])
+
+            tasks = [asyncio.ensure_future(fetch()) for _ in range(5)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            speaker.say(1, 2)
+            speaker.say(3, 4)
+            return await asyncio.gather(*tasks[1:])
+
+        assert sorted(asyncio.run(main())) == [1, 2, 3, 4]
+
+    def test_a_cancelled_fetch_takes_nothing(self) -> None:
+        async def main() -> int:
+            speaker = Speaker()
+            actions = Actions(speaker.on, None)
+            for _ in range(20):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(anext(actions), 0.001)
+            speaker.say(7)
+            return int((await anext(actions))[0]["n"])
+
+        assert asyncio.run(main()) == 7
+
+    def test_too_many_are_counted(self) -> None:
+        async def main() -> None:
+            speaker = Speaker()
+            actions = Actions(speaker.on, None)
+            speaker.say(*range(WAITING + 5))
+            assert actions.missed == 5
+            actions.close()
+            assert [action["n"] async for action, _ in actions] == list(range(WAITING))
+
+        asyncio.run(main())
+
+    def test_one_that_nobody_holds_ends(self) -> None:
+        async def main() -> None:
+            speaker = Speaker()
+            actions = Actions(speaker.on, None)
+            speaker.say(1)
+            async for _ in actions:
+                break
+            await asyncio.sleep(0)  # what roused it is over
+            found = weakref.ref(actions)
+            del actions
+            gc.collect()
+            assert found() is None
+            assert speaker.callbacks == []
+
+        asyncio.run(main())
+
+    def test_a_loop_that_is_closed_hears_no_more(self) -> None:
+        async def main() -> tuple[Speaker, Actions]:
+            speaker = Speaker()
+            return speaker, Actions(speaker.on, None)
+
+        speaker, actions = asyncio.run(main())
+        speaker.say(1)
+        assert speaker.callbacks == []
+        actions.close()
+
+
+class Speaking(logclient.Client):
+    """A client whose server speaks."""
+
+    speaker = Speaker()
+
+    def on(self, type: str | None, callback: Callable[..., object]) -> Callable[[], None]:
+        return self.speaker.on(type, callback)
+
+    def complain(self, kind: str, text: str) -> None:
+        self.complaints.append((kind, text))
+
+    complaints: list[tuple[str, str]]
+
+
+class TestOn:
+    @pytest.fixture
+    def client(self) -> Speaking:
+        client = Speaking(logclient.config.parse(url(1)))  # type: ignore[attr-defined]
+        client.speaker = Speaker()
+        client.complaints = []
+        return client
+
+    def test_callbacks_run_in_the_loop_one_after_the_other(self, client: Speaking) -> None:
+        async def main() -> None:
+            face = AsyncClient(client)
+            plain: list[int] = []
+            awaited: list[str] = []
+
+            def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
+                assert asyncio.get_running_loop()
+                plain.append(action["n"])
+
+            async def listen(action: dict[str, Any], meta: dict[str, Any]) -> None:
+                awaited.append(f"+{action['n']}")
+                await asyncio.sleep(0.001)
+                awaited.append(f"-{action['n']}")
+                if action["n"] == 1:
+                    raise ZeroDivisionError("oops")
+
+            end = face.on("n", hear)
+            face.on(None, listen)
+            client.speaker.say(1, 2, 3)
+            while len(awaited) < 6:
+                await asyncio.sleep(0.001)
+            assert plain == [1, 2, 3]
+            assert awaited == ["+1", "-1", "+2", "-2", "+3", "-3"]
+            end()
+            client.speaker.say(4)
+            await face.close()
+            while len(awaited) < 8:
+                await asyncio.sleep(0.001)
+            assert plain == [1, 2, 3]
+            assert client.speaker.callbacks == []
+
+        asyncio.run(main())
+        assert client.complaints == [("callback", "a callback raised ZeroDivisionError: oops")]
+
+    def test_what_is_no_callback(self, client: Speaking) -> None:
+        async def main() -> None:
+            with pytest.raises(ConfigError, match="callback: must be callable, got int"):
+                AsyncClient(client).on("n", 5)  # type: ignore[arg-type]
+
+        asyncio.run(main())
+
+
+def test_without_it_asyncio_is_not_imported() -> None:
+    code = (
+        "import sys, logclient\n"
+        "client = logclient.connect('lumberjack://127.0.0.1:1'); client.send('a'); client.close(0)\n"
+        "assert 'asyncio' not in sys.modules\n"
+        "logclient.AsyncClient\n"
+        "assert 'asyncio' in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(PYTHONPATH=":".join(sys.path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
