@@ -125,7 +125,6 @@ class Core(Protocol):
     def sent(self, rest: int = 0) -> None:
         """The transport has what was ready; of its last `rest` bytes, whole units, it has a copy to send."""
 
-
     def receive_data(self, data: bytes, now: float) -> None: ...
 
     def receive_eof(self) -> None: ...

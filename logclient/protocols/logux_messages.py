@@ -51,6 +51,7 @@ __all__ = [
     "pack",
     "parse",
     "parse_id",
+    "plain",
     "timeout",
     "unknown_message",
     "wrong_format",

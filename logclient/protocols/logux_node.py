@@ -1,0 +1,499 @@
+"""Logux: the server's end of a connection, as @logux/server has it.
+
+`ServerNode` is one connection, `Server` what all connections of a server share. Messages in, messages out;
+no socket, no clock: ``now`` is monotonic seconds, ``wall`` milliseconds since 1970.
+
+States of a connection::
+
+    state     connect                          sync, ping, ...            error, debug, headers
+    WAITING   -> OPEN, the buffered follow     buffered                   taken
+              -> CLOSED, after an error
+    OPEN      -> CLOSED, without a word        answered                   taken
+    CLOSED    ignored                          ignored                    ignored
+
+``synced`` says that a ``sync`` came. What became of its actions is said by ``sync`` messages of our own, one
+for each: ``logux/processed`` or ``logux/undo``, which the client answers with ``synced`` in turn. An action
+that is undone for what it is takes the rest of its ``sync`` with it (reason ``error``), as the real server
+undoes what is still in the client's queue. What the real server does to an id it has kept, ours does not: it
+stops to work off that client's queue, for good. Ours ignores the action, as the text says, and goes on.
+
+With ``strict_spec`` what comes before ``connect`` is answered ``missed-auth``, what is no message is answered
+and the connection goes on, a time-out is said, and subprotocols are texts in SemVer order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from logclient.errors import ConfigError
+from logclient.protocols.logux_messages import (
+    MIN_PROTOCOL,
+    PROTOCOL,
+    WRONG_CREDENTIALS,
+    Connect,
+    Connected,
+    Debug,
+    Error,
+    Headers,
+    Message,
+    Number,
+    Ping,
+    Pong,
+    Refused,
+    Sync,
+    Synced,
+    UnknownMessage,
+    compact,
+    falls_below,
+    missed_auth,
+    pack,
+    parse,
+    parse_id,
+    plain,
+    timeout,
+    wrong_format,
+    wrong_protocol,
+    wrong_subprotocol,
+)
+
+__all__ = ["Heard", "Judge", "Login", "Rules", "Server", "ServerNode"]
+
+ALLOWED_META = frozenset(("id", "time", "subprotocol"))
+"""What a client may say of an action; anything else is denied."""
+
+_BAD_LOGINS, _BAD_SECONDS = 3, 3.0  # so many from an address in so long, and no token is good any more
+_ADDRESSES_MAX = 10_000
+_KEPT_MAX = 250_000
+_NODE_ID_MAX = 1024
+_GREETING, _ANSWER = "金木水火土", "板城烧锅酒"  # a tenth message of the real server's, "duilian"
+
+Judge = Callable[[dict[str, Any], dict[str, Any]], str]
+"""Action and meta, its ``id`` and ``time`` absolute -> "" when it is done, else the reason of the undo."""
+
+
+class Login(NamedTuple):
+    """Who wants to connect; the token is whatever JSON the client sent, ``None`` for nothing."""
+
+    user: str | None
+    node_id: str
+    token: Any
+    headers: dict[str, Any]
+
+
+class Rules(NamedTuple):
+    """How a server behaves."""
+
+    node_id: str = "server:logclient"
+    subprotocol: int | str = 1
+    minimum: int | str = 0
+    """The lowest subprotocol that is taken; 0: any."""
+    authenticate: Callable[[Login], bool] | None = None
+    """None: everybody is let in. User ``server`` never is."""
+    judge: Judge | None = None
+    """Not asked about what the server does itself, which is all types that begin with ``logux/``."""
+    types: Collection[str] | None = None
+    """The action types there are; None: all."""
+    headers: dict[str, Any] = {}
+    """Sent before ``connected``."""
+    development: bool = False
+    """Says so in the headers, and what went wrong in ``debug``."""
+    keep_log: bool = False
+    """Ids of what was processed are remembered, and what comes again under one is ignored."""
+    strict_spec: bool = False
+    timeout: float = 70.0
+    """Seconds for an answer (``connect``, ``synced``, ``pong``); 0: no end."""
+    ping: float = 20.0
+    """Seconds without a message before we ask whether the client is there; 0: never."""
+    max_early: int = 1 << 18
+    """Bytes that may come before ``connect`` is accepted."""
+
+
+class Heard(NamedTuple):
+    """What becomes of one message that came."""
+
+    raw: bytes
+    message: Message | None
+    """None: it is refused, for `reason`."""
+    answers: list[bytes]
+    """What goes back at once, in this order: for a sync, ``synced``."""
+    outcomes: list[tuple[bytes, ...]]
+    """For each action that gets a word: the messages, of which the last is a ``sync``. Say `sent` of them."""
+    reason: str = ""
+
+
+class Server:
+    """What the connections of one server share: who is connected, who failed to, what was kept.
+
+    Raises:
+        ConfigError: a rule that cannot be.
+    """
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        rules = Rules() if rules is None else rules
+        if " " in rules.node_id or not rules.node_id:
+            raise ConfigError(f"node_id: {rules.node_id!r} must be a text without spaces")
+        if rules.ping and not rules.timeout:
+            raise ConfigError("ping: needs a timeout")
+        self.rules = rules
+        self.clients: dict[str, ServerNode] = {}  #: by user and client, as they came
+        self.last_added = 0  #: of the log, which only ``keep_log`` fills
+        self._kept: dict[str, None] = {}
+        self._bad: dict[str, deque[float]] = {}
+        self._last_ms = 0
+        self._counter = 0
+
+    def new_id(self, wall: int) -> tuple[int, int]:
+        """Milliseconds and counter of an id of our own; they rise, whatever the clock does."""
+        if wall <= self._last_ms:
+            self._counter += 1
+        else:
+            self._last_ms, self._counter = wall, 0
+        return self._last_ms, self._counter
+
+    def keep(self, action_id: str) -> None:
+        self.last_added += 1
+        self._kept[action_id] = None
+        if len(self._kept) > _KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    def keeps(self, action_id: str) -> bool:
+        return action_id in self._kept
+
+    def bad_login(self, address: str, now: float) -> None:
+        if len(self._bad) >= _ADDRESSES_MAX and address not in self._bad:
+            self._bad = {one: times for one, times in self._bad.items() if now - times[-1] < _BAD_SECONDS}
+            if len(self._bad) >= _ADDRESSES_MAX:
+                del self._bad[next(iter(self._bad))]
+        self._bad.setdefault(address, deque(maxlen=_BAD_LOGINS)).append(now)
+
+    def is_brute_force(self, address: str, now: float) -> bool:
+        times = self._bad.get(address)
+        return times is not None and len(times) == _BAD_LOGINS and now - times[0] < _BAD_SECONDS
+
+
+class ServerNode:
+    """One connection; see the module.
+
+    Args:
+        server: what it shares with others.
+        address: of the client, which bad tokens are counted by.
+    """
+
+    def __init__(self, server: Server, address: str, now: float) -> None:
+        self._server = server
+        self._rules = server.rules
+        self._address = address
+        self.closed = ""  #: why the connection is to be closed, once the answers are sent; empty: it is not
+        self.open = False  #: a ``connect`` was accepted
+        self.node_id = ""
+        self.client_id = ""
+        self.user: str | None = None
+        self.headers: dict[str, Any] = {}  #: of the client, those it sent last
+        self.base = 0  #: ms since 1970 that ids and times are relative to
+        self._node_json = ""
+        self._subprotocol = compact(self._rules.subprotocol).decode() if self._rules.subprotocol else ""
+        self._remote_subprotocol: Any = 0
+        self._last_sent: Number = 0
+        self._early: list[tuple[bytes, Message]] = []
+        self._early_bytes = 0
+        self._waiting: deque[list[Any]] = deque()  # [deadline, how many answers are due by then]
+        self._active_at = now
+        self._await(1, now)
+
+    # --- in
+
+    def receive(self, raw: bytes, now: float, wall: int) -> list[Heard]:
+        """A message came.
+
+        Returns:
+            What becomes of it; also of those that were buffered, when it is the ``connect`` they waited for;
+            nothing, when it is buffered itself.
+        """
+        if self.closed:
+            return []
+        self._active_at = now
+        if not self.open:
+            self._early_bytes += len(raw)
+            if self._early_bytes > self._rules.max_early:
+                self.closed = f"connect: not accepted within {self._rules.max_early} bytes"
+                return [Heard(raw, None, [], [], self.closed)]
+        try:
+            message = parse(raw)
+        except Refused as error:
+            return [self._refused(raw, error)]
+        if not self.open:
+            return self._before_open(raw, message, now, wall)
+        return [self._take(raw, message, wall)]
+
+    def _refused(self, raw: bytes, error: Refused) -> Heard:
+        answer = error.error
+        if isinstance(error, UnknownMessage):
+            if error.message[0] == "duilian" and len(error.message) == 2 and not self._rules.strict_spec:
+                return self._greeted(raw, error)
+            if self._rules.strict_spec:
+                answer = wrong_format(raw.decode("utf-8", "replace"))
+        if not self._rules.strict_spec:
+            self.closed = str(error)
+        return Heard(raw, None, [pack(answer)], [], str(error))
+
+    def _greeted(self, raw: bytes, error: UnknownMessage) -> Heard:
+        answers = [compact(["duilian", _ANSWER])] if error.message[1] == _GREETING and self.open else []
+        return Heard(raw, None, answers, [], str(error))
+
+    def _before_open(self, raw: bytes, message: Message, now: float, wall: int) -> list[Heard]:
+        if isinstance(message, Connect):
+            return self._connect(raw, message, now, wall)
+        if self._rules.strict_spec and not isinstance(message, Connected | Error):
+            return [Heard(raw, None, [pack(missed_auth(raw.decode()))], [], "missed-auth")]
+        if isinstance(message, Connected | Error | Debug | Headers):
+            return [self._take(raw, message, wall)]
+        self._early.append((raw, message))
+        return []
+
+    def _connect(self, raw: bytes, message: Connect, now: float, wall: int) -> list[Heard]:
+        error = self._why_not(message, now)
+        if error is not None:
+            self.closed = error.type
+            return [Heard(raw, message, [pack(error)], [], error.type)]
+        rules = self._rules
+        self.open = True
+        self.base = wall
+        self._node_json = compact(self.node_id).decode()[1:-1]
+        before = self._server.clients.get(self.client_id)
+        if before is not None:
+            before.closed = "zombie: the same client is connected again"
+        self._server.clients[self.client_id] = self
+        headers = {**rules.headers, **({"env": "development"} if rules.development else {})}
+        options = {"subprotocol": rules.subprotocol} if rules.subprotocol else {}
+        answers = [pack(Headers(headers))] if headers else []
+        answers.append(pack(Connected(PROTOCOL, rules.node_id, wall, wall, options)))
+        self._answered()
+        heard = [Heard(raw, message, answers, [])]
+        early, self._early = self._early, []
+        for one, waited in early:
+            if not self.closed:
+                heard.append(self._take(one, waited, wall))
+        return heard
+
+    def _why_not(self, message: Connect, now: float) -> Error | None:
+        rules = self._rules
+        if message.protocol < MIN_PROTOCOL:
+            return wrong_protocol(MIN_PROTOCOL, message.protocol)
+        used = message.options.get("subprotocol")
+        if used in (None, False, ""):
+            used = 0
+        if rules.minimum and falls_below(used, rules.minimum, rules.strict_spec):
+            return wrong_subprotocol(rules.minimum, used)
+        if len(message.node_id) > _NODE_ID_MAX:
+            return WRONG_CREDENTIALS
+        user, client, _ = parse_id(message.node_id)
+        if "server" in (user, message.node_id):
+            return WRONG_CREDENTIALS
+        login = Login(user, message.node_id, message.options.get("token"), self.headers)
+        try:
+            good = rules.authenticate is None or rules.authenticate(login)
+        except Exception:
+            good = False
+        if not good or self._server.is_brute_force(self._address, now):
+            self._server.bad_login(self._address, now)
+            return WRONG_CREDENTIALS
+        self.node_id, self.client_id, self.user = message.node_id, client, user
+        self._remote_subprotocol = used
+        return None
+
+    def _take(self, raw: bytes, message: Message, wall: int) -> Heard:
+        if isinstance(message, Sync):
+            return self._sync(raw, message, wall)
+        answers = []
+        if isinstance(message, Synced):
+            self._answered()
+            self._last_sent = max(self._last_sent, message.synced)
+        elif isinstance(message, Ping):
+            answers.append(pack(Pong(self._server.last_added)))
+        elif isinstance(message, Pong):
+            self._answered()
+        elif isinstance(message, Headers):
+            self.headers = message.data
+        elif isinstance(message, Connect):
+            self.closed = "connect: a second one"
+        # error and debug are for whoever reads them; nobody asked for a connected
+        return Heard(raw, message, answers, [], self.closed)
+
+    # --- actions
+
+    def _sync(self, raw: bytes, message: Sync, wall: int) -> Heard:
+        server, base, own = self._server, self.base, self.node_id
+        easy = self._rules.judge is None and self._rules.types is None
+        answers: list[bytes] = []
+        outcomes: list[tuple[bytes, ...]] = []
+        seen: set[str] = set()
+        undone = False  # the rest is undone with it
+        for action, meta in message.entries:
+            relative = meta["id"]
+            node, counter = own, 0
+            if type(relative) is list:
+                counter = relative[-1]
+                if len(relative) == 3:
+                    node = relative[1]
+                relative = relative[0]
+            action_id = f"{plain(relative + base)} {node} {plain(counter)}"
+            if action_id in seen:  # still in the queue
+                continue
+            if (node != own and parse_id(node).client != self.client_id) or not meta.keys() <= ALLOWED_META:
+                text = f'Action "{action_id}" was denied' if node == own else ""
+                outcomes.append((self._undo(action, action_id, "denied", wall),))
+                answers += self._debug(text)
+                continue
+            seen.add(action_id)
+            if undone:
+                outcomes.append((self._undo(action, action_id, "error", wall),))
+                continue
+            if server.keeps(action_id):  # as the text has it: silently
+                continue
+            kind: str = action["type"]
+            debug, reason = "", ""
+            if not easy or kind.startswith("logux/"):
+                reason, debug = self._judged(action, action_id, meta, kind)
+            if reason:
+                undone = True
+                undo = self._undo(action, action_id, reason, wall)
+                if reason == "unknownType":
+                    answers += self._debug(debug)
+                    outcomes.append((undo,))
+                else:
+                    outcomes.append((*self._debug(debug), undo))
+            else:
+                if self._rules.keep_log:
+                    server.keep(action_id)
+                outcomes.append((self._processed(action_id, node, wall),))
+        answers.append(b'["synced",%s]' % compact(plain(message.added)))
+        return Heard(raw, message, answers, outcomes)
+
+    def _judged(
+        self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
+    ) -> tuple[str, str]:
+        """The reason to undo it, empty for none, and what a developer is told."""
+        rules = self._rules
+        if kind.startswith("logux/"):
+            if kind == "logux/subscribe" or (kind == "logux/unsubscribe" and "channel" not in action):
+                return "wrongChannel", f"Wrong channel name {action.get('channel')}"
+            return ("", "") if kind == "logux/unsubscribe" else ("unknownType", _unknown(kind))
+        if rules.types is not None and kind not in rules.types:
+            return "unknownType", _unknown(kind)
+        if rules.judge is None:
+            return "", ""
+        absolute = {"subprotocol": self._remote_subprotocol, **meta}
+        absolute["id"], absolute["time"] = action_id, plain(meta["time"] + self.base)
+        try:
+            reason = rules.judge(action, absolute)
+        except Exception as error:
+            return "error", f"{type(error).__name__}: {error}"
+        if reason == "unknownType":
+            return reason, _unknown(kind)
+        return reason, f'Action "{action_id}" was denied' if reason == "denied" else reason
+
+    def _debug(self, text: str) -> list[bytes]:
+        return [pack(Debug("error", text))] if text and self._rules.development else []
+
+    def _own(self, action: str, wall: int) -> bytes:
+        """An action of the server's, as a message."""
+        ms, counter = self._server.new_id(wall)
+        shift = ms - self.base
+        relative = f"[{shift},{counter}]" if counter else str(shift)
+        subprotocol = f',"subprotocol":{self._subprotocol}' if self._subprotocol else ""
+        added = max(self._server.last_added, self._last_sent)
+        return f'["sync",{plain(added)},{action},{{"id":{relative},"time":{shift}{subprotocol}}}]'.encode()
+
+    def _processed(self, action_id: str, node: str, wall: int) -> bytes:
+        if node == self.node_id:
+            ms, _, counter = action_id.split(" ")
+            text = f'"{ms} {self._node_json} {counter}"'
+        else:
+            text = compact(action_id).decode()
+        return self._own(f'{{"id":{text},"type":"logux/processed"}}', wall)
+
+    def _undo(self, action: dict[str, Any], action_id: str, reason: str, wall: int) -> bytes:
+        undo = {"action": action, "id": action_id, "reason": reason, "type": "logux/undo"}
+        return self._own(compact(undo).decode(), wall)
+
+    def add(self, action: dict[str, Any], now: float, wall: int) -> bytes:
+        """An action of the server's own, for this client: the message to send.
+
+        Raises:
+            ValueError: it has no form in JSON.
+            TypeError: the same, for what is of a type that has none.
+        """
+        message = self._own(compact(action).decode(), wall)
+        self.sent(1, now)
+        return message
+
+    # --- time
+
+    def sent(self, syncs: int, now: float) -> None:
+        """So many outcomes went out: each is to be answered in time."""
+        self._active_at = now
+        if syncs:
+            self._await(syncs, now)
+
+    def _await(self, answers: int, now: float) -> None:
+        if not self._rules.timeout:
+            return
+        deadline = now + self._rules.timeout
+        if self._waiting and self._waiting[-1][0] >= deadline:
+            self._waiting[-1][1] += answers
+        else:
+            self._waiting.append([deadline, answers])
+
+    def _answered(self) -> None:
+        """The oldest of what is waited for: an answer does not say which it is for."""
+        if self._waiting:
+            oldest = self._waiting[0]
+            oldest[1] -= 1
+            if not oldest[1]:
+                self._waiting.popleft()
+
+    @property
+    def unanswered(self) -> int:
+        """Answers that are waited for."""
+        return sum(count for _, count in self._waiting)
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` is due."""
+        if self.closed:
+            return None
+        due = self._waiting[0][0] if self._waiting else None
+        if self._rules.ping and self.open:
+            ping = self._active_at + self._rules.ping
+            due = ping if due is None else min(due, ping)
+        return due
+
+    def handle_timeout(self, now: float) -> list[bytes]:
+        """What is due is done: a ping, or the end.
+
+        Returns:
+            Messages to send.
+        """
+        rules = self._rules
+        if self.closed:
+            return []
+        if self._waiting and self._waiting[0][0] <= now:
+            self.closed = "timeout"
+            return [pack(timeout(round(rules.timeout * 1000)))] if rules.strict_spec else []
+        if rules.ping and self.open and now >= self._active_at + rules.ping:
+            self.sent(1, now)
+            self._active_at = float("inf")  # no second one before the client says something
+            return [pack(Ping(self._server.last_added))]
+        return []
+
+    def connection_lost(self) -> None:
+        """It is over; idempotent."""
+        self.closed = self.closed or "lost"
+        self._early.clear()
+        if self._server.clients.get(self.client_id) is self:
+            del self._server.clients[self.client_id]
+
+
+def _unknown(kind: str) -> str:
+    return f"Action with unknown type {kind}"
