@@ -108,8 +108,8 @@ def _read(
             if unit != known:
                 known, frames = unit, _frames(protocol, raw)
             # A message is what its frames are counted in, a window what is left when it is opened.
-            find_path = _message if decode.protocol_of(protocol) == "logjam" else _path
-            path, begin = find_path(frames, offset)
+            head = _HEADS.get(decode.protocol_of(protocol))
+            path, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
             example.update(
                 listener=segment.listener,
                 segment=segment.name,
@@ -236,9 +236,12 @@ def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
     return before[:1], offset
 
 
-def _message(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
+_HEADS = {"logjam": 4, "logux": 0}
+"""Of messages: bytes of a frame before what it carries."""
+
+
+def _message(frames: list[Frame], offset: int, head: int) -> tuple[list[Frame], int]:
     """The same of a message: it, and the frame that the body is."""
-    head = 4
     body = [frame for frame in frames if frame.depth and frame.offset + head == offset]
     return [*frames[:1], *body], offset - head if body else offset
 

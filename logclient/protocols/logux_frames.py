@@ -1,0 +1,232 @@
+"""Logux messages as lines for people, and the question that tells whether a server speaks it."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator
+from os import urandom
+from typing import Any
+
+from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
+from logclient.errors import CredentialError, ProtocolError
+from logclient.protocols.logux_messages import (
+    PROTOCOL,
+    Connect,
+    Connected,
+    Error,
+    Headers,
+    Pong,
+    Refused,
+    describe,
+    pack,
+    parse,
+)
+from logclient.protocols.logux_messages import Ping as PingMessage
+from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+
+__all__ = ["Probe", "frames"]
+
+# -- what travelled, for people
+
+_SAID = 256  # characters of a text that a title repeats
+_TYPE = re.compile(rb'\s*\[\s*"(connect|connected|debug|error|headers|ping|pong|sync|synced)"')
+# A token, and one in a message that an error quotes.
+_TOKENS = (
+    re.compile(rb'((?<!\\)"token"\s*:\s*")((?:[^"\\]|\\.)*)'),
+    re.compile(rb'(\\+"token\\+"\s*:\s*\\+")((?:[^"\\]|\\(?!\\*"))*)'),
+)
+
+
+def frames(data: Bytes) -> Iterator[Frame]:
+    """A message, a sync with its actions in it; or messages, one a line.
+
+    What is wrong is what the decoder of captures says of it. Ids and times are shown as they travel, relative
+    to the second time of the connection's ``connected``; a token is not shown.
+    """
+    view = memoryview(data)
+    decoder = Decoder(identity=False)
+    if _decode(decoder, view).status.tolist() == [BAD_JSON] and b"\n" in bytes(view).rstrip():
+        at = 0
+        for line in bytes(view).split(b"\n"):
+            if line.strip():
+                yield from _message(view[at : at + len(line)], at, decoder)
+            at += len(line) + 1
+    else:
+        yield from _message(view, 0, decoder)
+
+
+def _decode(decoder: Decoder, unit: memoryview) -> Any:
+    return decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
+
+
+def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
+    """One of them, which begins at `at`."""
+    rows = _decode(decoder, unit)
+    text = bytes(unit)
+    status = rows.status[0] if len(rows) else -1
+    if status in (PING, CONTROL):
+        yield _other(text, at)
+    elif status < BAD_JSON:
+        yield from _sync(text, at, list(zip(rows.offset.tolist(), rows.length.tolist(), strict=True)))
+    else:
+        found = _TYPE.match(text)
+        kind = found[1].decode() if found else "message"
+        yield Frame(at, 0, len(text), f"{kind} of {len(text):,} byte{'s'[: len(text) != 1]}", {"type": kind})
+        offset = rows.offset[0]
+        shown, begin = around(memoryview(_masked(text)), offset)
+        wrong = _WRONG[STATUS_NAMES[status]] if text.strip() else "an empty message"
+        yield Frame(at + offset, 1, rows.length[0], "", {}, wrong=wrong, around=shown, around_at=at + begin)
+
+
+def _masked(text: bytes) -> bytes:
+    """Without tokens; what takes their place is as long, so that offsets stay what they are."""
+    for token in _TOKENS:
+        text = token.sub(lambda found: found[1] + b"*" * len(found[2]), text)
+    return text
+
+
+def _sync(text: bytes, at: int, places: list[tuple[int, int]]) -> Iterator[Frame]:
+    first = places[0][0] if places else text.rindex(b"]")
+    (added,) = json.loads(text[:first].rstrip().removesuffix(b",").decode() + "]")[1:]
+    n = len(places)
+    title = f"sync of {n} action{'s'[: n != 1]}, added {_said(added)}"
+    yield Frame(at, 0, len(text), title, {"type": "sync", "added": added, "actions": n})
+    ends = [*(begin for begin, _ in places[1:]), text.rindex(b"]")]
+    for (begin, size), end in zip(places, ends, strict=False):
+        action = text[begin : begin + size]
+        kind = _loaded(action).get("type", "action")[:_SAID]
+        meta = _loaded(text[begin + size : end].strip(b", \t\r\n"))
+        title = ", ".join((kind, *(f"{name[:_SAID]} {_said(value)}" for name, value in meta.items())))
+        fields = {"type": "action", "action": kind, "meta": meta}
+        yield Frame(at + begin, 1, size, title, fields, action[:BODY_KEPT], size)
+
+
+def _loaded(text: bytes) -> dict[str, Any]:
+    """A JSON object; nothing of one that is nested deeper than Python's own reader goes."""
+    try:
+        found: dict[str, Any] = json.loads(text.decode())
+    except RecursionError:
+        return {}
+    return found
+
+
+def _other(text: bytes, at: int) -> Frame:
+    """Any other message, nothing wrong with it."""
+    try:
+        kind, *rest = json.loads(text.decode())
+    except RecursionError:
+        kind, rest = "message", []
+    fields: dict[str, Any] = {"type": kind}
+    title = kind
+    body: Any = None
+    if kind in ("connect", "connected"):
+        number, node_id, when, *options = rest
+        fields |= {"protocol": number, "node_id": node_id}
+        fields |= {"synced": when} if kind == "connect" else {"start": when[0], "end": when[1]}
+        title += f", protocol {_said(number)}, node id {node_id[:_SAID]}, "
+        title += f"last added {_said(when)}" if kind == "connect" else " to ".join(map(_said, when))
+        for name, value in options[0].items() if options else ():
+            if name != "token":
+                fields.setdefault("options", {})[name] = value
+                title += f", {name[:_SAID]} {_said(value)}"
+            else:
+                title += ", with a token"
+    elif kind in ("ping", "pong", "synced"):
+        fields["added"] = rest[0]
+        title += f", added {_said(rest[0])}"
+    elif kind == "error":
+        fields["error"], *more = rest
+        title += f" {rest[0][:_SAID]}"
+        body = more[0] if more else None
+    elif rest:
+        body = rest[-1]
+    carried = b""
+    if body is not None:
+        carried = _masked(body.encode("utf-8", "replace") if isinstance(body, str) else _dumped(body))
+    return Frame(at, 0, len(text), title, fields, carried[:BODY_KEPT], len(carried))
+
+
+def _said(value: Any) -> str:
+    return _dumped(value)[:_SAID].decode()
+
+
+def _dumped(value: Any) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except RecursionError:
+        return b"..."
+
+
+_WRONG = {
+    "bad_json": "no JSON text in UTF-8 from here on, or nested deeper than 1,024 levels",
+    "bad_message": "no list with a type in front, or not what a message of this type has here",
+    "unknown_message": "a type that nobody knows",
+    "bad_sync": "a sync has a number behind its type, then actions, each with a meta",
+    "bad_action": "no action: an object with a string as its type, and no number as its length",
+    "bad_meta": "no meta: an object with a number as its time, and an id of one of the three forms",
+}
+
+
+# -- whether a server speaks it
+
+
+class Probe:
+    """Questions that a Logux server answers, and of which no action can come: to be let in, then pings."""
+
+    silence = "a Logux server answers to connect at once"
+
+    def __init__(self, config: Any) -> None:
+        options: dict[str, Any] = {}
+        if config.token is not None:
+            options["token"] = config.token.reveal()
+        if config.subprotocol:
+            options["subprotocol"] = config.subprotocol
+        # A server closes what others have opened under the same client id.
+        node_id = f"{config.user}:{urandom(8).hex()}:ping"
+        self._connect = pack(Connect(PROTOCOL, node_id, 0, options))
+        self._asked = 0
+        self.about: dict[str, Any] = {}
+        """What the server says of itself; ``time_ms`` is its clock."""
+
+    def ask(self) -> list[bytes]:
+        """What to send; may be asked again after an answer."""
+        self._asked += 1
+        return [self._connect if self._asked == 1 else pack(PingMessage(0))]
+
+    def insist(self) -> list[bytes]:
+        """Nothing: on one connection no message is lost alone."""
+        return []
+
+    def receive_data(self, data: bytes) -> bool | None:
+        """True: answered as Logux does; False: as it never does; None: not yet.
+
+        Raises:
+            CredentialError: the token is not accepted.
+            ProtocolError: we are not let in for another reason.
+        """
+        try:
+            message = parse(data)
+        except Refused:
+            return False
+        if isinstance(message, Error):
+            if message.type == "wrong-credentials":
+                raise CredentialError("the server does not accept the token (wrong-credentials)")
+            raise ProtocolError(f"the server does not let us in: {describe(message)}")
+        if isinstance(message, Headers) and "env" in message.data:
+            self.about["env"] = str(message.data["env"])[:_SAID]
+        if isinstance(message, Connected):
+            self.about = {
+                "node_id": message.node_id[:_SAID],
+                "protocol": message.protocol,
+                **self.about,
+                "time_ms": message.end,
+            }
+            if "subprotocol" in message.options:
+                used = message.options["subprotocol"]
+                self.about["subprotocol"] = used if isinstance(used, int) else _said(used)
+            return True
+        if isinstance(message, Connect):
+            return False
+        return True if isinstance(message, Pong) and self._asked > 1 else None
