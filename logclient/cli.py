@@ -283,6 +283,11 @@ def _parser() -> argparse.ArgumentParser:
     ping.add_argument("--event", action="store_true", help="send one event too, and wait for its ack")
     ping.add_argument("--json", action="store_true", help="print what was found as JSON, an endpoint a line")
 
+    stat = command("stat", _stat, "print the counters of plog servers", "plog://logs.example.org:23456")
+    stat.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
+    stat.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for the answer (5s)")
+    stat.add_argument("--json", action="store_true", help="print them as JSON, an endpoint a line")
+
     decode = command(
         "decode",
         _decode,
@@ -336,6 +341,12 @@ def _ping(arguments: argparse.Namespace) -> int:
     from logclient import ping
 
     return ping.run(arguments)
+
+
+def _stat(arguments: argparse.Namespace) -> int:
+    from logclient import stat
+
+    return stat.run(arguments)
 
 
 def _decode(arguments: argparse.Namespace) -> int:

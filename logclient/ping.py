@@ -14,7 +14,7 @@ from typing import Any
 
 from logclient import config, registry
 from logclient.cli import Complaints
-from logclient.errors import CredentialError, ExitCode
+from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.protocols.readable import escape, shown
 
 __all__ = ["run"]
@@ -85,6 +85,7 @@ class _Call:
         self.event_s: float | None = None
         self.event_fate = ""
         self.facts: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -114,7 +115,7 @@ class _Call:
             self.connecting = False
         try:
             self._ask(link)
-        except CredentialError as error:  # in TLS 1.3 a server looks at ours after the handshake
+        except (CredentialError, ProtocolError) as error:  # in TLS 1.3 after the handshake; Logux's answer
             self.status, self.words = "refused", str(error)
         except OSError as error:
             self._broken(_why(error))
@@ -126,6 +127,7 @@ class _Call:
     def _ask(self, link: Any) -> None:
         self.facts = link.facts()
         probe = registry.beside(self.given.protocol, "Probe")(self.given)
+        self.about = probe.about
         for _ in range(self.count):
             begun = time.monotonic()
             question = probe.ask()
@@ -136,6 +138,9 @@ class _Call:
             if not self._heard(link, probe, begun):
                 return
             self.round_trips_s.append(time.monotonic() - begun)
+            if "time_ms" in self.about:
+                middle = time.time() - self.round_trips_s[-1] / 2
+                self.about["clock_ms"] = round(self.about.pop("time_ms") - middle * 1000)
         self.status = "ok"
 
     def _heard(self, link: Any, probe: Any, begun: float) -> bool:
@@ -149,7 +154,8 @@ class _Call:
                 return False
             if not insisted and waited >= self.timeout / 2:
                 insisted = True
-                link.send(probe.insist())
+                if again := probe.insist():
+                    link.send(again)
             link.wait(-1, min(self.timeout - waited, 0.05), False)
             data = link.receive()
             if data is None:
@@ -165,8 +171,15 @@ class _Call:
                 who = next(
                     (who for begin, who in _OTHERS if data.lower().startswith(begin)), "something else"
                 )
-                self.words = f"but {who} answers: {shown(data, 60)}"
+                self.words = f"but {who} answers: {shown(self._without_token(data), 60)}"
             return answered
+
+    def _without_token(self, data: bytes) -> bytes:
+        """What answers may send back what it was told."""
+        token = getattr(self.given, "token", None)
+        if token is None:
+            return data
+        return data.replace(json.dumps(token.reveal(), ensure_ascii=False)[1:-1].encode(), b"***")
 
     def _broken(self, why: str) -> None:
         self.status = "broken"
@@ -239,6 +252,7 @@ class _Call:
                 middle = trips[len(trips) // 2]
                 words = f"{_ms(trips[0])} to {_ms(trips[-1])}, median {_ms(middle)} of {len(trips)}"
             parts.append(f"{self.given.protocol} answers in {words}")
+            parts += [f"{name.replace('_', ' ')} {value}" for name, value in self.about.items()]
         if self.event_s is not None:
             parts.append(f"an event was {self.event_fate} in {_ms(self.event_s)}")
         if self.words:
@@ -254,6 +268,7 @@ class _Call:
             "connect_ms": _rounded(self.connect_s),
             "round_trip_ms": [_rounded(trip) for trip in self.round_trips_s],
             "event_ms": _rounded(self.event_s),
+            "about": self.about or None,
             "tls": self.facts or None,
         }
 

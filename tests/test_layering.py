@@ -94,7 +94,7 @@ def room_of(parts: tuple[str, ...]) -> str:
         return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
     if first in PROTOCOLS:
         return "faces"
-    if first in ("demo", "decode", "ping"):
+    if first in ("demo", "decode", "ping", "stat"):
         return "cli"
     if first in LEAVES or first in ARROWS:
         return first

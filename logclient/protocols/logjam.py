@@ -266,6 +266,7 @@ class Probe:
         self._app_env = config.path[1:].encode()
         self._push = config.scheme == "logjam+push"
         self._data = b""
+        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
         """What to send, nothing where there are no answers; may be asked again after an answer."""

@@ -169,6 +169,7 @@ class Probe:
     def __init__(self, config: Any) -> None:
         self._version = str(config.version).encode()
         self._data = b""
+        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
         """What to send; may be asked again after an answer."""

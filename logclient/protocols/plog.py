@@ -666,6 +666,7 @@ class Probe:
     def __init__(self, config: Any) -> None:
         self._payload = b""
         self._asked = 0
+        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
         """What to send; may be asked again after an answer."""

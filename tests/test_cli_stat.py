@@ -1,0 +1,62 @@
+"""``logclient stat``: plog servers' counters, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+import logclient
+from logclient import cli
+from logclient.collectors.plog import Collector
+from logclient.errors import ExitCode
+from logclient.stat import _time
+
+
+def test_counters(capsys: pytest.CaptureFixture[str]) -> None:
+    with Collector() as server:
+        url = f"plog://127.0.0.1:{server.port}"
+        with logclient.connect(url, mtu=1500) as client:
+            client.send({"message": "x" * 5000})
+            client.send({"message": "y"})
+            assert client.flush(10.0) == 0
+        assert server.wait_for(events=2)
+        assert cli.main(["stat", url]) == ExitCode.OK
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"127.0.0.1:{server.port}: up 0 min ")
+        assert {"  seen messages: 2", "  v0 fragments: 5", "  udp simple messages: 0"} <= set(rest)
+        assert cli.main(["stat", "--json", url]) == ExitCode.OK
+        found = json.loads(capsys.readouterr().out)
+        assert (found["endpoint"], found["why"]) == (f"127.0.0.1:{server.port}", "")
+        assert found["stat"]["seen_messages"] == 2
+        assert found["stat"]["v0_commands"] == 1  # the one before
+        assert found["stat"]["raw"]["uptime"] == found["stat"]["uptime"]
+        assert found["stat"]["defragmenter"] == {"evictions": 0, "hits": 3, "misses": 1}
+
+
+def test_who_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, Collector() as server:
+        hole.bind(("127.0.0.1", 0))
+        ports = hole.getsockname()[1], server.port
+        url = "plog://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        assert cli.main(["stat", url, "--timeout", "0.3"]) == ExitCode.UNREACHABLE
+        silent, good, *_ = capsys.readouterr().out.splitlines()
+        assert silent.startswith(f"127.0.0.1:{ports[0]}: stat: no answer in 0.3 s")
+        assert good.startswith(f"127.0.0.1:{ports[1]}: up ")
+        assert cli.main(["stat", url, "--timeout", "0.3", "--json"]) == ExitCode.UNREACHABLE
+        answers = [json.loads(line)["stat"] for line in capsys.readouterr().out.splitlines()]
+        assert [answer is None for answer in answers] == [True, False]
+
+
+def test_other_protocols_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stat", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
+    assert "a lumberjack server is not asked for counters; plog's are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [(0, "0 min 0 s"), (61_999, "1 min 1 s"), (3_660_000, "1 h 1 min"), (180_000_000, "2 d 2 h")],
+)
+def test_uptime(ms: int, words: str) -> None:
+    assert _time(ms) == words
