@@ -1,35 +1,68 @@
-# Logux, compiled: the decoder of captures.
+# Logux, compiled: what a client does for each action; the decoder of captures.
 #
 #   message    a JSON text, [type, ...], whole in one WebSocket message
-#   sync       ["sync", added, action, meta, action, meta, ...]
-#   meta       {"id": shift | [shift, n] | [shift, "node id", n], "time": ms}, both from the connection's base
+#   sync       ["sync", added, action, meta, action, meta, ...]; added: actions sent in all, with these
+#   meta       {"id": shift | [shift, n] | [shift, "node id", n], "time": ms[, "subprotocol": n]}; shift, time
+#              from the connection's base, the second time of `connected`
+#   answer     ["synced", added], at once; later, for each action,
+#              ["sync", n, {"id": "<ms> <node id> <n>", "type": "logux/processed"}, meta]
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport llround
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
 
-from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.hot cimport lc_wire, wire_reserve
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
+from logclient._ext.hot cimport (
+    ACKED,
+    FAILED,
+    INFLIGHT,
+    K_DOCUMENT,
+    K_MASK,
+    K_TOPIC_SHIFT,
+    PENDING,
+    R_DOUBT,
+    R_NONE,
+    R_NOT_JSON,
+    R_TOO_LARGE,
+    R_UNENCODABLE,
+    STOP_MEMORY,
+    lc_batch,
+    lc_outcomes,
+    lc_wire,
+    outcome_add,
+    wire_reserve,
+)
 from logclient._ext.ids cimport (
     ID_SIZE,
+    PRODUCER_SIZE,
     add_common,
     checked_names,
     free_rows,
+    hash_bodies,
     is_ours,
     keep_foreign,
+    keep_user_id,
     lc_id,
     lc_names,
+    lc_put_digits,
     lc_rows,
+    lc_spell,
     open_rows,
     read_id,
     trim,
 )
 from logclient._ext.jsonscan cimport (
     SCAN_PAD,
+    copy_object,
+    find_braces,
     key_is,
     lc_block,
+    lc_object,
     lc_span,
     lc_special,
     number_end,
@@ -37,6 +70,1040 @@ from logclient._ext.jsonscan cimport (
     string_end,
 )
 from logclient._ext.views cimport Events
+
+# ---------------------------------------------------------------------------------------------------
+# The client
+# ---------------------------------------------------------------------------------------------------
+#
+# An action in flight is told by (ms, n), the two numbers of its id: the node id is the same in all of them.
+
+cdef enum:
+    BODY_LIMIT = 64 << 20        # bytes of an action before its id
+    PREFIX_ROOM = 32             # ["sync",<19 digits>
+    META_ROOM = 160              # commas, id, time, subprotocol, brackets
+    TAIL_SIZE = 41               # ,"id":"<32 digits>"}
+    CLOCKS = 8                   # offsets kept
+    HEAD_SIZE = 16               # of a body with a time of its own
+    DIGITS = 15                  # of a number that is read here; JavaScript counts no further
+    ROOM_KEPT = 1 << 22
+    WHOLE = 1                    # nibbles of kinds: the body is an action; ... behind a head
+    TIMED = 2
+
+cdef const int64_t NO_TIME = <int64_t> (<uint64_t> 1 << 63)
+cdef const uint32_t NONE = 0xFFFFFFFF
+
+# Seconds. By so much the wall clock may be corrected without counting as set anew; by so much the events of
+# two threads may be out of order.
+cdef const double SLEW = 0.02
+cdef const double SLACK = 0.1
+
+
+# One action in flight. Those of a sync stand together.
+ctypedef struct lc_action:
+    uint64_t seq                 # 0: it has its outcome
+    int64_t ms
+    uint64_t counter
+    int64_t time                 # as its meta says
+    int64_t subprotocol          # ... or -1
+    uint32_t next                # in its bucket
+    uint32_t at                  # where its text is in the message
+    uint32_t size
+
+
+ctypedef struct lc_sync:
+    int64_t added
+    uint32_t count               # of actions
+    uint32_t open                # ... without an outcome; 0: the place is free
+    bint synced
+
+
+# How far the wall clock was ahead of the monotonic one, and when that was seen: monotonic seconds.
+ctypedef struct lc_clock:
+    double ahead
+    double first
+    double last
+
+
+# What was in doubt when a connection ended, to go under the same id.
+ctypedef struct lc_doubt:
+    uint64_t seq
+    int64_t ms
+    uint64_t counter
+    bint again                   # it is on the wire again
+
+
+# So many equal answers.
+ctypedef struct lc_answer:
+    int64_t added
+    uint64_t count
+
+
+ctypedef struct lc_client:
+    bint identity
+    bint check
+    bint synced_mode
+    uint32_t window
+    uint32_t inflight
+    uint64_t window_bytes
+    const uint8_t *head          # {"type":...,"data":
+    size_t head_size
+    uint8_t tail[TAIL_SIZE]      # the id, zeros for the sequence, and the closing brace
+    const uint8_t *node
+    size_t node_size
+    # of this connection
+    bint ready                   # after `connected`
+    int64_t base
+    double began                 # when `connected` came, and what the server's clock was then: ms beyond base
+    double lead
+    # ids
+    int64_t ms
+    uint64_t counter
+    int64_t added
+    # in flight
+    lc_sync *syncs
+    lc_action *actions           # `window` for each sync
+    uint32_t *buckets
+    uint32_t mask
+    uint32_t open
+    uint32_t unsynced            # syncs in flight that have no answer
+    lc_doubt *doubts
+    size_t doubt_count
+    # what came
+    lc_outcomes out
+    lc_answer *answers
+    size_t answer_runs
+    size_t answer_room
+    uint64_t answer_count
+    double moved                 # when something got its outcome, or a sync its answer
+    uint64_t processed
+    uint64_t strangers
+    int64_t received             # the highest `added` of the server's
+    # clocks, the newest last
+    lc_clock clocks[CLOCKS]
+    int clock_count
+    lc_clock maybe               # seen once
+    bint maybe_count
+    uint64_t last_seq            # of the events whose time was told
+    double last_time             # monotonic
+    lc_wire wire
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+# The wall clock showed `wall` when the monotonic one was at `now` or a little beyond: what is found too late
+# by is never too little, so more than before must be seen twice.
+cdef void look_at_clocks(lc_client *w, double now, double wall) noexcept nogil:
+    cdef double ahead = wall - now
+    cdef lc_clock *c
+    if w.clock_count:
+        c = &w.clocks[w.clock_count - 1]
+        if -SLEW <= ahead - c.ahead <= SLEW:
+            c.ahead = ahead
+            c.last = now
+            w.maybe_count = 0
+            return
+        if ahead > c.ahead:
+            if not w.maybe_count or not -SLEW <= ahead - w.maybe.ahead <= SLEW:
+                w.maybe_count = 1
+                w.maybe.ahead = ahead
+                w.maybe.first = now
+                return
+            if now <= w.maybe.first:
+                return           # the same look
+            ahead = min(ahead, w.maybe.ahead)
+        if w.clock_count == CLOCKS:
+            memmove(&w.clocks[0], &w.clocks[1], (CLOCKS - 1) * sizeof(lc_clock))
+            w.clock_count -= 1
+    c = &w.clocks[w.clock_count]
+    c.ahead = ahead
+    c.first = w.maybe.first if w.maybe_count else now
+    c.last = now
+    w.maybe_count = 0
+    w.clock_count += 1
+
+
+# How far from possible it is that an event was made at the monotonic second `at`, when the clock was seen
+# otherwise until `since` and from `until` on, and the event before was made at `before`.
+cdef inline double misfit(double at, double since, double until, double before) noexcept nogil:
+    cdef double off = 0
+    if at < since - SLEW:
+        off = since - at
+    elif at > until + SLEW:
+        off = at - until
+    if at < before - SLACK:
+        off += before - at
+    return off
+
+
+# The monotonic second at which an event was made that the wall clock then called `us`. Of the offsets that
+# the clock had, the newest under which that is possible; else the one under which it nearly is.
+cdef double made_at(lc_client *w, int64_t us, double now, uint64_t seq) noexcept nogil:
+    cdef double wall = <double> us * 1e-6
+    cdef double before = w.last_time if seq > w.last_seq else -1e300
+    cdef double best = now, least = 1e300, until = now, at, off
+    cdef int i
+    for i in range(w.clock_count - 1, -1, -1):
+        if least == 0:
+            break
+        at = wall - w.clocks[i].ahead
+        off = misfit(at, w.clocks[i - 1].last if i else -1e300, until, before)
+        if off < least:
+            least = off
+            best = at
+        until = w.clocks[i].first
+    if least > 0 and w.maybe_count:
+        at = wall - w.maybe.ahead
+        if misfit(at, w.clocks[w.clock_count - 1].last, now, before) < least:
+            best = at
+    best = min(best, now)
+    if seq > w.last_seq:
+        w.last_seq = seq
+        w.last_time = best
+    return best
+
+
+# -- in flight -------------------------------------------------------------------------------------
+
+cdef inline uint32_t bucket_of(lc_client *w, int64_t ms, uint64_t counter) noexcept nogil:
+    cdef uint64_t h = (<uint64_t> ms * 0x9E3779B97F4A7C15ULL + counter) * 0xD1B54A32D192ED03ULL
+    return <uint32_t> (h >> 32) & w.mask
+
+
+# The place for another sync, or NONE.
+cdef inline uint32_t free_sync(lc_client *w) noexcept nogil:
+    cdef uint32_t i
+    for i in range(w.inflight):
+        if w.syncs[i].open == 0:
+            return i
+    return NONE
+
+
+cdef inline uint32_t find(lc_client *w, int64_t ms, uint64_t counter) noexcept nogil:
+    cdef uint32_t i = w.buckets[bucket_of(w, ms, counter)]
+    while i != NONE and (w.actions[i].counter != counter or w.actions[i].ms != ms):
+        i = w.actions[i].next
+    return i
+
+
+# Action i has its outcome.
+cdef void settle(lc_client *w, uint32_t i) noexcept nogil:
+    cdef lc_action *a = &w.actions[i]
+    cdef lc_sync *s = &w.syncs[i // w.window]
+    cdef uint32_t *p = &w.buckets[bucket_of(w, a.ms, a.counter)]
+    while p[0] != i:
+        p = &w.actions[p[0]].next
+    p[0] = a.next
+    a.seq = 0
+    w.open -= 1
+    s.open -= 1
+    if s.open == 0 and not s.synced:
+        w.unsynced -= 1
+
+
+cdef int acknowledge(lc_client *w, uint32_t i, double now) noexcept nogil:
+    if outcome_add(&w.out, w.actions[i].seq, w.actions[i].seq, ACKED, R_NONE) < 0:
+        return STOP_MEMORY
+    settle(w, i)
+    w.processed += 1
+    w.out.progress += 1
+    w.moved = now
+    return 0
+
+
+# The server has got all syncs up to this one.
+cdef int take_synced(lc_client *w, double added, double now) noexcept nogil:
+    cdef uint32_t k, i
+    cdef lc_sync *s
+    for k in range(w.inflight):
+        s = &w.syncs[k]
+        if not s.open or s.synced or s.added > added:
+            continue
+        s.synced = True
+        w.unsynced -= 1
+        w.moved = now
+        if not w.synced_mode:
+            continue
+        for i in range(k * w.window, k * w.window + s.count):
+            if w.actions[i].seq and acknowledge(w, i, now) < 0:
+                return STOP_MEMORY
+    return 0
+
+
+# -- encoding --------------------------------------------------------------------------------------
+
+# What the server must find in an action, and must not; its fields are looked through once.
+ctypedef struct lc_look:
+    bint typed                   # "type" is a string
+    bint long_                   # "length" is a number: no object to JavaScript's eyes
+    lc_span id
+
+
+# The byte after the string that begins at p (its opening quote), or NULL.
+cdef inline const uint8_t *past_string(const uint8_t *p, const uint8_t *end, bint *escaped) noexcept nogil:
+    p += 1
+    while p < end:
+        if p[0] == c'"':
+            return p + 1
+        if p[0] == c'\\':
+            escaped[0] = True
+            p += 1
+        p += 1
+    return NULL
+
+
+cdef inline const uint8_t *past_space(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+        p += 1
+    return p
+
+
+# ... after the array or object that begins at p.
+cdef inline const uint8_t *past_nested(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    cdef uint32_t depth = 0
+    cdef bint escaped = False
+    while p < end:
+        if p[0] == c'"':
+            p = past_string(p, end, &escaped)
+            if p == NULL:
+                return NULL
+            continue
+        if p[0] == c'{' or p[0] == c'[':
+            depth += 1
+        elif p[0] == c'}' or p[0] == c']':
+            depth -= 1
+            if depth == 0:
+                return p + 1
+        p += 1
+    return NULL
+
+
+# The members of an object, p at its opening and end at its closing brace. 0, or -1: it is none. Of equal keys
+# the last counts.
+cdef int look_through(const uint8_t *p, const uint8_t *end, lc_look *o) noexcept nogil:
+    cdef const uint8_t *k
+    cdef const uint8_t *q
+    cdef bint escaped, other
+    cdef size_t size
+    memset(o, 0, sizeof(lc_look))
+    p = past_space(p + 1, end)
+    while p < end:
+        if p[0] != c'"':
+            return -1
+        k = p + 1
+        escaped = other = False
+        p = past_string(p, end, &escaped)
+        if p == NULL:
+            return -1
+        size = p - 1 - k
+        p = past_space(p, end)
+        if p == end or p[0] != c':':
+            return -1
+        p = past_space(p + 1, end)
+        if p == end:
+            return -1
+        q = p
+        if p[0] == c'"':
+            p = past_string(p, end, &other)
+        elif p[0] == c'{' or p[0] == c'[':
+            p = past_nested(p, end)
+        else:
+            while p < end and p[0] != c',' and p[0] > c' ':
+                p += 1
+        if p == NULL or p == q:
+            return -1
+        if escaped or k[0] == c't' or k[0] == c'l' or k[0] == c'i':
+            if key_is(k, size, escaped, b"type", 4):
+                o.typed = q[0] == c'"'
+            elif key_is(k, size, escaped, b"length", 6):
+                o.long_ = q[0] == c'-' or c'0' <= q[0] <= c'9'
+            elif key_is(k, size, escaped, b"id", 2):
+                # of a string, what is between its quotes
+                o.id.at = q + (q[0] == c'"')
+                o.id.size = p - q - 2 * (q[0] == c'"')
+        p = past_space(p, end)
+        if p == end:
+            return 0
+        if p[0] != c',':
+            return -1
+        p = past_space(p + 1, end)
+        if p == end:
+            return -1
+    return 0
+
+
+cdef inline uint8_t *put_number(uint8_t *p, int64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef uint64_t v = <uint64_t> value
+    cdef int n = 0
+    if value < 0:
+        p[0] = c'-'
+        p += 1
+        v = 0 - v
+    while True:
+        digits[n] = <uint8_t> (c'0' + v % 10)
+        n += 1
+        v //= 10
+        if v == 0:
+            break
+    while n:
+        n -= 1
+        p[0] = digits[n]
+        p += 1
+    return p
+
+
+cdef inline uint8_t *put_text(uint8_t *p, const char *text, size_t n) noexcept nogil:
+    memcpy(p, text, n)
+    return p + n
+
+
+cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noexcept nogil:
+    p = put_text(p, b',{"id":', 7)
+    if a.counter:
+        p[0] = c'['
+        p = put_number(p + 1, a.ms - w.base)
+        p[0] = c','
+        p = put_number(p + 1, <int64_t> a.counter)
+        p[0] = c']'
+        p += 1
+    else:
+        p = put_number(p, a.ms - w.base)
+    p = put_text(p, b',"time":', 8)
+    p = put_number(p, a.time)
+    if a.subprotocol >= 0:
+        p = put_text(p, b',"subprotocol":', 15)
+        p = put_number(p, a.subprotocol)
+    p[0] = c'}'
+    return p + 1
+
+
+# The text of event i's action, to p, with room behind it: checked, id in. Its size; 0 and batch.fate: it has
+# none; STOP_MEMORY.
+cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, int nibble) noexcept nogil:
+    cdef const uint8_t *body = batch.body[i]
+    cdef size_t size = batch.size[i]
+    cdef uint8_t *to = p
+    cdef uint8_t *close
+    cdef lc_object o
+    cdef lc_look look
+    cdef bint checked = w.check and batch.kind[i] & K_MASK != K_DOCUMENT
+    cdef size_t tail
+    if nibble == TIMED:
+        body += HEAD_SIZE
+        size -= HEAD_SIZE
+    elif nibble == 0:
+        memcpy(p, w.head, w.head_size)
+        to += w.head_size
+    if checked:
+        if copy_object(to, body, size, &o) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+    else:
+        memcpy(to, body, size)
+        if find_braces(to, size, &o) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+    tail = TAIL_SIZE if w.identity else 1
+    if nibble:
+        if look_through(o.start, o.close, &look) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+        if not look.typed or look.long_:
+            batch.reason[i] = R_UNENCODABLE
+            return 0
+        if look.id.at != NULL and w.identity:
+            if keep_user_id(batch, i, &look.id) < 0:
+                return STOP_MEMORY
+            tail = 1
+    size = o.close - o.start
+    if o.start != to:
+        memmove(to, o.start, size)
+    close = to + size
+    if nibble == 0:              # the brace is the data's
+        close[0] = c'}'
+        close += 1
+    if tail == 1:
+        close[0] = c'}'
+        return close + 1 - p
+    memcpy(close, w.tail, TAIL_SIZE)
+    lc_put_digits(close + TAIL_SIZE - 14, lc_spell(batch.seq[i]))
+    return close + TAIL_SIZE - p
+
+
+cdef inline lc_doubt *find_doubt(lc_client *w, uint64_t seq) noexcept nogil:
+    cdef size_t low = 0, high = w.doubt_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if w.doubts[middle].seq < seq:
+            low = middle + 1
+        else:
+            high = middle
+    if low < w.doubt_count and w.doubts[low].seq == seq and not w.doubts[low].again:
+        return &w.doubts[low]
+    return NULL
+
+
+# A new id at `ms` of the wall clock. When that goes back, the old one stays and counts on.
+cdef inline void new_id(lc_client *w, lc_action *a, int64_t ms) noexcept nogil:
+    if ms > w.ms:
+        w.ms = ms
+        w.counter = 0
+    else:
+        w.counter += 1
+    a.ms = w.ms
+    a.counter = w.counter
+
+
+cdef inline int64_t server_time(lc_client *w, double at) noexcept nogil:
+    cdef double ms = (at - w.began) * 1e3 + w.lead
+    if not -9e15 < ms < 9e15:
+        return 0
+    return llround(ms)
+
+
+cdef inline void enlist(lc_client *w, uint32_t i) noexcept nogil:
+    cdef uint32_t b = bucket_of(w, w.actions[i].ms, w.actions[i].counter)
+    w.actions[i].next = w.buckets[b]
+    w.buckets[b] = i
+
+
+cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noexcept nogil:
+    cdef lc_sync *s = &w.syncs[k]
+    if w.open == 0:
+        w.moved = now
+    w.added += n
+    s.added = w.added
+    s.count = s.open = n
+    s.synced = False
+    w.open += n
+    w.unsynced += 1
+
+
+# The prefix goes before what begins at `room` bytes; where the message begins.
+cdef inline size_t put_prefix(lc_client *w) noexcept nogil:
+    cdef uint8_t prefix[PREFIX_ROOM]
+    cdef size_t size = put_number(put_text(prefix, b'["sync",', 8), w.added) - prefix
+    memcpy(w.wire.data + PREFIX_ROOM - size, prefix, size)
+    return PREFIX_ROOM - size
+
+
+# One sync message into w.wire, from `begin` on; how many actions it has, or STOP_MEMORY. `held`: it ended
+# before an event beyond `upto`.
+cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, int64_t ms, uint64_t upto,
+                     size_t *begin, bint *held) noexcept nogil:
+    cdef uint32_t k = free_sync(w)
+    cdef uint32_t i, n = 0, waiting = 0, lanes = xxh64_lanes()
+    cdef size_t at[HASH_LANES]       # actions not hashed yet
+    cdef size_t sizes[HASH_LANES]
+    cdef uint32_t index[HASH_LANES]
+    cdef uint64_t taken = 0
+    cdef int64_t done
+    cdef int64_t own[2]
+    cdef size_t size
+    cdef uint8_t *p
+    cdef lc_action *a
+    cdef lc_doubt *doubt
+    cdef int nibble
+    if not w.ready or k == NONE:
+        return 0
+    w.wire.size = 0
+    if wire_reserve(&w.wire, PREFIX_ROOM) == NULL:
+        return STOP_MEMORY
+    w.wire.size = PREFIX_ROOM
+    for i in range(batch.cursor, batch.n):
+        if n == events or n == w.window:
+            break
+        if batch.fate[i] != PENDING:
+            continue
+        if batch.seq[i] > upto:
+            held[0] = True
+            break
+        size = batch.size[i]
+        nibble = batch.kind[i] >> K_TOPIC_SHIFT
+        if n and taken + size > w.window_bytes:
+            break
+        if size > BODY_LIMIT:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if nibble > TIMED or nibble == TIMED and size < HEAD_SIZE:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_UNENCODABLE
+            continue
+        done = STOP_MEMORY
+        p = wire_reserve(&w.wire, w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM)
+        if p != NULL:
+            p[0] = c','
+            done = put_action(w, batch, i, p + 1, nibble)
+        if done == 0:
+            batch.fate[i] = FAILED
+            continue
+        if done < 0:
+            if n:
+                break
+            return STOP_MEMORY
+        a = &w.actions[k * w.window + n]
+        a.seq = batch.seq[i]
+        a.at = <uint32_t> (w.wire.size + 1)
+        a.size = <uint32_t> done
+        a.subprotocol = -1
+        own[0] = NO_TIME
+        if nibble == TIMED:
+            memcpy(own, batch.body[i], HEAD_SIZE)
+            a.subprotocol = own[1]
+        if own[0] != NO_TIME and w.clock_count:
+            a.time = server_time(w, <double> own[0] * 1e-3 - w.clocks[w.clock_count - 1].ahead)
+        else:
+            a.time = server_time(w, made_at(w, batch.created_us[i], now, batch.seq[i]))
+        doubt = find_doubt(w, batch.seq[i]) if w.doubt_count else NULL
+        if doubt != NULL:
+            doubt.again = True
+            a.ms = doubt.ms
+            a.counter = doubt.counter
+        else:
+            new_id(w, a, ms)
+        enlist(w, k * w.window + n)
+        at[waiting] = w.wire.size + 1
+        sizes[waiting] = done
+        index[waiting] = i
+        waiting += 1
+        if waiting == lanes:
+            hash_bodies(batch, w.wire.data, at, sizes, index, waiting)
+            waiting = 0
+        w.wire.size = put_meta(w, p + 1 + done, a) - w.wire.data
+        batch.fate[i] = INFLIGHT
+        taken += size
+        n += 1
+    if n == 0:
+        return 0
+    if waiting:
+        hash_bodies(batch, w.wire.data, at, sizes, index, waiting)
+    w.wire.data[w.wire.size] = c']'          # META_ROOM has it
+    w.wire.size += 1
+    open_sync(w, k, n, now)
+    begin[0] = put_prefix(w)
+    for i in range(k * w.window, k * w.window + n):
+        w.actions[i].at -= <uint32_t> begin[0]
+    return n
+
+
+# -- what comes ------------------------------------------------------------------------------------
+
+cdef inline bint skip(const uint8_t **p, const uint8_t *end, const char *text, size_t n) noexcept nogil:
+    if <size_t> (end - p[0]) < n or memcmp(p[0], text, n) != 0:
+        return False
+    p[0] += n
+    return True
+
+
+# A whole number, as JavaScript writes it.
+cdef inline bint read_number(const uint8_t **p, const uint8_t *end, int64_t *value) noexcept nogil:
+    cdef const uint8_t *q = p[0]
+    cdef const uint8_t *first
+    cdef bint negative = q < end and q[0] == c'-'
+    cdef int64_t v = 0
+    q += negative
+    first = q
+    while q < end and c'0' <= q[0] <= c'9' and q - first <= DIGITS:
+        v = v * 10 + q[0] - c'0'
+        q += 1
+    if q == first or q - first > DIGITS or (first[0] == c'0' and (q - first > 1 or negative)):
+        return False
+    p[0] = q
+    value[0] = -v if negative else v
+    return True
+
+
+# {"id":n,"time":n,"subprotocol":n}, as the server writes them.
+cdef inline bint skip_meta(const uint8_t **p, const uint8_t *end) noexcept nogil:
+    cdef int64_t n
+    if not skip(p, end, b'{"id":', 6):
+        return False
+    if p[0] < end and p[0][0] == c'[':
+        p[0] += 1
+        if not (read_number(p, end, &n) and skip(p, end, b",", 1) and read_number(p, end, &n)
+                and skip(p, end, b"]", 1)):
+            return False
+    elif not read_number(p, end, &n):
+        return False
+    if not (skip(p, end, b',"time":', 8) and read_number(p, end, &n)):
+        return False
+    if skip(p, end, b',"subprotocol":', 15) and not read_number(p, end, &n):
+        return False
+    return skip(p, end, b"}", 1)
+
+
+cdef inline bint take_id(lc_client *w, const uint8_t **p, const uint8_t *end, int64_t *ms,
+                         int64_t *counter) noexcept nogil:
+    return (read_number(p, end, ms) and skip(p, end, b" ", 1)
+            and skip(p, end, <const char *> w.node, w.node_size)
+            and skip(p, end, b" ", 1) and read_number(p, end, counter) and counter[0] >= 0)
+
+
+cdef int add_answer(lc_client *w, int64_t added) noexcept nogil:
+    cdef lc_answer *p
+    cdef size_t room
+    if w.answer_runs and w.answers[w.answer_runs - 1].added == added:
+        w.answers[w.answer_runs - 1].count += 1
+        w.answer_count += 1
+        return 0
+    if w.answer_runs == w.answer_room:
+        room = w.answer_room * 2 if w.answer_room else 64
+        p = <lc_answer *> realloc(w.answers, room * sizeof(lc_answer))
+        if p == NULL:
+            return STOP_MEMORY
+        w.answers = p
+        w.answer_room = room
+    w.answers[w.answer_runs].added = added
+    w.answers[w.answer_runs].count = 1
+    w.answer_runs += 1
+    w.answer_count += 1
+    return 0
+
+
+# The two messages that come all the time, to the letter: 1 and done; 0: look closer; STOP_MEMORY.
+cdef int receive_message(lc_client *w, const uint8_t *p, size_t size, double now) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef int64_t added = 0, ms = 0, counter = 0
+    cdef uint32_t i
+    if not w.ready:
+        return 0
+    if skip(&p, end, b'["synced",', 10):
+        if not (read_number(&p, end, &added) and skip(&p, end, b"]", 1) and p == end):
+            return 0
+        w.out.alive += 1
+        return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
+    if not (skip(&p, end, b'["sync",', 8) and read_number(&p, end, &added) and skip(&p, end, b",{", 2)):
+        return 0
+    if skip(&p, end, b'"id":"', 6):
+        if not (take_id(w, &p, end, &ms, &counter)
+                and skip(&p, end, b'","type":"logux/processed"},', 28)):
+            return 0
+    elif not (skip(&p, end, b'"type":"logux/processed","id":"', 31)
+              and take_id(w, &p, end, &ms, &counter) and skip(&p, end, b'"},', 3)):
+        return 0
+    if not (skip_meta(&p, end) and skip(&p, end, b"]", 1) and p == end):
+        return 0
+    if add_answer(w, added) < 0:
+        return STOP_MEMORY
+    w.out.alive += 1
+    w.received = max(w.received, added)
+    i = find(w, ms, <uint64_t> counter)
+    if i == NONE:
+        w.strangers += 1
+        return 1
+    return 1 if acknowledge(w, i, now) == 0 else STOP_MEMORY
+
+
+cdef int by_seq(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t x = (<const lc_doubt *> a).seq, y = (<const lc_doubt *> b).seq
+    return (x > y) - (x < y)
+
+
+cdef void forget(lc_client *w) noexcept nogil:
+    memset(w.syncs, 0, w.inflight * sizeof(lc_sync))
+    memset(w.buckets, 0xFF, (<size_t> w.mask + 1) * sizeof(uint32_t))
+    w.ready = False
+    w.open = w.unsynced = 0
+    w.out.n = w.out.alive = w.out.progress = 0
+    w.answer_runs = 0
+    w.answer_count = 0
+
+
+@cython.final
+cdef class Hot:
+    """The client; see the stub."""
+
+    cdef lc_client w
+    cdef bytes head, node
+    cdef list texts              # of the syncs in flight
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_client))
+
+    def __init__(self, bytes producer, bytes action_type, *, int64_t window=100, int64_t window_bytes=1 << 18,
+                 int64_t inflight=4, bint identity=True, bint check=True, bint synced=False):
+        cdef lc_client *w = &self.w
+        cdef size_t buckets = 1
+        cdef bytes tail
+        if w.syncs != NULL:
+            raise TypeError("already made")
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        for name, value, low, high in (
+            ("window", window, 1, 10_000), ("window_bytes", window_bytes, 1, BODY_LIMIT),
+            ("inflight", inflight, 1, 64), ("action_type", len(action_type), 3, 4096),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name}: {low} to {high}, not {value}")
+        w.window = <uint32_t> window
+        w.window_bytes = window_bytes
+        w.inflight = <uint32_t> inflight
+        w.identity = identity
+        w.check = check
+        w.synced_mode = synced
+        self.head = b'{"type":' + action_type + b',"data":'
+        w.head = <const uint8_t *> PyBytes_AS_STRING(self.head)
+        w.head_size = len(self.head)
+        tail = b',"id":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
+        memcpy(w.tail, PyBytes_AS_STRING(tail), TAIL_SIZE)
+        while buckets < 2 * <size_t> (window * inflight):
+            buckets *= 2
+        w.mask = <uint32_t> (buckets - 1)
+        w.syncs = <lc_sync *> calloc(inflight, sizeof(lc_sync))
+        w.actions = <lc_action *> calloc(window * inflight, sizeof(lc_action))
+        w.buckets = <uint32_t *> calloc(buckets, sizeof(uint32_t))
+        if w.syncs == NULL or w.actions == NULL or w.buckets == NULL:
+            raise MemoryError()
+        self.texts = [None] * inflight
+        w.ms = -1
+        forget(w)
+
+    def __dealloc__(self):
+        free(self.w.syncs)
+        free(self.w.actions)
+        free(self.w.buckets)
+        free(self.w.doubts)
+        free(self.w.answers)
+        free(self.w.out.items)
+        free(self.w.wire.data)
+
+    cdef int made(self) except -1:
+        if self.w.buckets == NULL:
+            raise TypeError("not made")
+        return 0
+
+    # -- clocks
+
+    def look(self, double now, double wall):
+        look_at_clocks(&self.w, now, wall)
+
+    def to_wall(self, double relative):
+        cdef lc_client *w = &self.w
+        cdef double at = w.began + (relative - w.lead) * 1e-3
+        return (at + (w.clocks[w.clock_count - 1].ahead if w.clock_count else 0)) * 1e3
+
+    # -- connections
+
+    def connected(self, bytes node, int64_t base, double now, double lead):
+        cdef lc_client *w = &self.w
+        self.made()
+        forget(w)
+        self.node = node
+        w.node = <const uint8_t *> PyBytes_AS_STRING(node)
+        w.node_size = len(node)
+        w.base = base
+        w.began = w.moved = now
+        w.lead = lead
+        w.ready = True
+
+    def lost(self, *, bint keep=False, bint drop=False):
+        cdef lc_client *w = &self.w
+        cdef uint32_t k, i, doubts = w.open
+        cdef size_t n = 0
+        cdef lc_doubt *all_ = NULL
+        self.made()
+        w.out.n = 0
+        if keep and w.doubt_count + w.open:
+            all_ = <lc_doubt *> calloc(w.doubt_count + w.open, sizeof(lc_doubt))
+            if all_ == NULL:
+                raise MemoryError()
+            for i in range(<uint32_t> w.doubt_count):
+                if not w.doubts[i].again:
+                    all_[n] = w.doubts[i]
+                    n += 1
+        for k in range(w.inflight):
+            if w.syncs[k].open == 0:
+                continue
+            for i in range(k * w.window, k * w.window + w.syncs[k].count):
+                if w.actions[i].seq == 0:
+                    continue
+                if keep:
+                    all_[n].seq = w.actions[i].seq
+                    all_[n].ms = w.actions[i].ms
+                    all_[n].counter = w.actions[i].counter
+                    n += 1
+                elif drop:
+                    outcome_add(&w.out, w.actions[i].seq, w.actions[i].seq, FAILED, R_DOUBT)
+        free(w.doubts)
+        w.doubts = all_
+        w.doubt_count = n
+        if n:
+            qsort(all_, n, sizeof(lc_doubt), by_seq)
+        dropped = self.outcomes()
+        forget(w)
+        for k in range(w.inflight):
+            self.texts[k] = None
+        return doubts, dropped
+
+    # -- out
+
+    def credit(self, uint32_t most):
+        cdef lc_client *w = &self.w
+        if not w.ready or w.open >= most or free_sync(w) == NONE:
+            return 0
+        return min(w.window, most - w.open)
+
+    def encode(self, batch, uint32_t events, double now, double wall, uint64_t upto=<uint64_t> -1):
+        cdef lc_client *w = &self.w
+        cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
+        cdef uint32_t k = free_sync(w) if w.buckets != NULL else NONE
+        cdef size_t begin = 0
+        cdef bint held = False
+        cdef int n
+        self.made()
+        with nogil:
+            n = encode_sync(w, b, events, now, <int64_t> (wall * 1e3), upto, &begin, &held)
+        if n < 0:
+            raise MemoryError("no room for a sync")
+        if n == 0:
+            return 0, b"", held
+        text = PyBytes_FromStringAndSize(<const char *> w.wire.data + begin, w.wire.size - begin)
+        w.wire.size = 0
+        trim(&w.wire, ROOM_KEPT)
+        self.texts[k] = text
+        return n, text, held
+
+    def again(self, uint64_t seq, bytes text, int64_t time, int64_t subprotocol, double now, double wall):
+        cdef lc_client *w = &self.w
+        cdef uint32_t k = free_sync(w)
+        cdef lc_action *a
+        cdef size_t begin
+        cdef uint8_t *p
+        self.made()
+        if k == NONE or not w.ready:
+            raise ValueError("again: no room in flight")
+        w.wire.size = 0
+        if wire_reserve(&w.wire, PREFIX_ROOM + len(text) + META_ROOM) == NULL:
+            raise MemoryError()
+        p = w.wire.data + PREFIX_ROOM
+        p[0] = c','
+        memcpy(p + 1, PyBytes_AS_STRING(text), len(text))
+        a = &w.actions[k * w.window]
+        a.seq = seq
+        a.time = time
+        a.subprotocol = subprotocol
+        new_id(w, a, <int64_t> (wall * 1e3))
+        enlist(w, k * w.window)
+        p = put_meta(w, p + 1 + len(text), a)
+        p[0] = c']'
+        w.wire.size = p + 1 - w.wire.data
+        open_sync(w, k, 1, now)
+        begin = put_prefix(w)
+        a.at = <uint32_t> (PREFIX_ROOM + 1 - begin)
+        a.size = <uint32_t> len(text)
+        message = PyBytes_FromStringAndSize(<const char *> w.wire.data + begin, w.wire.size - begin)
+        w.wire.size = 0
+        trim(&w.wire, ROOM_KEPT)
+        self.texts[k] = message
+        return message
+
+    # -- in
+
+    def receive(self, bytes data, double now):
+        cdef int done = receive_message(&self.w, <const uint8_t *> PyBytes_AS_STRING(data), len(data), now)
+        if done < 0:
+            raise MemoryError("no room for an outcome")
+        return done == 1
+
+    def synced(self, double added, double now):
+        self.made()
+        if take_synced(&self.w, added, now) < 0:
+            raise MemoryError("no room for an outcome")
+
+    def answer(self, int64_t added):
+        if add_answer(&self.w, added) < 0:
+            raise MemoryError("no room for an answer")
+        self.w.received = max(self.w.received, added)
+
+    def processed(self, int64_t ms, uint64_t counter, double now):
+        cdef uint32_t i
+        self.made()
+        i = find(&self.w, ms, counter)
+        if i == NONE:
+            self.w.strangers += 1
+            return False
+        if acknowledge(&self.w, i, now) < 0:
+            raise MemoryError("no room for an outcome")
+        return True
+
+    def take(self, int64_t ms, uint64_t counter, double now):
+        cdef lc_client *w = &self.w
+        cdef uint32_t i
+        cdef lc_action *a
+        cdef bytes text
+        self.made()
+        i = find(w, ms, counter)
+        if i == NONE:
+            w.strangers += 1
+            return None
+        a = &w.actions[i]
+        text = self.texts[i // w.window]
+        found = (a.seq, text[a.at:a.at + a.size], a.time, a.subprotocol, w.syncs[i // w.window].added)
+        settle(w, i)
+        w.moved = now
+        return found
+
+    def outcomes(self):
+        cdef lc_outcomes *out = &self.w.out
+        cdef uint32_t i
+        found = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+                 for i in range(out.n)]
+        out.n = 0
+        return found
+
+    def told(self):
+        cdef lc_outcomes *out = &self.w.out
+        result = out.alive, out.progress, self.w.answer_count
+        out.alive = out.progress = 0
+        return result
+
+    def answers(self):
+        cdef lc_client *w = &self.w
+        cdef size_t i
+        found = []
+        for i in range(w.answer_runs):
+            text = b'["synced",%d]' % w.answers[i].added
+            found += [text] * <Py_ssize_t> w.answers[i].count
+        w.answer_runs = 0
+        w.answer_count = 0
+        return found
+
+    @property
+    def waiting(self):
+        return self.w.answer_count
+
+    @property
+    def open(self):
+        return self.w.open
+
+    @property
+    def unsynced(self):
+        return self.w.unsynced
+
+    @property
+    def moved(self):
+        return self.w.moved
+
+    @property
+    def added(self):
+        return self.w.added
+
+    @property
+    def done(self):
+        return self.w.processed
+
+    @property
+    def strangers(self):
+        return self.w.strangers
+
+    @strangers.setter
+    def strangers(self, uint64_t value):
+        self.w.strangers = value
+
+    @property
+    def received(self):
+        return self.w.received
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -37,12 +37,13 @@ from logclient.delivery.calls import Calls
 from logclient.delivery.isolation import ASIDE, NOTHING, POISON, Isolation
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
-from logclient.delivery.pump import REPORT_EVERY, Link, Pump, PythonPump
+from logclient.delivery.pump import FATE, REPORT_EVERY, Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
 from logclient.errors import ConnectFailed, CredentialError
 from logclient.protocols.core import Core, CoreEvent
+from logclient.protocols.core import Outcome as Settled
 
 PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
 
@@ -749,6 +750,9 @@ class Engine:
         words, error, forever = self._why(end, lingers)
         flying = self.flight.flying
         self.core.connection_lost()
+        for event in self.core.events_received():  # what a core rather gives up than sends again
+            if isinstance(event, Settled):
+                self.flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
         self._requeue()
         refused = isinstance(error, CredentialError)
         # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.

@@ -189,7 +189,8 @@ class PythonPump:
                     end = self._events(now)
                     if end:
                         self.flight.commit()
-                        return "silence" if end == "protocol" else end
+                        silent = self.fatal is not None and isinstance(self.fatal.error, TimeoutError)
+                        return "silence" if end == "protocol" and silent else end
                     continue
                 self._rest(link, now, 0.0 if more else until, timeout)
                 for _ in range(GULP):

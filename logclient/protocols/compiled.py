@@ -16,7 +16,7 @@ STOP_MEMORY = -1
 STATUS = {2: "acked", 3: "handed", 4: "failed"}
 
 
-class _CapsuleBatch(Protocol):
+class CapsuleBatch(Protocol):
     @property
     def capsule(self) -> object: ...
 
@@ -67,7 +67,7 @@ class CompiledCore:
         events, size = (0, 0) if self._closing else self._hot.credit(now)
         return events, size
 
-    def encode(self, batch: Batch | _CapsuleBatch, events: int, now: float) -> int:
+    def encode(self, batch: Batch | CapsuleBatch, events: int, now: float) -> int:
         """Encode events of `batch` (an ``_ext.flight.Batch``); failures are marked in it.
 
         Raises:

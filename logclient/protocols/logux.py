@@ -1,0 +1,661 @@
+"""Logux: the client's core.
+
+States of a connection::
+
+    state         waiting for          encode      becomes
+    DISCONNECTED  a connection         refused     connected: headers, `connect` go out: CONNECTING
+    CONNECTING    `connected`          refused     `connected`: SYNCHRONIZED; `error`: broken
+    SYNCHRONIZED  nothing              -> SENDING  --
+    SENDING       outcomes of actions  while       all have theirs: SYNCHRONIZED
+                                       there is
+                                       room
+
+    connection_lost: any -> DISCONNECTED
+
+Each `sync` is answered at once with `synced`: it was received, no more. What became of an action is said
+later, in a `sync` of the server's own: ``logux/processed`` or ``logux/undo``. Nobody repeats that when the
+connection ends before it came, so what was sent and has no outcome then is *in doubt* (option ``on_doubt``).
+
+Undone for what reason:
+
+=====================  =========================================================================
+``denied``             failed(denied); what else was queued at the server is undone with it
+``unknownType``        failed(unknown_type); the same
+``error``              either this action broke the server's code, or one before it did: see below
+any other              failed(rejected)
+=====================  =========================================================================
+
+When one action fails the server undoes all that it has queued behind it, with the reason ``error``. Of such a
+run the first is the suspect, the others are added again at once, under new ids. When they have their outcome
+the suspect is added again, with nothing beside it: undone once more, it is failed(error). Meanwhile nothing
+new is sent. When nothing at all is processed between two runs, fewer actions go out at a time, down to one,
+and more again once some are processed.
+
+A server can jam (a duplicate of an action that it keeps): it answers `synced`, and processes nothing any more
+of that client id. Then the connection is left, and the next one has another client id.
+
+High nibble of an event's kind, what its body is, and what travels:
+
+=====  ============================================  ===================================================
+0      a JSON object                                 ``{"type":<action_type>,"data":<body>,"id":"<32 hex>"}``
+1      an action: a JSON object with a ``type``      itself, with the id before its closing brace
+2      an action behind ``<qq``: its time in ms      the same; `meta` has that time (wall clock) and that
+       since 1970 or -2**63, subprotocol or -1       subprotocol
+=====  ============================================  ===================================================
+
+An action that has an ``id`` keeps its own. One without a ``type``, or with a number as ``length`` (for which
+servers drop the connection), fails: unencodable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from logclient._ext.handoff import REASONS
+from logclient._ext.logux import Hot
+from logclient.config import Secret
+from logclient.errors import ConfigError, CredentialError, ProtocolError
+from logclient.protocols.compiled import STATUS, CapsuleBatch
+from logclient.protocols.core import (
+    Alive,
+    Batch,
+    CloseWanted,
+    CoreEvent,
+    Fatal,
+    Inbound,
+    Outcome,
+    Progress,
+    Reply,
+    Retry,
+    Wire,
+)
+from logclient.protocols.logux_messages import (
+    MIN_PROTOCOL,
+    PROTOCOL,
+    Connect,
+    Connected,
+    Debug,
+    Error,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Sync,
+    Synced,
+    UnknownMessage,
+    compact,
+    decode_id,
+    describe,
+    pack,
+    parse,
+    wrong_format,
+)
+from logclient.protocols.logux_messages import Headers as HeadersMessage
+
+__all__ = ["Action", "DebugText", "Headers", "Logux", "Options"]
+
+DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
+
+NARROW = 8
+"""When nothing is processed between two runs of undos, so much less goes out at a time."""
+
+MAX_ANSWERS = 100_000
+"""Answers that wait to be sent: a server that asks and does not read is left."""
+
+_TEXT = 256  # characters of what a server says, in words of ours
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"
+_EVERYTHING = (1 << 64) - 1
+_WHOLE = 1 << 53
+
+
+class Options(NamedTuple):
+    """What a Logux core can be told."""
+
+    token: Secret | str | None = None
+    user: str = "false"
+    """First part of the node id; ``false``: there are no users."""
+    subprotocol: int | str = 1
+    """0: say none. A version in SemVer with `strict_spec`."""
+    strict_spec: bool = False
+    """By the letter of the text: the subprotocol is SemVer, an unknown message is answered."""
+    ack: str = "processed"
+    """What acked means: ``processed``, or ``synced``: received."""
+    on_doubt: str = "new_client"
+    """``new_client``: add again under a new client id; ``same``: under the same; ``drop``: failed(doubt)."""
+    action_type: str = "log/add"
+    inflight: int = 4
+    """Syncs with actions that have no outcome yet."""
+    window: int = 100
+    """Actions in a sync."""
+    window_bytes: int = 256 << 10
+    """Bytes of bodies in a sync; a larger one goes alone."""
+    identity: str = "id"
+    """``id``: splice the id into each action; ``none``: do not."""
+    check: bool = True
+    """Check that raw bodies are one JSON object in UTF-8."""
+    silence: float = 30.0
+    """Seconds without a word while one is awaited, before the server counts as dead."""
+    ping: float = 10.0
+    """Seconds without a word either way before a ping."""
+    jam_after: float = 20.0
+    """Seconds without an outcome although the server has got all, before its queue counts as jammed."""
+
+
+class Action(NamedTuple):
+    """An action from the server. In ``meta``, ``id`` is a text and ``time`` is in ms of this host's clock."""
+
+    action: dict[str, Any]
+    meta: dict[str, Any]
+
+
+class Headers(NamedTuple):
+    """What the server says of itself, in place of all it said before."""
+
+    data: dict[str, Any]
+
+
+class DebugText(NamedTuple):
+    """What a server under development has to tell."""
+
+    text: str
+
+
+class _Suspect(NamedTuple):
+    seq: int
+    text: bytes
+    time: int
+    subprotocol: int
+
+
+def _spell(number: int, digits: int) -> str:
+    """So many characters that may stand in a node id, six bits each."""
+    return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
+
+
+class Logux:
+    """The client's side of one connection at a time. See ``protocols.core.Core``.
+
+    The engine sets ``wall``, the wall clock in seconds.
+
+    Args:
+        options: see `Options`.
+        producer: the 10 bytes that begin every id of this producer.
+
+    Raises:
+        ConfigError: an option outside its range.
+    """
+
+    hot: object | None = None
+
+    def __init__(self, options: Options, producer: bytes) -> None:
+        for name, value, allowed in (
+            ("ack", options.ack, ("processed", "synced")),
+            ("on_doubt", options.on_doubt, ("new_client", "same", "drop")),
+            ("identity", options.identity, ("id", "none")),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
+        for name, seconds in (
+            ("silence", options.silence), ("ping", options.ping), ("jam_after", options.jam_after),
+        ):  # fmt: skip
+            if not seconds > 0:
+                raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
+        if isinstance(options.subprotocol, str) and not options.strict_spec:
+            raise ConfigError("subprotocol: a number; a version such as 1.0.0 needs strict_spec=true")
+        try:
+            self._hot = Hot(
+                producer,
+                compact(options.action_type),
+                window=options.window,
+                window_bytes=options.window_bytes,
+                inflight=options.inflight,
+                identity=options.identity == "id",
+                check=options.check,
+                synced=options.ack == "synced",
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self.options = options
+        self.wall: Callable[[], float] = lambda: 0.0
+        self.server_id = ""
+        """The server's node id, once there was a connection."""
+        self.unknown = 0
+        """Messages of unknown types."""
+        number = int.from_bytes(producer, "big")
+        self.node_id = f"{options.user}:{_spell(number, 8)}:{_spell(number >> 48, 5)}"
+        self._full = options.inflight * options.window
+        self._headers: dict[str, Any] = {}
+        self._token = 0
+        self._last_received: int | float = 0
+        self._renew = False  # the client id, at the next connection
+        self._patience = options.jam_after
+        self._jam_done = -1  # what was processed when a jam was left
+        self._synchronized = 0.0  # when `connected` came
+        self._now = 0.0
+        self._state = DISCONNECTED
+        self._out: list[Wire] = []
+        self._events: list[CoreEvent] = []
+        self._reset()
+
+    @classmethod
+    def from_config(cls, config: Any, producer: bytes) -> Logux:
+        """From whatever has the options as attributes (a ``logclient.config.Config``).
+
+        Raises:
+            ConfigError: an option is outside its range.
+        """
+        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
+        return cls(Options(**same), producer)
+
+    def _reset(self) -> None:
+        self._out.clear()
+        self._events.clear()
+        self._over = False  # Fatal or CloseWanted was said
+        self._closing = False
+        self._began = 0.0
+        self._heard = 0.0  # when a message came
+        self._said = 0.0  # ... or went
+        self._since = 0.0  # when something began to be awaited
+        self._base = 0
+        self._asked: list[int] = []  # tokens of calls that wait for `connected`
+        self._pings: deque[int] = deque()  # tokens of pings without a pong; 0: our own
+        self._suspects: deque[_Suspect] = deque()
+        self._alone = 0  # the suspect on the wire
+        self._offered = self._drained = False
+        self._innocent = 0  # the last sequence that goes before the suspects
+        self._run_added = -1  # up to there, undone with the reason error is collateral
+        self._run_done = -1  # what was processed when the run began
+        self._limit = 0  # of actions in flight; 0: none
+        self._limit_done = 0
+
+    # -- connections
+
+    def connected(self, now: float, random: Callable[[], float]) -> None:
+        self._reset()
+        if self._renew:
+            self._renew = False
+            client, tab = (_spell(int(random() * (1 << 53)), 8) for _ in range(2))
+            self.node_id = f"{self.options.user}:{client}:{tab}"
+        self._look(now)
+        self._state = CONNECTING
+        self._began = self._heard = self._said = now
+        if self._headers:
+            self._say(pack(HeadersMessage(self._headers)))
+        token, subprotocol = self.options.token, self.options.subprotocol
+        if self.options.strict_spec and isinstance(subprotocol, int) and subprotocol:
+            subprotocol = f"{subprotocol}.0.0"
+        if isinstance(token, Secret):
+            token = token.reveal()
+        options = {"token": token, "subprotocol": subprotocol}
+        kept = {name: value for name, value in options.items() if value}
+        self._say(pack(Connect(PROTOCOL, self.node_id, max(self._last_received, self._hot.received), kept)))
+
+    def connection_lost(self) -> None:
+        """Forget what was in flight: what was sent has no fate, or is failed(doubt), and goes under the ids
+        that ``on_doubt`` says."""
+        policy = self.options.on_doubt
+        doubts, dropped = self._hot.lost(keep=policy == "same" and not self._renew, drop=policy == "drop")
+        if doubts and policy == "new_client":
+            self._renew = True
+        self._state = DISCONNECTED
+        self._reset()
+        self._tell(dropped)
+
+    def receive_eof(self) -> None:
+        """Nothing to learn from it: see `connection_lost`."""
+
+    def begin_close(self, now: float) -> None:
+        """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
+        self._closing = True
+
+    @property
+    def state(self) -> str:
+        """``disconnected``, ``connecting``, ``synchronized``, ``sending``; may be asked by any thread."""
+        return SENDING if self._state == SYNCHRONIZED and self._hot.open else self._state
+
+    @property
+    def _awaits(self) -> bool:
+        return bool(self._hot.open or self._pings or self._suspects)
+
+    def _await(self, now: float) -> None:
+        """Before something is sent that has an answer."""
+        if not self._hot.open and not self._pings:
+            self._since = now
+
+    # -- out
+
+    def credit(self, now: float) -> tuple[int, int]:
+        self._look(now)
+        if self._state != SYNCHRONIZED or self._over:
+            return 0, 0
+        if self._suspects or self._alone:
+            return self._drain(now)
+        if self._closing:
+            return 0, 0
+        return self._room(), self.options.window_bytes
+
+    def _room(self) -> int:
+        hot = self._hot
+        if self._limit and hot.done - self._limit_done >= self._limit:
+            self._limit_done = hot.done
+            self._limit *= 2
+            if self._limit >= self._full:
+                self._limit = 0
+        return hot.credit(self._limit or self._full)
+
+    def _drain(self, now: float) -> tuple[int, int]:
+        """While there are suspects: the innocent first, then each suspect alone."""
+        hot = self._hot
+        if self._suspects and not self._alone and not self._drained:
+            room = self._room()
+            if self._closing or (room and self._offered):
+                self._drained = True  # there was room for them, and nothing came
+            else:
+                self._offered = room > 0
+                return room, self.options.window_bytes
+        if hot.open:
+            return 0, 0
+        self._alone = 0
+        if not self._suspects:
+            self._drained = False
+            return (0 if self._closing else self._room()), self.options.window_bytes
+        suspect = self._suspects.popleft()
+        self._alone = suspect.seq
+        self._await(now)
+        self._say(hot.again(*suspect, now, self.wall()))
+        self._said = now
+        return 0, 0
+
+    def encode(self, batch: Batch | CapsuleBatch, events: int, now: float) -> int:
+        """Encode events of `batch` (an ``_ext.flight.Batch``) as one sync; failures are marked in it.
+
+        Raises:
+            MemoryError: and nothing was encoded.
+        """
+        self._offered = False
+        self._await(now)
+        upto = self._innocent if self._suspects else _EVERYTHING
+        n, text, held = self._hot.encode(batch.capsule, events, now, self.wall(), upto)  # type: ignore[union-attr]
+        if held and not n:
+            self._drained = True
+        if n:
+            self._say(text)
+            self._said = now
+        return n
+
+    def call(self, kind: str, payload: Any = None) -> int:
+        """``ping``: the payload of its ``Reply`` is the server's node id. ``headers``: of this node, in place
+        of those before, on each connection; its ``Reply`` comes at once.
+
+        Raises:
+            ValueError: another kind, or headers that are no JSON object.
+        """
+        if kind == "headers":
+            if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
+                raise ValueError("headers: a mapping, without a number as length")
+            try:
+                message = pack(HeadersMessage(payload))
+                parse(message)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"headers: {error}") from None
+            self._headers = dict(payload)
+            if self._state != DISCONNECTED:
+                self._say(message)
+            self._token += 1
+            self._events.append(Reply(self._token, None))
+            return self._token
+        if kind != "ping":
+            raise ValueError(f"call: Logux has no {kind!r}")
+        self._token += 1
+        if self._state == SYNCHRONIZED:
+            self._ping(self._token, self._now)
+        else:
+            self._asked.append(self._token)
+        return self._token
+
+    def _ping(self, token: int, now: float) -> None:
+        self._await(now)
+        self._pings.append(token)
+        self._say(pack(Ping(self._hot.added)))
+
+    def _say(self, text: bytes) -> None:
+        self._out.append(Wire([text]))
+
+    def data_to_send(self) -> list[Wire]:
+        if self._hot.waiting:
+            self._out += [Wire([text]) for text in self._hot.answers()]
+        return self._out
+
+    def sent(self, rest: int = 0) -> None:
+        self._out.clear()
+
+    # -- in
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        """One whole message."""
+        self._heard = now
+        if self._over or self._hot.receive(data, now):
+            return
+        try:
+            self._take(parse(data), now)
+        except UnknownMessage as error:
+            self.unknown += 1
+            if self.options.strict_spec:
+                self._say(pack(wrong_format(error.error.options)))
+        except Refused as error:
+            self._break(ProtocolError(f"the server sent what is no message: {_cut(str(error))}"))
+
+    def _take(self, message: Message, now: float) -> None:
+        if isinstance(message, Error):
+            self._error(message)
+        elif isinstance(message, HeadersMessage):
+            self._events.append(Inbound(Headers(message.data)))
+        elif isinstance(message, Debug):
+            self._events.append(Inbound(DebugText(message.data)))
+        elif isinstance(message, Connected) and self._state == CONNECTING:
+            self._connected(message, now)
+        elif self._state != SYNCHRONIZED or isinstance(message, (Connect, Connected)):
+            self._break(ProtocolError(f"the server sent {type(message).__name__.lower()} out of turn"))
+        elif isinstance(message, Sync):
+            self._sync(message, now)
+        elif isinstance(message, Synced):
+            self._hot.synced(message.synced, now)
+        elif isinstance(message, Ping):
+            self._received(message.synced)
+            self._say(pack(Pong(self._hot.added)))
+        else:
+            self._received(message.synced)
+            token = self._pings.popleft() if self._pings else 0
+            if token:
+                self._events.append(Reply(token, self.server_id))
+
+    def _connected(self, message: Connected, now: float) -> None:
+        if message.protocol < MIN_PROTOCOL:
+            self._break(
+                ProtocolError(
+                    f"the server speaks protocol {message.protocol}, {MIN_PROTOCOL} is the oldest we do"
+                ),
+                forever=True,
+            )
+            return
+        start, base = message.start, message.end
+        if base != int(base) or not 0 <= base < _WHOLE:
+            self._break(ProtocolError(f"connected: a base time of {base!r} ms"))
+            return
+        # What the server's clock was when its answer came: the way back took half of what it did not spend
+        # itself (`timeFix` of the reference).
+        way = (now - self._began) * 1e3
+        self._base = int(base)
+        self.server_id = message.node_id
+        node = compact(self.node_id)[1:-1]
+        self._hot.connected(node, self._base, now, (way - min(max(base - start, 0), way)) / 2)
+        self._state = SYNCHRONIZED
+        self._synchronized = now
+        for token in self._asked:
+            self._ping(token, now)
+        self._asked.clear()
+
+    def _error(self, error: Error) -> None:
+        words = f"the server says {describe(error)}"
+        if error.type == "wrong-credentials":
+            self._break(CredentialError(words))
+        elif error.type == "wrong-format" and self._hot.open:
+            # One of our actions, and it does not say which: the engine finds a poison after connections that
+            # the server ends, and so it does here.
+            self._events.append(Inbound(DebugText(words)))
+            self._over = True
+            self._events.append(CloseWanted())
+        else:
+            self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
+
+    def _break(self, error: Exception, *, forever: bool = False) -> None:
+        if not self._over:
+            self._over = True
+            self._events.append(Fatal(error, forever))
+
+    def _received(self, added: int | float) -> None:
+        self._last_received = max(self._last_received, added)
+
+    def _sync(self, message: Sync, now: float) -> None:
+        if isinstance(message.added, int):
+            self._hot.answer(message.added)
+        else:
+            self._say(pack(Synced(message.added)))
+        self._received(message.added)
+        for action, meta in message.entries:
+            kind = action["type"]
+            if kind == "logux/processed":
+                found = self._own(action.get("id"))
+                if found is None:
+                    self._hot.strangers += 1
+                elif self._hot.processed(*found, now):
+                    pass
+            elif kind == "logux/undo" and (found := self._own(action.get("id"))) is not None:
+                taken = self._hot.take(*found, now)
+                if taken is not None:
+                    self._undone(*taken, action.get("reason"))
+            else:
+                full = dict(meta)
+                full["id"] = decode_id(meta["id"], self._base, self.server_id)
+                full["time"] = round(self._hot.to_wall(meta["time"]))
+                self._events.append(Inbound(Action(action, full)))
+
+    def _own(self, id: Any) -> tuple[int, int] | None:
+        """The two numbers of an id that has our node id in it."""
+        if type(id) is not str or len(id) > 1024:
+            return None
+        parts = id.split(" ")
+        if len(parts) != 3 or parts[1] != self.node_id:
+            return None
+        ms, counter = parts[0], parts[2]
+        if not (ms.isascii() and counter.isascii() and counter.isdigit() and ms.removeprefix("-").isdigit()):
+            return None
+        if len(ms) > 16 or len(counter) > 16:
+            return None
+        return int(ms), int(counter)
+
+    def _undone(self, seq: int, text: bytes, time: int, subprotocol: int, added: int, reason: Any) -> None:
+        if reason != "error":
+            name = _UNDONE.get(reason, "rejected") if isinstance(reason, str) else "rejected"
+            self._events.append(Outcome("failed", name, [(seq, seq)]))
+            if name != "rejected":
+                self._begin_run()
+        elif seq == self._alone:
+            self._events.append(Outcome("failed", "error", [(seq, seq)]))
+        elif added <= self._run_added and self._hot.done == self._run_done:
+            self._innocent = max(self._innocent, seq)
+            self._offered = self._drained = False
+            self._events.append(Retry([(seq, seq)], "undone with another"))
+        else:
+            self._begin_run()
+            self._suspects.append(_Suspect(seq, text, time, subprotocol))
+
+    def _begin_run(self) -> None:
+        """What was sent up to now may be undone for this one's sake."""
+        done = self._hot.done
+        if done == self._run_done:
+            self._limit = max(1, (self._limit or self._full) // NARROW)
+            self._limit_done = done
+        self._run_added, self._run_done = self._hot.added, done
+
+    def _tell(self, outcomes: Iterable[tuple[int, int, int, int]]) -> None:
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for first, last, fate, reason in outcomes:
+            found.setdefault((fate, reason), []).append((first, last))
+        for (fate, reason), ranges in found.items():
+            self._events.append(Outcome(STATUS[fate], REASONS[reason], ranges))
+
+    def events_received(self) -> Iterator[CoreEvent]:
+        alive, progress, waiting = self._hot.told()
+        if progress:
+            self._tell(self._hot.outcomes())
+            self._events.append(Progress())
+        elif alive:
+            self._events.append(Alive())
+        if waiting > MAX_ANSWERS or len(self._out) > MAX_ANSWERS:
+            self._break(ProtocolError("the server asks for answers and does not read them"))
+        if self._closing and not self._over and not self._awaits:
+            self._over = True
+            self._events.append(CloseWanted())
+        events, self._events = self._events, []
+        return iter(events)
+
+    # -- clocks
+
+    def _look(self, now: float) -> None:
+        """See how far the wall clock is ahead of the monotonic one."""
+        self._now = now
+        self._hot.look(now, self.wall())
+        if self._jam_done >= 0 and self._hot.done != self._jam_done:
+            # Something is processed again: at once, so it was a jam and is over, or is this server that slow?
+            self._jam_done = -1
+            if self._hot.moved - self._synchronized <= self.options.jam_after:
+                self._patience = self.options.jam_after
+
+    def next_timeout(self, now: float) -> float | None:
+        if self._state == DISCONNECTED:
+            return None
+        silence = self.options.silence
+        if self._state == CONNECTING:
+            return self._began + silence
+        hot = self._hot
+        if hot.open or self._pings:
+            timeout = max(self._heard, self._since) + silence
+            if hot.open and not hot.unsynced:
+                timeout = min(timeout, hot.moved + self._patience)
+            if self._pings:
+                return timeout
+            return min(timeout, max(self._heard, self._said) + self.options.ping)
+        return max(self._heard, self._said) + self.options.ping
+
+    def handle_timeout(self, now: float) -> None:
+        timeout = self.next_timeout(now)
+        if timeout is None or now < timeout or self._over:
+            return
+        options, hot = self.options, self._hot
+        if self._state == CONNECTING:
+            self._break(TimeoutError("silence: no answer to connect in time"))
+        elif (hot.open or self._pings) and now >= max(self._heard, self._since) + options.silence:
+            self._break(TimeoutError(f"silence: no answer in time, with {hot.open} actions in flight"))
+        elif hot.open and not hot.unsynced and now >= hot.moved + self._patience:
+            words = (
+                f"jam: the server has got {hot.open} actions and processes none for {self._patience:g} s; "
+                "going on under a new client id"
+            )
+            self._renew = True
+            self._patience *= 2
+            self._jam_done = hot.done
+            self._break(ProtocolError(words))
+        else:
+            self._ping(0, now)
+            self._said = now
+
+
+_UNDONE = {"denied": "denied", "unknownType": "unknown_type"}
+
+
+def _cut(text: str) -> str:
+    """Words of which some are the server's: not too many, and nothing in them that a terminal obeys."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_TEXT])
