@@ -89,7 +89,13 @@ cdef enum:
     WHOLE = 1                    # nibbles of kinds: the body is an action; ... behind a head
     TIMED = 2
 
-cdef const int64_t NO_TIME = <int64_t> (<uint64_t> 1 << 63)
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #define LC_NO_TIME INT64_MIN
+    """
+    const int64_t NO_TIME "LC_NO_TIME"
+
 cdef const uint32_t NONE = 0xFFFFFFFF
 
 # Seconds. By so much the wall clock may be corrected without counting as set anew; by so much the events of
