@@ -113,6 +113,7 @@ REACHED = [
         {"read_message", "unpack_body", "libz_inflate", "scan_object", "number_end", "read_id"},
     ),
     ("logjam_replies", {"client_receive", "next_reply", "take_reply", "outcome_add", "frames_shown"}),
+    ("logux_decoder", {"scan_message", "take_element", "add_action", "number_end", "read_id", "xxh64_of"}),
     ("lumberjack_frames", {"reader_step", "reader_pairs", "decode_region", "scan_pairs", "expand_region"}),
     ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
     ("plog_datagrams", {"judge_part", "add_open", "make_room", "murmur3_of", "decode_body", "opens_of"}),
