@@ -71,6 +71,7 @@ from logclient.protocols.core import (
     Retry,
     Wire,
 )
+from logclient.protocols.logux_frames import Probe, frames
 from logclient.protocols.logux_messages import (
     MIN_PROTOCOL,
     PROTOCOL,
@@ -94,7 +95,7 @@ from logclient.protocols.logux_messages import (
 )
 from logclient.protocols.logux_messages import Headers as HeadersMessage
 
-__all__ = ["Action", "DebugText", "Headers", "Logux", "Options"]
+__all__ = ["Action", "DebugText", "Headers", "Logux", "Options", "Probe", "frames"]
 
 DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
 
