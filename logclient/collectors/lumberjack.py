@@ -9,27 +9,20 @@ Logstash and go-lumber differ (``W`` as batch header, what closes a connection) 
 
 from __future__ import annotations
 
-import errno
 import json
 import re
-import selectors
 import socket
 import struct
-import time
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
-from logclient.collectors.capture import TO_PEER, CaptureWriter
-from logclient.collectors.faults import Act, Faults, Witness
 from logclient.collectors.lies import flipped, foreign_id
-from logclient.collectors.running import Running
+from logclient.collectors.streams import Connection, Step, Streams
 from logclient.collectors.tally import Tally
-from logclient.errors import ConfigError, ConnectFailed, LedgerError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -37,10 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Counts", "decode"]
 
 KEEPALIVE = b"2A\0\0\0\0"
-_RECEIVE = 1 << 20
-_OUT_MAX = 1 << 16  # a writer that does not read its acks is not read from either
-_REASONS_MAX = 1000
-_NEVER = float("inf")
 
 
 class Counts(NamedTuple):
@@ -134,10 +123,6 @@ def _event_id(version: int, body: bytes) -> str:
     return next((text for text in found if isinstance(text, str) and _ID.fullmatch(text)), "")
 
 
-def _ids(window: Window) -> list[str]:
-    return [found for found in (_event_id(window.version, body) for body in window.events) if found]
-
-
 def decode(unit: bytes) -> list[Any]:
     """The events of one captured window: JSON values (version 2) or maps of strings (version 1).
 
@@ -189,57 +174,21 @@ def _add(window: Window, random: Random) -> tuple[bytes, list[str]]:
     return _rebuilt(window, frames), [new] if new else []
 
 
+def _step(data: bytes, count: str) -> Step:
+    """Bytes for the writer, which are a row of the capture."""
+    return Step(data, count, rows=(data,))
+
+
 # --- the server --------------------------------------------------------------------------------
 
 
-class _Step:
-    """One thing to do on a connection; steps are done in order, each not before it is due."""
-
-    __slots__ = ("count", "data", "due")
-
-    def __init__(self, data: bytes | None, count: str, due: float = 0.0) -> None:
-        self.data = data  # None: close the connection
-        self.count = count  # the field of Counts it adds to
-        self.due = due
-
-
-class _Held(NamedTuple):
-    """The first unit of a swap; its answer waits at `step`."""
-
-    window: Window
-    act: Act
-    step: _Step
-    until: float
-
-
-class _Fresh(NamedTuple):
-    """A unit that waits for the capture to be handed to the operating system."""
-
-    connection: _Connection
-    unit: bytes
-    events: int
-
-
-class _Connection:
+class _Connection(Connection):
     def __init__(self, sock: socket.socket, peer: str, number: int, reader: Reader, now: float) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.number = number
+        super().__init__(sock, peer, number, now)
         self.reader = reader
-        self.stream = 0
-        self.steps: deque[_Step] = deque()
-        self.out = bytearray()
-        self.held: _Held | None = None
-        self.events = 0  # what the selector watches
-        self.writes_first = False  # TLS has something to say before it can read on
-        self.doomed = False  # no more units are taken from it
-        self.ended = False  # the writer has said its last word
-        self.stalled = 0  # 1: silent, 2: with keep-alives
-        self.alive_at = now  # last byte in either direction
-        self.wrote_at = now  # last byte to the writer, or when it began to wait for one
 
 
-class Collector(Running[Counts]):
+class Collector(Streams[Counts, Window, _Connection]):
     """A Lumberjack server in a thread of its own. A context manager; starts and stops any number of times.
 
     Args:
@@ -286,44 +235,28 @@ class Collector(Running[Counts]):
         keep: bool = False,
         tls: SSLContext | None = None,
     ) -> None:
-        if not 0 <= port <= 65535:
-            raise ConfigError(f"port: {port} must be 0 to 65535")
-        super().__init__(Counts._fields)
-        self.host = host
-        self._port = port
-        self._capture_dir = capture
-        self._faults = Faults(faults or "")
-        self._witness_path = witness
-        self._run = run
-        self._listener = listener
+        super().__init__(
+            "lumberjack",
+            Counts._fields,
+            host,
+            port,
+            capture=capture,
+            faults=faults,
+            witness=witness,
+            run=run,
+            listener=listener,
+            count_duplicates=count_duplicates,
+            keep=keep,
+            tls=tls,
+        )
         self._keepalive = keepalive
         self._idle = idle
         self._max_window = max_window
         self._max_bytes = max_bytes
         self._check = check
         self._decoder = Decoder()
-        self._tally = Tally() if count_duplicates else None
-        self._keep = keep
-        self._tls = tls
-        self._fresh: list[_Fresh] = []
-        self._connections: dict[int, _Connection] = {}
-        self._capture: CaptureWriter | None = None
-        self._witness: Witness | None = None
 
     # --- what the user's threads call
-
-    @property
-    def port(self) -> int:
-        return self._port
-
-    @property
-    def url(self) -> str:
-        scheme = "lumberjack" if self._tls is None else "lumberjack+tls"
-        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
-
-    @property
-    def listens(self) -> dict[str, Any]:
-        return {"url": self.url, "port": self.port}
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._connections)
@@ -331,38 +264,7 @@ class Collector(Running[Counts]):
 
     def start(self) -> Collector:
         """Listen. Returns the collector itself."""
-        self._check_stopped()
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            # On Windows SO_REUSEADDR would let another process take the port over.
-            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-            listener.setsockopt(socket.SOL_SOCKET, option, 1)
-            try:
-                listener.bind((self.host, self._port))
-                listener.listen(128)
-            except OSError as error:
-                why = error.strerror or error
-                raise ConnectFailed(f"listen: {self.host} port {self._port}: {why}") from error
-            listener.setblocking(False)
-            self._port = listener.getsockname()[1]
-            if self._witness_path is not None:
-                self._witness = Witness(self._witness_path, self._capture_dir)
-            if self._capture_dir is not None:
-                place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self._port}")
-                self._capture = CaptureWriter(
-                    self._capture_dir,
-                    self._listener or f"lumberjack-{place}",
-                    "lumberjack",
-                    url=self.url,
-                    run=self._run,
-                )
-        except BaseException:
-            listener.close()
-            if self._witness is not None:
-                self._witness.close()
-            raise
-        self._run_in_thread(self._serve, listener)
+        self._listen()
         return self
 
     def wait_for(
@@ -385,92 +287,18 @@ class Collector(Running[Counts]):
 
     # --- the thread
 
-    def _serve(self, listener: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
-            selector.register(listener, selectors.EVENT_READ)
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            self._buffer = memoryview(bytearray(_RECEIVE))
-            try:
-                while not self._stopping:
-                    self._turn(listener)
-            except BaseException as error:
-                self.error = error  # for whoever waits: a dead thread must not look like a slow one
-                raise
-            finally:
-                with self._changed:
-                    for connection in list(self._connections.values()):
-                        self._close(connection)
-                    listener.close()
-                    self._flush()
-                    try:
-                        if self._capture is not None:
-                            self._capture.close()
-                    except LedgerError:
-                        self._count["capture_errors"] += 1
-                    if self._witness is not None:
-                        self._witness.close()
-                    self._changed.notify_all()
+    _CAPTURED = "captured_windows"
 
-    def _turn(self, listener: socket.socket) -> None:
-        """Wait, read, capture, answer."""
-        capture = self._capture
-        timeout = self._next_due()
-        if capture is not None and capture.pending and timeout != 0:
-            # Rows of acks go with the next units; before a sleep they go alone.
-            ready = self._selector.select(0)
-            if not ready:
-                with self._changed:
-                    self._flush()
-                ready = self._selector.select(timeout)
-        else:
-            ready = self._selector.select(timeout)
-        with self._changed:
-            now = time.monotonic()
-            for key, mask in ready:
-                if key.data is not None:
-                    connection: _Connection = key.data
-                    if mask & selectors.EVENT_WRITE and connection.out:
-                        self._send(connection)
-                    readable = mask & selectors.EVENT_READ or connection.writes_first
-                    if readable and connection.number in self._connections:
-                        self._receive(connection, now)
-                elif key.fileobj is listener:
-                    self._accept(listener, now)
-                else:
-                    self._drain()
-            if self._cut_all:
-                self._cut_all = False
-                for connection in list(self._connections.values()):
-                    self._close(connection)
-            for connection in list(self._connections.values()):
-                if connection.held is not None and connection.held.until <= now:
-                    self._unhold(connection)
-            self._flush()
-            now = time.monotonic()
-            for connection in list(self._connections.values()):
-                self._answer(connection, now)
-            self._changed.notify_all()
+    def _connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
+        reader = Reader(max_window=self._max_window, max_unit=self._max_bytes, max_inflated=self._max_bytes)
+        return _Connection(sock, peer, number, reader, now)
 
-    def _drain(self) -> None:
-        try:
-            self._wake_in.recv(4096)
-        except BlockingIOError:
-            pass
-
-    def _next_due(self) -> float | None:
-        """Seconds until a timer of some connection, None when there is none."""
-        due = _NEVER
-        for connection in self._connections.values():
-            due = min(due, self._due(connection))
-        return None if due == _NEVER else max(0.0, due - time.monotonic())
+    def _gone(self, connection: _Connection) -> None:
+        if connection.reader.pending and not connection.doomed:
+            self._count["truncated"] += 1
 
     def _due(self, connection: _Connection) -> float:
-        due = _NEVER
-        if connection.steps and not self._holding and not connection.out:
-            due = connection.steps[0].due
-        if connection.held is not None:
-            due = min(due, connection.held.until)
+        due = super()._due(connection)
         if self._keepalive and self._busy(connection):
             due = min(due, connection.wrote_at + self._keepalive)
         if self._idle:
@@ -483,86 +311,11 @@ class Collector(Running[Counts]):
             return connection.stalled == 2
         return bool(connection.steps or connection.reader.pending) and not connection.doomed
 
-    def _accept(self, listener: socket.socket, now: float) -> None:
-        try:
-            sock, address = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(0.01)  # no descriptor left: it stays in the backlog, those connected go on
-            return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is not None:
-            # Reading does the handshake.
-            try:
-                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # gone already
-                sock.close()
-                return
-        self._count["connections"] += 1
-        number = self._count["connections"]
-        peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-        reader = Reader(max_window=self._max_window, max_unit=self._max_bytes, max_inflated=self._max_bytes)
-        connection = _Connection(sock, peer, number, reader, now)
-        if self._capture is not None:
-            connection.stream = self._capture.stream(peer)
-        self._connections[number] = connection
-        self._watch(connection)
-
-    def _watch(self, connection: _Connection) -> None:
-        """Tell the selector what we want of this connection now."""
-        events = 0
-        if not connection.doomed and not connection.ended and len(connection.out) < _OUT_MAX:
-            events |= selectors.EVENT_READ
-        if connection.out or connection.writes_first:
-            events |= selectors.EVENT_WRITE
-        if events == connection.events:
-            return
-        if not connection.events:
-            self._selector.register(connection.sock, events, connection)
-        elif not events:
-            self._selector.unregister(connection.sock)
-        else:
-            self._selector.modify(connection.sock, events, connection)
-        connection.events = events
-
-    def _close(self, connection: _Connection) -> None:
-        if self._connections.pop(connection.number, None) is None:
-            return
-        self._unhold(connection)
-        if connection.events:
-            self._selector.unregister(connection.sock)
-        connection.sock.close()
-        if connection.reader.pending and not connection.doomed:
-            self._count["truncated"] += 1
-        if self._capture is not None:
-            self._capture.end_stream(connection.stream)
-
-    # --- in: bytes -> units -> capture
-
-    def _receive(self, connection: _Connection, now: float) -> None:
-        try:
-            if self._tls is None:
-                size = connection.sock.recv_into(self._buffer)
-            else:
-                size = self._decrypt(connection)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:  # reset
-            self._close(connection)
-            return
-        if not size:
-            # Acks still due are sent, and only then is the connection closed: see _answer.
-            connection.ended = True
-            self._unhold(connection)
-            self._watch(connection)
-            return
+    def _incoming(self, connection: _Connection, data: memoryview, now: float) -> None:
         if not self._busy(connection):
             connection.wrote_at = now
-        connection.alive_at = now
-        self._count["bytes"] += size
         reader = connection.reader
-        for window in reader.receive_data(self._buffer[:size]):
+        for window in reader.receive_data(data):
             self._count["windows"] += 1
             self._count["events"] += len(window)
             if self._check and NOT_JSON in bytes(self._decoded(window.unit).status):
@@ -574,40 +327,6 @@ class Collector(Running[Counts]):
         else:
             if reader.error is not None:
                 self._refuse(connection, reader.error)
-        self._watch(connection)
-
-    def _decrypt(self, connection: _Connection) -> int:
-        """Like ``recv_into`` of a plain socket: all the records that are there, as far as the buffer goes."""
-        import ssl
-
-        size = 0
-        connection.writes_first = False
-        try:
-            while size < len(self._buffer):
-                some = connection.sock.recv_into(self._buffer[size:])
-                size += some
-                if not some:  # the end; it is there again the next time
-                    break
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            if isinstance(error, ssl.SSLWantWriteError):
-                connection.writes_first = True
-                self._watch(connection)
-            if not size:
-                raise BlockingIOError from None
-        except ssl.SSLError as error:
-            if not size:
-                self._note(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
-                raise
-        return size
-
-    @staticmethod
-    def _encrypt(connection: _Connection) -> int:
-        import ssl
-
-        try:
-            return connection.sock.send(connection.out)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
 
     def _decoded(self, unit: bytes) -> Decoded:
         return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
@@ -617,26 +336,15 @@ class Collector(Running[Counts]):
         self._note(reason)
         self._doom(connection, "")
 
-    def _note(self, reason: str) -> None:
-        self._count["protocol_errors"] += 1
-        # Bounded, whatever writers come up with.
-        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
     def _unit(self, connection: _Connection, window: Window, now: float) -> None:
         """Capture one window, and line up its answer; or do what the faults say."""
-        plan = self._faults.plan(connection.number, paired=connection.held is not None)
+        plan = self._planned(connection)
         end = plan.end.fault.name if plan.end is not None else ""
         if end == "cut-before-write":
             self._doom(connection, "cuts_before_write")
             return
-        ack = _Step(encode_ack(window.version, window.ack), "acks")
-        if plan.delay is not None:
-            ack.due = now + plan.delay.fault.value
-        if plan.lie is None or not self._lie(connection, window, plan.lie, ack, now):
-            self._keep_unit(connection, window.unit, len(window))
-        if connection.held is not None and connection.held.window is not window:
-            self._swap(connection, connection.held)
+        ack = _step(encode_ack(window.version, window.ack), "acks")
+        self._captured(connection, window, plan, ack, now)
 
         if end == "stall" and plan.end is not None:
             connection.stalled = 2 if plan.end.fault.value else 1
@@ -644,13 +352,13 @@ class Collector(Running[Counts]):
         if connection.stalled:
             return
         if plan.keepalive is not None:
-            connection.steps.extend([_Step(KEEPALIVE, "keepalives")] * int(plan.keepalive.fault.value))
+            connection.steps.extend([_step(KEEPALIVE, "keepalives")] * int(plan.keepalive.fault.value))
         partial = plan.end if end == "partial-cut" else plan.partial
         if partial is not None:
             some = int(partial.fault.value) or len(window) // 2
             if 0 < some < len(window):
                 number = window.sequences[some - 1]
-                connection.steps.append(_Step(encode_ack(window.version, number), "partial_acks"))
+                connection.steps.append(_step(encode_ack(window.version, number), "partial_acks"))
             else:  # a part of one event there is not
                 self._faults.give_back(partial)
                 end = "" if partial is plan.end else end
@@ -661,129 +369,35 @@ class Collector(Running[Counts]):
         if end == "cut-after-ack":
             self._doom(connection, "cuts_after_ack")
 
-    def _doom(self, connection: _Connection, count: str, due: float = 0.0) -> None:
-        """Take nothing more from this connection; close it when what is owed has been sent."""
-        connection.doomed = True
-        self._unhold(connection)
-        connection.steps.append(_Step(None, count, due))
+    def _raw(self, unit: Window) -> bytes:
+        return unit.unit
 
-    def _lie(self, connection: _Connection, window: Window, act: Act, ack: _Step, now: float) -> bool:
-        """Do to the captured unit what the fault says; False when it cannot be done to this one."""
-        name = act.fault.name
-        ids = _ids(window)
-        if name == "swap":
-            # Its ack waits until it is captured: a lie about the order, not about what is kept.
-            connection.held = _Held(window, act, ack, now + act.fault.value)
-            ack.due = _NEVER
-            return True
-        if name == "discard":
-            self._testify(name, ids)
-            return True
-        unit, count = window.unit, len(window)
-        if name == "duplicate":
-            self._keep_unit(connection, unit, count)
-        else:
-            changed = _corrupt(window, act.random) if name == "corrupt" else _add(window, act.random)
-            if changed is None:
-                self._faults.give_back(act)
-                return False
-            unit, ids = changed
-            count += name == "add"
-        self._keep_unit(connection, unit, count)
-        self._testify(name, ids)
-        return True
+    def _size(self, unit: Window) -> int:
+        return len(unit)
 
-    def _testify(self, fault: str, ids: list[str]) -> None:
-        if self._witness is not None:
-            self._witness.write(fault, ids)
+    def _ids(self, unit: Window) -> list[str]:
+        found = (_event_id(unit.version, body) for body in unit.events)
+        return [event_id for event_id in found if event_id]
 
-    def _swap(self, connection: _Connection, held: _Held) -> None:
-        """The next unit is captured: now the one before it."""
-        connection.held = None
-        self._keep_unit(connection, held.window.unit, len(held.window))
-        self._testify("swap", _ids(held.window))
-        held.step.due = 0.0
+    def _corrupted(self, unit: Window, random: Random) -> tuple[bytes, list[str]] | None:
+        return _corrupt(unit, random)
 
-    def _unhold(self, connection: _Connection) -> None:
-        """No next unit came: the swap is given up."""
-        held = connection.held
-        if held is not None:
-            connection.held = None
-            self._faults.give_back(held.act)
-            self._keep_unit(connection, held.window.unit, len(held.window))
-            held.step.due = 0.0
+    def _added(self, unit: Window, random: Random) -> tuple[bytes, list[str]]:
+        return _add(unit, random)
 
-    def _keep_unit(self, connection: _Connection, unit: bytes, events: int) -> None:
-        if self._capture is not None:
-            self._capture.unit(connection.stream, unit)
-        self._fresh.append(_Fresh(connection, unit, events))
-
-    def _flush(self) -> None:
-        """Hand what was captured to the operating system; after this, and not before, it is answered."""
-        fresh, self._fresh = self._fresh, []
-        if self._capture is not None:
-            try:
-                self._capture.flush()
-            except LedgerError:
-                # Not kept, so not acknowledged: their writers send it again, elsewhere or later.
-                self._count["capture_errors"] += 1
-                for connection in {unit.connection for unit in fresh}:
-                    self._close(connection)
-                return
-        for _, unit, events in fresh:
-            self._count["captured_windows"] += 1
-            self._count["captured_events"] += events
-            if self._keep:
-                self._kept.append(unit)
-            if self._tally is not None:
-                self._tally.add(self._decoded(unit))
-                self._count["duplicates"] = self._tally.duplicates
-                self._count["copies"] = self._tally.copies
+    def _count_ids(self, tally: Tally, unit: bytes) -> None:
+        tally.add(self._decoded(unit))
 
     # --- out: acks
 
-    def _answer(self, connection: _Connection, now: float) -> None:
-        steps = connection.steps
-        while steps and steps[0].due <= now and not self._holding:
-            step = steps[0]
-            if step.data is None and connection.out:  # what was said before goes out first
-                self._send(connection)
-                if connection.out:
-                    return
-            steps.popleft()
-            if step.count:
-                self._count[step.count] += 1
-            if step.data is None:
-                self._close(connection)
-                return
-            self._say(connection, step.data, now)
+    def _beside(self, connection: _Connection, now: float) -> None:
         if self._keepalive and now - connection.wrote_at >= self._keepalive and self._busy(connection):
             self._count["keepalives"] += 1
-            self._say(connection, KEEPALIVE, now)
-        if connection.out:
-            self._send(connection)
-        if connection.number not in self._connections:
-            return
-        if self._idle and now - connection.alive_at >= self._idle:
-            self._count["idle_closes"] += 1
-            self._close(connection)
-        elif connection.ended and not steps and not connection.out:
-            self._close(connection)
+            self._say(connection, _step(KEEPALIVE, ""), now)
 
-    def _say(self, connection: _Connection, data: bytes, now: float) -> None:
-        connection.out += data
-        connection.wrote_at = connection.alive_at = now
-        if self._capture is not None:
-            self._capture.unit(connection.stream, data, TO_PEER)
-
-    def _send(self, connection: _Connection) -> None:
-        try:
-            sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:  # reset: the writer will send again what it got no ack for
-            self._close(connection)
-            return
-        del connection.out[:sent]
-        if connection.number in self._connections:
-            self._watch(connection)
+    def _expired(self, connection: _Connection, now: float) -> bool:
+        if not self._idle or now - connection.alive_at < self._idle:
+            return False
+        self._count["idle_closes"] += 1
+        self._close(connection)
+        return True
