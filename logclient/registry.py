@@ -73,6 +73,26 @@ SCHEMES: dict[str, Scheme] = {
         port=23456,
         tls=False,
     ),
+    "logux": Scheme(
+        protocol="logux",
+        core="logclient.protocols.logux:Logux",
+        transport="logclient.transports.websocket:WebSocket",
+        document="ecs",
+        client="logclient.logux:Client",
+        port=31337,
+        tls=False,
+        path=True,
+    ),
+    "logux+tls": Scheme(
+        protocol="logux",
+        core="logclient.protocols.logux:Logux",
+        transport="logclient.transports.websocket:WebSocket",
+        document="ecs",
+        client="logclient.logux:Client",
+        port=31337,
+        tls=True,
+        path=True,
+    ),
 }
 
 

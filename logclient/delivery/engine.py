@@ -664,7 +664,11 @@ class Engine:
         """Whether there were any."""
         noted = bool(self._notes)
         while self._notes:
-            self.core.call(*self._notes.popitem())
+            kind, payload = self._notes.popitem()
+            try:
+                self.core.call(kind, payload)
+            except ValueError as error:
+                self._complain(f"{self.url}: {error}", kind)
         return noted
 
     def _rest(self, until: float) -> None:

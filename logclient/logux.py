@@ -1,0 +1,380 @@
+"""Logux's public face: actions both ways, headers, the state of the connection.
+
+::
+
+    with logclient.connect("logux://127.0.0.1:31337", user="10", token="env:TOKEN") as client:
+        client.send({"message": "hello"})                   # data of a log/add action
+        client.add({"type": "chat/add", "text": "hi"}).result(5.0)
+        client.on("chat/add", lambda action, meta: print(action["text"]))
+        client.headers = {"locale": "fr"}
+        client.state, client.node_id, client.ping().seconds
+
+An event that is sent becomes ``{"type": "log/add", "data": <the event>, "id": <its id>}``; so does a log
+record, as the ECS document that other protocols ship. A whole action of your own goes by ``add``.
+
+Hold the client while you listen: one that nobody holds delivers what it has, and ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from logclient import client
+from logclient._ext.record import Encoder
+from logclient.config import Config
+from logclient.delivery.engine import Engine
+from logclient.delivery.outcomes import Delivery
+from logclient.errors import EncodeError, EncodeTypeError
+from logclient.protocols.core import Core, CoreEvent, Inbound
+from logclient.protocols.logux import Action, DebugText, Headers
+
+__all__ = ["Client", "Pong"]
+
+INFO = 20
+K_DOCUMENT, K_ID1_TAKEN = 0, 0x04
+WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
+"""Kinds of bodies: a whole action, and one behind its time and subprotocol."""
+NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
+
+MOST = 1 << 53
+"""The first whole number that JavaScript cannot tell from its neighbour."""
+
+WAITING = 100_000
+"""Actions received that wait for callbacks, at most."""
+
+Callback = Callable[[dict[str, Any], dict[str, Any]], object]
+"""``callback(action, meta)``; both are shared with other callbacks: do not change them."""
+
+
+class Pong(NamedTuple):
+    """The server's answer to a ping."""
+
+    node_id: str
+    """The server's."""
+    seconds: float
+    """From the ping's way into the transport to its answer."""
+
+
+class Client(client.Client):
+    """The client of ``logclient.connect("logux://...")``.
+
+    An event is ``acked`` when the server has processed its action (``ack=synced``: received it).
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._inbox = Inbox(config.max_bytes)
+        super().__init__(config)
+        self._inbox.engine = self._engine
+        self._engine.heard = _weakly(self._inbox)
+        self._actions = Encoder(max_event_bytes=config.max_event_bytes)  # none is cut
+
+    def _cores(self, config: Config) -> Callable[[bytes], Core]:
+        make, found = super()._cores(config), weakref.ref(self._inbox)
+
+        def begin(producer: bytes) -> Core:
+            core = make(producer)
+            inbox = found()
+            if inbox is not None:
+                inbox.begin()
+                if inbox.headers:
+                    core.call("headers", inbox.headers)
+            return core
+
+        return begin
+
+    def _promise(self, config: Config) -> dict[str, str]:
+        """Whether acked means processed."""
+        return {"ack": config.ack}
+
+    # -- to the server
+
+    def add(
+        self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: int = INFO
+    ) -> Delivery:
+        """Send an action as it is, but for its ``id``, and follow it: ``add(action).result(5.0)``.
+
+        Args:
+            action: has a ``type``. If it has no ``id``, it gets one.
+            meta: ``time`` (milliseconds since 1970; else the time of this call) and ``subprotocol`` (a
+                number; else the option's). A server denies an action with anything else.
+            level: a level of ``logging``, for ``keep_level``.
+
+        Raises:
+            EncodeTypeError: it is no mapping, or its type no string (a TypeError).
+            EncodeError: it breaks another rule, or has no encoding (a ValueError).
+        """
+        try:
+            _check_action(action)
+            head = _head(meta)
+            body, _, mangled = self._actions.encode(action)
+        except (TypeError, ValueError):
+            self._lost()  # counted, as what `send` cannot encode
+            raise
+        if mangled:
+            self.handoff.count_mangled(mangled)
+        kind = K_DOCUMENT | (WHOLE_WITH_META if head else WHOLE)
+        if "id" in action:
+            kind |= K_ID1_TAKEN
+        return self._engine.submit(head + body, client.tens(level), kind)
+
+    def ping(self, timeout: float = 5.0) -> Pong:
+        """Ask the server for a sign of life, in line with what is sent already.
+
+        Raises:
+            ConnectFailed: no answer within `timeout` seconds, or no connection.
+        """
+        node_id, seconds = self._engine.call("ping", None, timeout)
+        return Pong(node_id, seconds)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What we tell the server of ourselves: a JSON object. Set it to replace the whole.
+
+        It goes out at once, and before anything else on each connection; its parts are not watched, so
+        change it by setting it: ``client.headers = {**client.headers, "locale": "fr"}``.
+
+        Raises:
+            EncodeError: it has no encoding, or a number as its ``length``: servers refuse that.
+        """
+        return dict(self._inbox.headers)
+
+    @headers.setter
+    def headers(self, headers: Mapping[str, Any]) -> None:
+        from json import loads
+
+        if not isinstance(headers, Mapping):
+            raise EncodeTypeError(f"headers: must be a mapping, got {type(headers).__name__}")
+        _check_names("headers", headers)
+        # As the server will have them, and nobody else's to change.
+        self._inbox.headers = loads(self._actions.encode(headers)[0])
+        self._engine.note("headers", self._inbox.headers)
+
+    # -- from the server
+
+    def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
+        """Call ``callback(action, meta)`` with each action of this type that the server sends.
+
+        Callbacks run one after the other on a thread of their own. One that raises is told of, no more.
+        From the first ``on`` on the client keeps a connection, and makes another when that is lost. Of
+        `WAITING` actions (or ``max_bytes`` of them) that wait for callbacks, later ones are dropped, and
+        counted in ``missed``.
+
+        Args:
+            type: None: of every type.
+
+        Returns:
+            What ends it, when called.
+        """
+        return self._inbox.add(type, callback)
+
+    @property
+    def missed(self) -> int:
+        """Actions received that no callback was called with, for want of room."""
+        return self._inbox.missed
+
+    @property
+    def server_headers(self) -> dict[str, Any]:
+        """What the server has last told of itself, on any connection."""
+        return dict(self._inbox.server_headers)
+
+    @property
+    def state(self) -> str:
+        """What the connection does:
+
+        ``disconnected``
+            there is none: nothing to send yet, or the wait before the next attempt
+        ``connecting``
+            the server has not said who it is
+        ``sending``
+            actions are on their way that have no answer yet
+        ``synchronized``
+            none are
+        ``denied``
+            the server does not accept user and token (or the certificate is not accepted); tried again at
+            the slow pace
+        ``stopped``
+            the server speaks another version of the protocol, or wants another subprotocol: nothing
+            more is sent; ``stats().last_error`` has the words
+        """
+        engine = self._engine
+        if engine.fatal is not None:
+            return "stopped"
+        if engine.link is None:
+            return "denied" if engine.refused and not engine.closed else "disconnected"
+        state: str = engine.core.state  # type: ignore[attr-defined]
+        return state
+
+    @property
+    def node_id(self) -> str:
+        """Ours: ``<user>:<client>:<tab>``. Another one after a fork, and after what is in doubt was added
+        again under a new client id."""
+        found: str = self._engine.core.node_id  # type: ignore[attr-defined]
+        return found
+
+    def _lost(self) -> None:
+        client.outlets(self._engine)[1]()
+
+
+class Inbox:
+    """What the server says, on its way to callbacks, and what we tell of ourselves: all that outlives a
+    connection, and a fork. Held by the client; the engine looks at it weakly."""
+
+    def __init__(self, most: int) -> None:
+        self.engine: Engine
+        self.headers: dict[str, Any] = {}
+        self.server_headers: dict[str, Any] = {}
+        self.missed = 0
+        self._most = most  # bytes
+        self._callbacks: dict[str | None, tuple[Callback, ...]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """In each process anew: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()  # the collector of garbage may come to `end` in the middle of it
+        self._waiting = 0
+        self._bytes = 0
+
+    def add(self, type: str | None, callback: Callback) -> Callable[[], None]:
+        if type is not None and not isinstance(type, str):
+            raise EncodeTypeError(f"type: must be a string or None, got {type.__class__.__name__}")
+        if not callable(callback):
+            raise EncodeTypeError(f"callback: must be callable, got {callback.__class__.__name__}")
+        # Its own, so that the same callable may be there twice.
+        one: Callback = lambda action, meta: callback(action, meta)  # noqa: E731
+        # Replaced whole, never changed: read without a lock, and nothing a fork could leave half done.
+        with self._lock:
+            self._callbacks = {**self._callbacks, type: (*self._callbacks.get(type, ()), one)}
+        self.engine.stay(True)
+
+        def end() -> None:
+            with self._lock:
+                left = tuple(other for other in self._callbacks.get(type, ()) if other is not one)
+                others = {name: them for name, them in self._callbacks.items() if name != type}
+                self._callbacks = {**others, type: left} if left else others
+            if not self._callbacks:
+                self.engine.stay(False)
+
+        return end
+
+    def hear(self, event: CoreEvent) -> None:
+        """From the sender: never waits, never raises."""
+        said = event.payload if isinstance(event, Inbound) else None
+        if isinstance(said, Action):
+            self._take(said.action, said.meta)
+        elif isinstance(said, Headers):
+            self.server_headers = said.data
+        elif isinstance(said, DebugText):
+            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
+
+    def _take(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
+        if None not in self._callbacks and action.get("type") not in self._callbacks:
+            return
+        size = _weight(action)
+        with self._lock:
+            full = self._waiting >= WAITING or self._bytes + size > max(self._most, size)
+            if full:
+                self.missed += 1
+            else:
+                self._waiting += 1
+                self._bytes += size
+        if full:
+            self.engine.reporter.complain(
+                "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
+            )
+        else:
+            self.engine.callbacks.run(self._tell, action, meta, size)
+
+    def _tell(self, action: dict[str, Any], meta: dict[str, Any], size: int) -> None:
+        """On the callbacks' thread."""
+        with self._lock:
+            self._waiting -= 1
+            self._bytes -= size
+        callbacks = self._callbacks
+        for callback in (*callbacks.get(action["type"], ()), *callbacks.get(None, ())):
+            try:
+                callback(action, meta)
+            except Exception as error:
+                self.engine.reporter.complain(
+                    "callback",
+                    f"a callback for {action['type'][:100]!r} raised {type(error).__name__}: {error}",
+                )
+
+
+def _weakly(inbox: Inbox) -> Callable[[CoreEvent], object]:
+    """An inbox that nobody holds any more hears nothing."""
+    found = weakref.ref(inbox)
+
+    def heard(event: CoreEvent) -> None:
+        inbox = found()
+        if inbox is not None:
+            inbox.hear(event)
+
+    return heard
+
+
+def _check_action(action: object) -> None:
+    if not isinstance(action, Mapping):
+        raise EncodeTypeError(f"action: must be a mapping, got {type(action).__name__}")
+    kind = action.get("type")
+    if not isinstance(kind, str):
+        raise EncodeTypeError(f"type: an action's must be a string, got {type(kind).__name__}")
+    _check_names("action", action)
+
+
+def _check_names(what: str, fields: Mapping[Any, Any]) -> None:
+    for name, value in fields.items():
+        # What is made a string might be another `type`, or a `length`.
+        if not isinstance(name, str):
+            raise EncodeTypeError(f"{what}: each name in it must be a string, got {type(name).__name__}")
+        if name == "length" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise EncodeError(f"length: servers end the connection on {what} with a number as its length")
+
+
+def _head(meta: Mapping[str, Any] | None) -> bytes:
+    """Time and subprotocol for in front of the action; nothing when neither is given."""
+    if meta is None:
+        return b""
+    if not isinstance(meta, Mapping):
+        raise EncodeTypeError(f"meta: must be a mapping, got {type(meta).__name__}")
+    for name in meta:
+        if name not in ("time", "subprotocol"):
+            raise EncodeError(
+                f"meta: only time and subprotocol; servers deny an action with {str(name)[:40]!r} in it"
+            )
+    time, subprotocol = NO_TIME, NO_SUBPROTOCOL
+    if meta.get("time") is not None:
+        time = _whole("time", meta["time"], -MOST, "milliseconds since 1970")
+    if meta.get("subprotocol") is not None:
+        subprotocol = _whole("subprotocol", meta["subprotocol"], -1, "a whole number")
+    if (time, subprotocol) == (NO_TIME, NO_SUBPROTOCOL):
+        return b""
+    return time.to_bytes(8, "little", signed=True) + subprotocol.to_bytes(8, "little", signed=True)
+
+
+def _whole(name: str, value: object, above: int, rule: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise EncodeTypeError(f"{name}: must be {rule}, got {type(value).__name__}")
+    if not above < value < MOST or (name == "subprotocol" and value != int(value)):  # no NaN either
+        raise EncodeError(f"{name}: must be {rule}, got {str(value)[:40]}")
+    return int(value)
+
+
+def _weight(action: dict[str, Any]) -> int:
+    """About how many bytes an action holds here."""
+    size = 0
+    todo: list[Any] = [action]
+    while todo:
+        one = todo.pop()
+        size += 64
+        if isinstance(one, dict):
+            for name, value in one.items():
+                size += 64 + len(name)
+                todo.append(value)
+        elif isinstance(one, list):
+            todo.extend(one)
+        elif isinstance(one, str):
+            size += len(one)
+    return size
