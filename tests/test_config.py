@@ -316,14 +316,6 @@ class TestOptions:
 class TestLogux:
     URL = "logux://host/some/path"
 
-    @pytest.fixture(autouse=True)
-    def row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The scheme, where this version does not have it yet."""
-        row = registry.SCHEMES["plog"]._replace(protocol="logux", port=31337, path=True)
-        for name, tls in (("logux", False), ("logux+tls", True)):
-            if name not in registry.SCHEMES:
-                monkeypatch.setitem(registry.SCHEMES, name, row._replace(tls=tls))
-
     def test_defaults(self) -> None:
         plain = parse(self.URL)
         assert plain.endpoints == (("host", 31337),)
@@ -524,6 +516,9 @@ class TestDocs:
         )
         assert done.stdout == config.options_markdown()
 
-    def test_options_of_protocols_that_are_not_here_are_left_out(self) -> None:
+    def test_options_of_protocols_that_are_not_here_are_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert "`token`" in config.options_markdown()
+        for name in ("logux", "logux+tls"):
+            monkeypatch.delitem(registry.SCHEMES, name)
         assert "`token`" not in config.options_markdown()
         assert "`window`" in config.options_markdown()
