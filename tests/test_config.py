@@ -516,7 +516,9 @@ class TestDocs:
         )
         assert done.stdout == config.options_markdown()
 
-    def test_options_of_protocols_that_are_not_here_are_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_options_of_protocols_that_are_not_here_are_left_out(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert "`token`" in config.options_markdown()
         for name in ("logux", "logux+tls"):
             monkeypatch.delitem(registry.SCHEMES, name)
