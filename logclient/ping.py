@@ -252,7 +252,10 @@ class _Call:
                 middle = trips[len(trips) // 2]
                 words = f"{_ms(trips[0])} to {_ms(trips[-1])}, median {_ms(middle)} of {len(trips)}"
             parts.append(f"{self.given.protocol} answers in {words}")
-            parts += [f"{name.replace('_', ' ')} {value}" for name, value in self.about.items()]
+            for name, value in self.about.items():
+                parts.append(
+                    f"clock {value:+d} ms" if name == "clock_ms" else f"{name.replace('_', ' ')} {value}"
+                )
         if self.event_s is not None:
             parts.append(f"an event was {self.event_fate} in {_ms(self.event_s)}")
         if self.words:

@@ -217,15 +217,12 @@ class Probe:
         if isinstance(message, Headers) and "env" in message.data:
             self.about["env"] = str(message.data["env"])[:_SAID]
         if isinstance(message, Connected):
-            self.about = {
-                "node_id": message.node_id[:_SAID],
-                "protocol": message.protocol,
-                **self.about,
-                "time_ms": message.end,
-            }
+            self.about["node_id"] = message.node_id[:_SAID]
+            self.about["protocol"] = message.protocol
             if "subprotocol" in message.options:
                 used = message.options["subprotocol"]
                 self.about["subprotocol"] = used if isinstance(used, int) else _said(used)
+            self.about["time_ms"] = message.end
             return True
         if isinstance(message, Connect):
             return False

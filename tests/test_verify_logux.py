@@ -1,0 +1,156 @@
+"""Captures of Logux: an action a row, over syncs, connections and segments, with every fault."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ExitCode
+from tests import shared
+from tests import verify_files as files
+from tests.verify_scene import P, Q, Scene
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+frames = pytest.importorskip("logclient.verify.frames")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+
+CONNECT = b'["connect",5,"10:a:b",0,{"token":"s","subprotocol":1}]'
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def action(producer: str, seq: int, fill: str = "x", own: str | None = None) -> bytes:
+    ident = files.event_id(producer, seq) if own is None else own
+    carried = f',"id":"{ident}"' if ident else ""
+    text = fill * (1 + seq % 40)
+    return f'{{"type":"log/add","data":{{"n":{seq},"m":"{text}","l":[{{}}]}}{carried}}}'.encode()
+
+
+def sync(actions: Sequence[bytes], shift: int = 0) -> bytes:
+    pairs = [b',%b,{"id":[%d,%d],"time":%d}' % (one, shift, n, shift) for n, one in enumerate(actions)]
+    return b'["sync",%d%b]' % (len(actions), b"".join(pairs))
+
+
+def write(folder: Path, units: Sequence[bytes], per_segment: int = 0) -> None:
+    """A capture: each sync is answered with `synced` and with what became of its actions."""
+    rows: list[tuple[bytes, int, int]] = []
+    for at, raw in enumerate(units):
+        rows.append((raw, 0, 50_000 + at))
+        if raw.startswith(b'["sync"'):
+            rows.append((b'["synced",1]', 1, 50_000 + at))
+            rows.append((sync([b'{"type":"logux/processed","id":"1 10:a:b 0"}']), 1, 50_000 + at))
+    files.write_segments(folder, "main", rows, protocol="logux", per_segment=per_segment)
+
+
+@pytest.mark.parametrize("units", [1, 7, 1 << 18])
+def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+    rng = random.Random(units)
+    seqs = range(1, 301)
+    scene.bodies = {seq: action(P, seq) for seq in seqs}
+    failed = set(rng.sample(seqs, 20))
+    scene.write_ledger(
+        protocol="logux", fates={"acked": sorted(set(seqs) - failed), "failed": sorted(failed)}
+    )
+    drawn = rng.sample(sorted(set(seqs) - failed), 60)
+    gone, twice, bad = (set(drawn[i : i + 20]) for i in (0, 20, 40))
+    batches = [list(seqs)[i : i + 9] for i in range(0, 300, 9)]
+    sent = [CONNECT, b'["headers",{"length":"1"}]']
+    for number, batch in enumerate(batches):
+        some = [action(P, seq, "y") if seq in bad else scene.bodies[seq] for seq in batch if seq not in gone]
+        sent += [sync(some, number)] * (1 if number % 3 else 2)
+        sent += [b'["synced",0]', b'["ping",1]'][: rng.randrange(3)]
+    again = {seq for number, batch in enumerate(batches) if number % 3 == 0 for seq in batch} - gone
+    behind = sorted(twice - again)
+    sent += [CONNECT, sync([scene.bodies[seq] for seq in behind], -5)]  # added again after a break
+    sent += [sync([action(Q, 7)]), b'["sync",1,{"type":"log/add","length":5},{"id":1,"time":1}]', b"[1,",
+             b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', b'["connect",5]']  # fmt: skip
+    write(scene.capture, sent, 11)
+    verdict = inprocess.run(
+        monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
+    )
+    found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
+    found.pop("reordered", None)  # nobody promised
+    assert found == {
+        "lost": gone, "duplicated": again | set(behind), "corrupted": bad, "recovered": failed,
+        "unexpected": {7},
+    }  # fmt: skip
+    assert verdict.exit_code == ExitCode.BROKEN
+    assert verdict.undecodable == {
+        "bad_action": 1,
+        "bad_json": 1,
+        "unknown_message": 1,
+        "bad_sync": 1,
+        "bad_message": 1,
+    }
+    assert verdict.capture["controls"] == 3 + sent.count(b'["synced",0]')
+    assert verdict.capture["pings"] == sent.count(b'["ping",1]')
+    assert verdict.capture["units"] == len(sent) + verdict.capture["acks"]
+    for example in verdict.examples["corrupted"]:
+        assert example["body"].encode() == action(P, example["seq"], "y")
+        assert [frame["depth"] for frame in example["frames"]] == [0, 1]
+        assert example["frames"][1]["title"].startswith("log/add, id [")
+        assert bytes.fromhex(example["bytes"]) == example["body"].encode()[:192]
+    reasons = {row["reason"]: row for row in verdict.undecoded}
+    assert reasons["bad_action"]["wrong"].startswith("no action: ")
+    assert reasons["bad_action"]["offset"] == 10
+    assert bytes.fromhex(reasons["bad_json"]["bytes"]) == b"[1,"
+
+
+def test_order_is_no_promise(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server undid because of another action is added again, behind later ones."""
+    scene.bodies = {seq: action(P, seq) for seq in range(1, 21)}
+    scene.write_ledger(protocol="logux")
+    write(
+        scene.capture, [sync([scene.bodies[seq] for seq in some]) for some in (range(11, 21), range(1, 11))]
+    )
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    assert (verdict.counts.ok, verdict.counts.reordered) == (20, 10)
+    assert verdict.exit_code == ExitCode.OK
+
+
+def test_a_users_own_id(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [(2, "mine"), (3, "f" * 32), (5, "a\\nb")]
+    scene.bodies = {seq: action(P, seq, own=dict(own).get(seq)) for seq in range(1, 7)}
+    scene.write_ledger(protocol="logux", extra=[files.ids_line(own)])
+    write(scene.capture, [CONNECT, sync(list(scene.bodies.values()))])
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    assert verdict.ok
+    assert verdict.counts.ok == 6
+
+
+def test_without_ids(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.bodies = {seq: action(P, seq % 3, own="") for seq in range(1, 10)}
+    scene.write_ledger(protocol="logux", identity="none")
+    write(scene.capture, [sync(list(scene.bodies.values())[1:]), sync([b'{"type":"x"}'])])
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    assert (verdict.counts.ok, verdict.counts.lost, verdict.counts.unexpected) == (8, 1, 1)
+    assert verdict.order == "not checked"
+
+
+@pytest.mark.spark
+def test_on_spark(spark: Any, scene: Scene) -> None:
+    """A row an action, and the verdict, from segments of two collectors; bodies that stand alone."""
+    scene.bodies = {seq: action(P, seq) for seq in range(1, 101)}
+    scene.write_ledger(protocol="logux")
+    bodies = list(scene.bodies.values())
+    write(scene.capture, [CONNECT, *(sync(bodies[i : i + 7]) for i in range(0, 100, 7)), b'["ping",0]'], 9)
+    verdict = job.run(scene.ledger, scene.capture, spark=spark, bits=3)
+    assert verdict.ok
+    assert verdict.counts.ok == 100
+    rows = frames.arrivals(spark, scene.capture).collect()
+    assert sorted(row.seq for row in rows if row.error is None) == list(range(1, 101))
+    assert sorted(row.error for row in rows if row.error is not None) == ["control", "ping"]
+    told = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
+    alone = frames.decoded(told, "logux").collect()
+    assert [(row.seq, row.error) for row in alone] == [(1, None), (2, None), (3, None), (None, "not_json")]
+    assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)
