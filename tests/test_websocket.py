@@ -8,31 +8,41 @@ import logging
 import os
 import select
 import socket
+import ssl
 import struct
+import subprocess
+import sys
 import threading
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from tests.shared import need
+from logclient.errors import ConfigError, CredentialError
+from tests.shared import clean_environment, need
 
 need("websockets")
 
 from websockets.client import ClientProtocol  # noqa: E402
-from websockets.frames import Frame, Opcode  # noqa: E402
+from websockets.frames import Close, Frame, Opcode  # noqa: E402
 from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 from websockets.uri import WebSocketURI  # noqa: E402
 
+from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
+from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
-from tests.tls_rig import HOST, PATIENCE, serving  # noqa: E402
+from tests.tls_rig import HOST, PATIENCE, Authority, context, serving  # noqa: E402
 
 
 def never() -> bool:
@@ -71,11 +81,13 @@ def settled(link: WebSocketLink) -> None:
 
 # -- the far ends
 
+FAR = logging.Logger("far", 60)
+
 
 @contextmanager
 def served(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
     """A server of the library; its port."""
-    with serve(handler, HOST, 0, logger=logging.Logger("far", 60), **options) as server:
+    with serve(handler, HOST, 0, logger=FAR, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -132,6 +144,8 @@ class Raw:
     def __init__(self, *more: str, **options: Any) -> None:
         self.more = more
         self.options = options
+        self._reader = ServerProtocol(state=State.OPEN, max_size=None, logger=FAR)
+        self._frames: list[Any] = []
 
     def __enter__(self) -> Raw:
         with socket.create_server((HOST, 0)) as listener:
@@ -154,13 +168,13 @@ class Raw:
 
     def frames(self, n: int) -> list[Frame]:
         """What the link sends, `n` frames of it."""
-        reader = ServerProtocol(state=State.OPEN, max_size=None)
-        found: list[Any] = []
-        while len(found) < n:
+        while len(self._frames) < n:
             data = self.far.recv(65536)
             assert data, "the end"
-            reader.receive_data(data)
-            found += reader.events_received()
+            self._reader.receive_data(data)
+            self._frames += self._reader.events_received()
+        found = self._frames[:n]
+        del self._frames[:n]
         return found
 
 
@@ -195,7 +209,7 @@ class Scripted:
 def scripted(pieces: Sequence[bytes], max_message: int = 1 << 20) -> tuple[WebSocketLink, Scripted]:
     carrier = Scripted(pieces)
     protocol = ClientProtocol(WebSocketURI(False, "h", 1, "/", ""), state=State.OPEN, max_size=max_message)
-    return WebSocketLink(carrier, protocol), carrier  # type: ignore[arg-type]
+    return WebSocketLink(carrier, protocol, max_message), carrier  # type: ignore[arg-type]
 
 
 class TestMessages:
@@ -274,6 +288,17 @@ class TestMessages:
             raw.link.wait(-1, 10_000, False)
             assert raw.link.receive() == b"[3]"
             assert raw.link.receive() is None
+
+    def test_answers_go_however_fast_messages_come(self) -> None:
+        """There may never be a wait between two reads."""
+        link, carrier = scripted([frame(PING, b"?") + frame(TEXT, b"[%d]" % n) * 3 for n in range(4)])
+        for n in range(12):
+            assert link.receive() == b"[%d]" % (n // 3)
+            link.send([b"answer"])
+        reader = ServerProtocol(state=State.OPEN)
+        reader.receive_data(bytes(carrier.sent))
+        sent: list[Any] = reader.events_received()
+        assert [one.opcode for one in sent] == [Opcode.TEXT, Opcode.TEXT, Opcode.TEXT, Opcode.PONG] * 3
 
     def test_what_comes_with_the_end_of_the_handshake(self) -> None:
         def talk(sock: socket.socket) -> None:
@@ -394,3 +419,791 @@ class TestMessages:
             raw.far.sendall(frame(TEXT, b"a secret"))
             assert received(raw.link) == b"a secret"
         assert caplog.records == []
+
+
+class TestTheEnd:
+    def test_close_says_so_and_takes_the_answer(self) -> None:
+        with Raw() as raw:
+            raw.link.send([b"last"])
+            closing = threading.Thread(target=raw.link.close, args=(PATIENCE,))
+            closing.start()
+            text, close = raw.frames(2)
+            assert bytes(text.data) == b"last"
+            assert (close.opcode, Close.parse(bytes(close.data)).code) == (Opcode.CLOSE, 1000)
+            assert select.select([raw.far], [], [], 0.05) == ([], [], [])  # it waits
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, bytes(close.data)))
+            closing.join()
+            assert raw.far.recv(1) == b""  # an ordinary end, no reset
+
+    def test_close_at_once_says_so_too(self) -> None:
+        with Raw() as raw:
+            raw.link.send([b"last"])
+            raw.link.close()
+            assert [one.opcode for one in raw.frames(2)] == [Opcode.TEXT, Opcode.CLOSE]
+
+    def test_close_does_not_wait_for_ever(self) -> None:
+        """Neither for an answer nor for room; nor is a peer that goes on talking listened to."""
+        with Raw() as raw:
+            over = threading.Event()
+
+            def talk() -> None:
+                raw.far.setblocking(False)
+                while not over.is_set():
+                    try:
+                        raw.far.send(frame(TEXT, b"[1]") * 1000)
+                    except BlockingIOError:
+                        select.select([], [raw.far], [], 0.01)
+                    except OSError:
+                        return
+
+            thread = threading.Thread(target=talk)
+            thread.start()
+            while raw.link.send([b"x" * 100_000]):
+                pass
+            raw.link.close(0.1)
+            over.set()
+            thread.join()
+            raw.link.close(0.1)  # no harm in a second one
+
+    @pytest.mark.parametrize(
+        ("close", "says"),
+        [
+            (b"", "the server closed the connection: 1005 (no status rcvd)"),
+            (b"\x03\xe8", "the server closed the connection: 1000 (normal closure)"),
+            (b"\x03\xe9bye", "the server closed the connection: 1001 (going away): bye"),
+            (b"\x03\xf0no\nway", "the server closed the connection: 1008 (policy violation): no?way"),
+            (b"\x03\xf1", "the server closed the connection: 1009 (message too big)"),
+            (b"\x10\x68mine", "the server closed the connection: 4200: mine"),
+            (
+                b"\x03\xee",
+                "the server broke the WebSocket protocol: 1002 (protocol error): invalid ",
+            ),
+            (
+                b"\x03",
+                "the server broke the WebSocket protocol: 1002 (protocol error): close frame too short",
+            ),
+            (b"\x03\xe8\xff", "the server broke the WebSocket protocol: 1007 (invalid data): "),
+        ],
+    )
+    def test_the_server_takes_its_leave(self, close: bytes, says: str) -> None:
+        """What it said before is heard first; what we say after is for nobody."""
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(TEXT, b"[2]") + frame(CLOSE, close) + b"more")
+            assert received(raw.link) == b"[1]"
+            assert raw.link.send([b"too late"])
+            assert received(raw.link) == b"[2]"
+            for _ in range(2):
+                assert ends(raw.link).startswith(says)
+            raw.link.wait(-1, 10_000, False)
+            (answer,) = raw.frames(1)
+            assert answer.opcode == Opcode.CLOSE
+            if says.startswith("the server closed"):
+                assert bytes(answer.data) == close
+
+    @pytest.mark.parametrize("half", [b"", b"\x81", b"\x81\x7e\x01\x00abc"])
+    def test_it_goes_without_a_word(self, half: bytes) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + half)
+            raw.far.shutdown(socket.SHUT_WR)
+            assert received(raw.link) == b"[1]"
+            assert ends(raw.link) == "the server ended the connection without a close frame (1006)"
+
+    def test_a_reset(self) -> None:
+        with Raw() as raw:
+            raw.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.far.close()
+            assert "reset" in ends(raw.link)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="not every system keeps what came before a reset")
+    def test_what_came_before_a_write_failed_is_heard(self) -> None:
+        """A server that says what is wrong and goes, while we write."""
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b'["error","wrong-format"]'))
+            raw.link.send([b"x"])
+            settled(raw.link)
+            raw.far.close()  # not all was read: a reset
+            deadline = time.monotonic() + PATIENCE
+            while raw.link._broken is None:
+                raw.link.send([b"x" * 100_000])
+                raw.link.flush()
+                assert time.monotonic() < deadline
+            raw.link.wait(-1, 10_000, True)
+            assert received(raw.link) == b'["error","wrong-format"]'
+            for _ in range(3):
+                assert raw.link.send([b"x" * 100_000])  # for nobody
+            assert ends(raw.link)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_forked_child_lets_go_without_a_word(self) -> None:
+        with served(echo) as port:
+            link = plain_link(port)
+            link.send([b"[1]"])
+            child = os.fork()
+            if not child:
+                try:
+                    link.abandon()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert received(link) == b"[1]"
+            link.send([b"[2]"])
+            assert received(link) == b"[2]"
+            link.close()
+
+
+MIB = 1 << 20
+
+
+@contextmanager
+def lean(limit: int) -> Iterator[None]:
+    """Nothing in here takes more memory than that."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+
+
+class TestHostile:
+    def test_a_message_of_100_mib(self) -> None:
+        head = b"\x81\x7f" + struct.pack("!Q", 100 * MIB)
+        with Raw() as raw, lean(MIB):
+            raw.far.sendall(frame(TEXT, b"[1]") + head + b"x" * 1000)
+            assert received(raw.link) == b"[1]"
+            assert ends(raw.link) == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
+            (close,) = raw.frames(1)
+            assert Close.parse(bytes(close.data)).code == 1009
+
+    @pytest.mark.parametrize("length", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+    def test_a_length_beyond_reason(self, length: int) -> None:
+        link, _ = scripted([b"\x82\x7f" + struct.pack("!Q", length)])
+        with lean(MIB):
+            assert "max_message" in ends(link)
+
+    def test_as_long_as_allowed_and_no_longer(self) -> None:
+        for extra, fragment in (0, 1000), (0, 300), (1, 1000), (1, 300):
+            message = bytes(1000 + extra)
+            parts = [message[at : at + fragment] for at in range(0, len(message), fragment)]
+            last = len(parts) - 1
+            wire = b"".join(frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
+            link, _ = scripted([wire], max_message=1000)
+            if extra:
+                assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
+            else:
+                assert link.receive() == message
+
+    @pytest.mark.parametrize("size", [0, 1, 1500])
+    def test_fragments_without_an_end(self, size: int) -> None:
+        """Either too many bytes, or none: neither costs memory."""
+        spree = frame(0, bytes(size), fin=False) * (2000 // (1 + size) + 1)
+        link, carrier = scripted([frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
+        with lean(MIB):
+            if size:
+                assert "max_message" in ends(link)
+            else:
+                while carrier.pieces:
+                    assert link.receive() is None
+
+    def test_small_fragments_cost_what_they_bring(self) -> None:
+        count = 40_000
+        link, carrier = scripted([frame(TEXT, b"", fin=False)])
+        carrier.pieces += [frame(0, b"x", fin=False) * 1000] * (count // 1000)
+        with lean(MIB):
+            while carrier.pieces:
+                assert link.receive() is None
+        carrier.pieces.append(frame(0, b"."))
+        assert link.receive() == b"x" * count + b"."
+
+    def test_pings_without_an_end(self) -> None:
+        """Each is answered while the answers can be written; then only the last."""
+        with Raw() as raw:
+            while raw.link.send([b"x" * 10_000]):
+                pass
+            spree = b"".join(frame(PING, b"%0125d" % n) for n in range(500))
+            with lean(MIB):
+                for _ in range(40):
+                    raw.far.sendall(spree)
+                    while raw.link.receive() is None and select.select([raw.link], [], [], 0.01)[0]:
+                        raw.link.wait(-1, 0, True)
+            raw.far.sendall(frame(PING, b"the last") + frame(TEXT, b"[1]"))
+            assert received(raw.link) == b"[1]"
+            found: list[Frame] = []
+
+            def read() -> None:
+                while not found or found[-1].data != b"the last":
+                    found.extend(raw.frames(1))
+
+            thread = threading.Thread(target=read)
+            thread.start()
+            settled(raw.link)
+            thread.join()
+            assert Opcode.TEXT in {one.opcode for one in found}
+
+    def test_a_ping_is_answered_when_nothing_else_is_to_be_done(self) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(PING, b"are you there?"))
+            while raw.link.receive() is None:
+                raw.link.wait(-1, PATIENCE, False)
+                if select.select([raw.far], [], [], 0)[0]:
+                    break
+            (pong,) = raw.frames(1)
+            assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"are you there?")
+
+    @pytest.mark.parametrize(
+        "wire",
+        [
+            b"\x81\x83mask123",
+            frame(TEXT, b"x", bits=0x40),
+            frame(TEXT, b"x", bits=0x20),
+            frame(3, b"x"),
+            frame(11, b"x"),
+            frame(0, b"x"),
+            frame(PING, bytes(126)),
+            frame(PING, b"x", fin=False),
+            frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
+            frame(TEXT, b"x", fin=False) + frame(CLOSE, b"\x03\xe8"),
+        ],
+    )
+    def test_what_the_protocol_forbids(self, wire: bytes) -> None:
+        for pieces in [wire], [wire[n : n + 1] for n in range(len(wire))]:
+            link, carrier = scripted([frame(TEXT, b"[1]"), *pieces, b"", frame(TEXT, b"[2]")])
+            assert link.receive() == b"[1]"
+            words = ends(link)
+            assert words.startswith("the server broke the WebSocket protocol: 1002 (protocol error): ")
+            assert bytes(carrier.sent[:1]) == b"\x88"
+
+    def test_what_swells(self) -> None:
+        """A short compressed message that is a long one."""
+        packer = zlib.compressobj(9, wbits=-15)
+        packed = packer.compress(bytes(64 * MIB)) + packer.flush(zlib.Z_SYNC_FLUSH)
+        extension = "Sec-WebSocket-Extensions: permessage-deflate"
+        with Raw(extension, deflate=True, max_message=MIB) as raw, lean(8 * MIB):
+            raw.far.sendall(frame(TEXT, packed[:-4], bits=0x40))
+            assert "max_message" in ends(raw.link)
+
+    def test_what_is_not_packed_as_it_says(self) -> None:
+        with Raw("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
+            raw.far.sendall(frame(TEXT, b"\xff\xff\xff", bits=0x40))
+            assert "1002 (protocol error): decompression failed" in ends(raw.link)
+
+    @settings(deadline=None)
+    @given(some.lists(some.binary(min_size=1, max_size=40), max_size=10))
+    def test_any_bytes(self, pieces: list[bytes]) -> None:
+        link, carrier = scripted(pieces, max_message=1000)
+        try:
+            while carrier.pieces or link._ready:
+                message = link.receive()
+                assert message is None or 0 < len(message) <= 1000
+        except ConnectionError as error:
+            assert "\n" not in str(error)
+        link.close()
+        assert carrier.closed
+
+
+class TestHandshake:
+    def answered(self, answer: bytes, **options: Any) -> OSError:
+        """The error of a server that answers that."""
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            sock.sendall(answer)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
+
+        with serving(talk) as port, pytest.raises(OSError) as caught:
+            plain_link(port, **options)
+        assert "\n" not in str(caught.value) and "\r" not in str(caught.value)
+        return caught.value
+
+    def test_the_request(self) -> None:
+        with Raw(path="/a b/ö?c") as raw:
+            lines = raw.head.decode("ascii").split("\r\n")
+            assert lines[0] == "GET /a%20b/%C3%B6%3Fc HTTP/1.1"
+            assert f"Host: {HOST}:{raw.far.getsockname()[1]}" in lines
+            assert not any(line.startswith(("Origin", "Sec-WebSocket-Extensions")) for line in lines)
+
+    @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+    def test_an_address_in_brackets(self) -> None:
+        try:
+            listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+        except OSError:
+            pytest.skip("no address ::1")
+        with listener:
+            port = listener.getsockname()[1]
+            heads: list[bytes] = []
+
+            def talk() -> None:
+                with listener.accept()[0] as sock:
+                    heads.append(requested(sock))
+                    sock.sendall(accepted(heads[0]))
+
+            thread = threading.Thread(target=talk)
+            thread.start()
+            WebSocket(Tcp(PATIENCE)).connect(("::1", port), never).close()
+            thread.join()
+        assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
+
+    @pytest.mark.parametrize("status", [401, 403, 407])
+    def test_who_must_stay_outside(self, status: int) -> None:
+        error = self.answered(f"HTTP/1.1 {status} So Sorry\r\n\r\n".encode())
+        assert isinstance(error, CredentialError)
+        assert str(error) == f"the server does not let us in: HTTP {status} So Sorry"
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (b"404 Not Found", "the server opens no WebSocket: HTTP 404 Not Found; is the path right?"),
+            (
+                b"503 Busy\x1b[31m\xff",
+                "the server opens no WebSocket: HTTP 503 Busy?[31mÿ; is the path right?",
+            ),
+            (b"200 OK", "the server opens no WebSocket: HTTP 200 OK; is the path right?"),
+            (b"426 ", "the server opens no WebSocket: HTTP 426; is the path right?"),
+            (b"302 Found\r\nLocation: ws://else/", "the server answers HTTP 302 Found: redirections are not"),
+            (b"101 Switching", "the server's answer opens no WebSocket: missing Connection header"),
+            (b"1010 Switching", "the server answers with no HTTP status"),
+            (b"999 x", "the server answers with no HTTP status"),
+        ],
+    )
+    def test_other_answers(self, answer: bytes, says: str) -> None:
+        error = self.answered(b"HTTP/1.1 " + answer + b"\r\n\r\n")
+        assert str(error).startswith(says) and not isinstance(error, CredentialError)
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "the server does not speak HTTP"),
+            (b"\x15\x03\x01\x00\x02\x02\x46", "the server does not speak HTTP"),
+            (b"HTTP/2.0 101 x\r\n\r\n", "the server answers with no HTTP status"),
+            (b"", "the server ended the connection instead of an answer to the HTTP request"),
+            (b"HTT", "the server ended the connection instead of an answer to the HTTP request"),
+            (b"HTTP/1.1 101 x\r\nA: b\r\n", "the server ended the connection instead of"),
+            (b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 12_000, "the server answers with headers of more than"),
+            (b"HTTP/1.1 200 " + b"x" * 70_000, "the server answers with headers of more than 65536 bytes"),
+            (
+                b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 1000 + b"\r\n",
+                "the server's answer opens no WebSocket: ",
+            ),
+            (b"HTTP/1.1 101 x\r\nnonsense\r\n\r\n", "the server's answer opens no WebSocket: "),
+            (b"HTTP/1.0 101 x\r\n\r\n", "the server's answer opens no WebSocket: "),
+        ],
+    )
+    def test_what_is_no_answer(self, answer: bytes, says: str) -> None:
+        assert str(self.answered(answer)).startswith(says)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ((b"Upgrade: websocket", b"Upgrade: h2c"), "invalid Upgrade header: h2c"),
+            ((b"Sec-WebSocket-Accept: ", b"Sec-WebSocket-Accept: x"), "invalid Sec-WebSocket-Accept header"),
+            ((b"Sec-WebSocket-Accept", b"X"), "missing Sec-WebSocket-Accept header"),
+            ((b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), "no extensions"),
+            ((b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), "no subprotocols supported"),
+        ],
+    )
+    def test_an_answer_that_is_not_right(self, change: tuple[bytes, bytes], says: str) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(accepted(requested(sock)).replace(*change))
+            sock.recv(1)
+
+        with serving(talk) as port, pytest.raises(ConnectionError) as caught:
+            plain_link(port)
+        assert str(caught.value).startswith(f"the server's answer opens no WebSocket: {says}")
+
+    def test_an_answer_byte_by_byte(self) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for byte in accepted(requested(sock)) + frame(TEXT, b"[1]"):
+                sock.sendall(bytes([byte]))
+            sock.recv(1)
+
+        with serving(talk) as port:
+            link = plain_link(port)
+            assert received(link) == b"[1]"
+            link.close()
+
+    @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 101 Switching Protocols\r\nX: "])
+    def test_a_peer_that_stalls_ends_at_the_deadline(self, begin: bytes) -> None:
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(begin)
+            while not over.wait(0.005):
+                sock.sendall(b"x"[: len(begin)])
+
+        with serving(talk) as port:
+            late = time.monotonic() + PATIENCE / 2
+            try:
+                with pytest.raises(TimeoutError, match="the server did not answer the HTTP request in time"):
+                    WebSocket(Tcp(0.2)).connect((HOST, port), lambda: time.monotonic() > late)
+            finally:
+                over.set()
+
+    def test_the_end_of_a_refusal_is_not_waited_for(self) -> None:
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            sock.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 1000000\r\n\r\n")
+            over.wait(PATIENCE)
+
+        with serving(talk) as port:
+            with pytest.raises(CredentialError):
+                WebSocket(Tcp(1000)).connect((HOST, port), never)
+            over.set()
+
+    def test_it_stops_when_told(self) -> None:
+        asked = threading.Event()
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            asked.set()
+            over.wait(PATIENCE)
+
+        with serving(talk) as port:
+            with pytest.raises(InterruptedError):
+                WebSocket(Tcp(1000)).connect((HOST, port), asked.is_set)
+            over.set()
+
+    def test_nobody_there(self) -> None:
+        with socket.create_server((HOST, 0)) as listener:
+            port = listener.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            plain_link(port)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+def tls_context(ours: Authority, version: str) -> ssl.SSLContext:
+    return context(version, ours.issue("server"))
+
+
+class TestTls:
+    @pytest.mark.parametrize("version", ["1.2", "1.3"])
+    def test_both_ways(self, ours: Authority, version: str) -> None:
+        """More than a record of TLS, and several messages in one."""
+        messages = [b"[1]", b"[2]", b"x" * 100_000, b"[3]"]
+        with served(echo, ssl=tls_context(ours, version)) as port:
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+            assert link.tls.startswith(f"TLSv{version} ")
+            assert HOST in link.facts()["names"]
+            for message in messages:
+                link.send([message])
+            assert [received(link) for _ in messages] == messages
+            link.close(PATIENCE)
+
+    def test_many_messages_of_one_record_are_given_without_a_sleep(self, ours: Authority) -> None:
+        tls = tls_context(ours, "1.3")
+
+        def talk(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                far.sendall(accepted(requested(far)))
+                far.sendall(b"".join(frame(TEXT, b"[%d]" % n) for n in range(3000)))
+                far.recv(1)
+
+        with serving(talk) as port:
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+            for n in range(3000):
+                while (message := link.receive()) is None:
+                    link.wait(-1, 10_000, False)
+                assert message == b"[%d]" % n
+            link.close()
+
+    def test_a_certificate_that_is_not_accepted(self, ours: Authority) -> None:
+        tls, unsigned = tls_context(ours, "1.3"), pytest.raises(CredentialError, match="not signed by an")
+        with served(echo, ssl=tls) as port, unsigned:
+            WebSocket(Tls(PATIENCE)).connect((HOST, port), never)
+
+    def test_one_side_only(self, ours: Authority) -> None:
+        with served(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
+            plain_link(port)
+        with served(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
+            WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+
+    def test_a_stop_in_the_opening_handshake_closes_the_connection(self, ours: Authority) -> None:
+        tls = tls_context(ours, "1.3")
+        asked = threading.Event()
+        gone: list[bytes] = []
+
+        def talk(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                requested(far)
+                asked.set()
+                gone.append(far.recv(1))
+
+        with serving(talk) as port, pytest.raises(InterruptedError):
+            WebSocket(Tls(1000, ca=ours.ca)).connect((HOST, port), asked.is_set)
+        assert gone == [b""]
+
+
+# -- proxies
+
+NAME, PASSWORD = "name@here", "pass:w/rd"
+USERINFO = "name%40here:pass%3Aw%2Frd@"
+
+
+class Tunnels:
+    """A proxy: what it was asked, and whom it asks for a name and password."""
+
+    def __init__(self, answer: bytes = b"", closed: bool = False) -> None:
+        self.heads: list[bytes] = []
+        self.answer = answer
+        self.closed = closed
+
+    def __call__(self, near: socket.socket) -> None:
+        head = requested(near)
+        self.heads.append(head)
+        pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode())
+        if self.closed and b"\r\nProxy-Authorization: Basic %b\r\n" % pair not in head:
+            near.sendall(b"HTTP/1.1 407 Who Are You\r\nProxy-Authenticate: Basic\r\n\r\n")
+            return
+        if self.answer:
+            near.sendall(self.answer)
+            return
+        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        assert method == "CONNECT"
+        host, _, port = target.rpartition(":")
+        # A name that only the proxy knows.
+        with socket.create_connection((HOST if host == "only.proxy.example" else host, int(port))) as far:
+            near.sendall(b"HTTP/1.0 200 Connection established\r\nVia: x\r\n\r\n")
+            ends = {near: far, far: near}
+            while ends:
+                for one in select.select(list(ends), [], [], PATIENCE)[0]:
+                    data = one.recv(65536)
+                    if not data:
+                        return
+                    ends[one].sendall(data)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the variables, and takes all other such away."""
+
+    def put(**variables: str) -> None:
+        for name in list(os.environ):
+            if name.lower().endswith("_proxy"):
+                monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    put()
+    return put
+
+
+def configured(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
+    """As a client makes it."""
+    given = {
+        "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
+        "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
+        "server_name": None, "verify": "full", "endpoints": endpoints,
+    }  # fmt: skip
+    return WebSocket.from_config(SimpleNamespace(**(given | options)))
+
+
+class TestProxies:
+    @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+    def test_a_tunnel(self, variable: str, environment: Callable[..., None]) -> None:
+        tunnels = Tunnels()
+        with served(echo) as port, serving(tunnels) as way:
+            environment(**{variable: f"http://{HOST}:{way}/", "https_proxy": "http://127.0.0.1:1"})
+            endpoint = ("only.proxy.example", port)
+            link = configured(endpoint).connect(endpoint, never)
+            assert link.peer == f"only.proxy.example:{port}"
+            link.send([b"[1]"])
+            assert received(link) == b"[1]"
+            link.close()
+        assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
+            f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
+        ]
+        assert b"Proxy-Authorization" not in tunnels.heads[0]
+
+    @pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+    def test_a_tunnel_for_tls(self, variable: str, environment: Callable[..., None], ours: Authority) -> None:
+        """The certificate is asked for the server's name, not the proxy's."""
+        tls = context("1.3", ours.issue("far", "only.proxy.example"))
+        with served(echo, ssl=tls) as port, serving(Tunnels()) as way:
+            environment(**{variable: f"{HOST}:{way}", "http_proxy": "http://127.0.0.1:1"})
+            endpoint = ("only.proxy.example", port)
+            link = configured(endpoint, ours=ours).connect(endpoint, never)
+            link.send([b"x" * 100_000])
+            settled(link)
+            assert received(link) == b"x" * 100_000
+            link.close()
+            with pytest.raises(CredentialError, match=r"it names only\.proxy\.example"):
+                configured((HOST, port), ours=ours).connect((HOST, port), never)
+
+    def test_a_name_and_a_password(self, environment: Callable[..., None]) -> None:
+        with served(echo) as port, serving(Tunnels(closed=True)) as way:
+            environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+            transport = configured((HOST, port))
+            transport.connect((HOST, port), never).close()
+            shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
+            pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
+            assert not any(secret in shown for secret in ("pass", NAME, pair))
+
+    @pytest.mark.parametrize("userinfo", ["", "name:wrong-secret@"])
+    def test_a_proxy_that_wants_another(self, userinfo: str, environment: Callable[..., None]) -> None:
+        with serving(Tunnels(closed=True)) as way:
+            environment(http_proxy=f"http://{userinfo}{HOST}:{way}")
+            with pytest.raises(CredentialError) as caught:
+                configured((HOST, 9)).connect((HOST, 9), never)
+        words = str(caught.value)
+        assert words.startswith(f"the proxy {HOST}:{way} ") and "407 Who Are You" in words
+        assert ("does not accept" in words) == bool(userinfo) and "wrong-secret" not in words
+
+    @pytest.mark.parametrize(
+        ("answer", "kind", "says"),
+        [
+            (
+                b"HTTP/1.1 403 Forbidden\r\n\r\n",
+                CredentialError,
+                "does not let us through: HTTP 403 Forbidden",
+            ),
+            (b"HTTP/1.1 502 Bad\r\n\r\n<html>", ConnectionError, "makes no tunnel: HTTP 502 Bad"),
+            (b"SSH-2.0-x\r\n", ConnectionError, "does not speak HTTP"),
+            (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 x\r\n\r\n", ConnectionError, "says more than was asked"),
+            (b"HTTP/1.1 200 OK\r\n", ConnectionError, "ended the connection"),
+        ],
+    )
+    def test_other_answers(
+        self, answer: bytes, kind: type[OSError], says: str, environment: Callable[..., None]
+    ) -> None:
+        with serving(Tunnels(answer)) as way:
+            environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+            with pytest.raises(kind) as caught:
+                configured((HOST, 9)).connect((HOST, 9), never)
+        assert str(caught.value).startswith(f"the proxy {HOST}:{way} {says}")
+        assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
+
+    def test_a_proxy_that_is_not_there(self, environment: Callable[..., None]) -> None:
+        with socket.create_server((HOST, 0)) as listener:
+            way = listener.getsockname()[1]
+        environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+        with pytest.raises(ConnectionError) as caught:
+            configured((HOST, 9)).connect((HOST, 9), never)
+        assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
+
+    def test_a_proxy_that_stalls_ends_at_the_deadline(self, environment: Callable[..., None]) -> None:
+        over = threading.Event()
+        with serving(lambda sock: over.wait(PATIENCE)) as way:
+            environment(http_proxy=f"{HOST}:{way}")
+            with pytest.raises(TimeoutError, match=r"the proxy .* did not answer"):
+                configured((HOST, 9), connect_timeout=0.2).connect((HOST, 9), never)
+            over.set()
+
+    def test_it_stops_when_told(self, environment: Callable[..., None]) -> None:
+        asked = threading.Event()
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            asked.set()
+            over.wait(PATIENCE)
+
+        with serving(talk) as way:
+            environment(http_proxy=f"{HOST}:{way}")
+            with pytest.raises(InterruptedError):
+                configured((HOST, 9), connect_timeout=1000).connect((HOST, 9), asked.is_set)
+            over.set()
+
+    @pytest.mark.parametrize(
+        "value", ["socks5://u:secret@h:1", "socks5h://h", "https://u:secret@h:443", "http://u:secret@",
+                  "u:secret@h:port", "http://[::1", "http://h\u00b2 x:1"],
+    )  # fmt: skip
+    def test_what_is_not_supported_is_said_without_the_password(
+        self, value: str, environment: Callable[..., None]
+    ) -> None:
+        environment(ALL_PROXY=value)
+        with pytest.raises(ConfigError) as caught:
+            configured((HOST, 9))
+        assert str(caught.value).startswith("proxy: all_proxy ") and "proxy=none" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("no_proxy", "around"),
+        [
+            ("*", True),
+            (HOST, True),
+            (f"other, {HOST}:{{port}}", True),
+            (f"{HOST}:1", False),
+            ("27.0.0.1", False),
+        ],
+    )
+    def test_around_it(self, no_proxy: str, around: bool, environment: Callable[..., None]) -> None:
+        with served(echo) as port:
+            environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
+            if around:
+                configured((HOST, port)).connect((HOST, port), never).close()
+            else:
+                with pytest.raises(ConfigError):
+                    configured((HOST, port))
+
+    def test_some_around_it_and_some_through(self, environment: Callable[..., None]) -> None:
+        tunnels = Tunnels()
+        with served(echo) as port, serving(tunnels) as way:
+            environment(http_proxy=f"{HOST}:{way}", no_proxy=HOST)
+            endpoints = (HOST, port), ("only.proxy.example", port)
+            transport = configured(*endpoints)
+            for endpoint in endpoints:
+                transport.connect(endpoint, never).close()
+        assert len(tunnels.heads) == 1
+
+    def test_switched_off(self, environment: Callable[..., None]) -> None:
+        with served(echo) as port:
+            environment(http_proxy="socks5://127.0.0.1:1")
+            configured((HOST, port), proxy="none").connect((HOST, port), never).close()
+
+    def test_no_variable_no_proxy(self, environment: Callable[..., None]) -> None:
+        environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
+        assert Proxy.from_environment(False, [(HOST, 9)]) is None
+
+
+def test_without_websockets(tmp_path: Path) -> None:
+    """The error is the `pip install` line."""
+    (tmp_path / "websockets.py").write_text("raise ImportError")
+    program = "import logclient.transports.websocket"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)])),
+        timeout=60,
+    )
+    assert 'websockets is not installed: pip install "logclient[logux]"' in done.stderr.splitlines()[-1]
+
+
+def test_all_is_imported_before_it_is_used() -> None:
+    """In the sender's thread an import could be cut in two by a fork."""
+    program = """
+import sys
+from tests.test_websocket import *
+deflate = "on"
+with served(echo) as port:
+    transport = configured((HOST, port), deflate=deflate)
+    before = set(sys.modules)
+    link = transport.connect((HOST, port), never)
+    link.send([b"[]"])
+    received(link)
+    link.close(1.0)
+    with served(lambda far: far.close(1008, "no")) as port:
+        link = transport.connect((HOST, port), never)
+        ends(link)
+        link.close()
+    new = set(sys.modules) - before
+print(sorted(new))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+        timeout=60,
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

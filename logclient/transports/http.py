@@ -187,7 +187,14 @@ class Proxy:
             raise
         except OSError as error:
             raise ConnectionError(f"{self.peer}: {error.strerror or error}") from None
-        answer = ask(near, request + b"\r\n", self.peer, stopped, deadline)
+        try:
+            self._judge(ask(near, request + b"\r\n", self.peer, stopped, deadline))
+        except BaseException:
+            near.close()
+            raise
+        return near.detach()
+
+    def _judge(self, answer: Answer) -> None:
         if answer.status == 407:
             words = (
                 f"{self.peer} wants a name and a password: {self._variable}=http://name:password@host:port"
@@ -201,4 +208,3 @@ class Proxy:
             raise ConnectionError(f"{self.peer} makes no tunnel: {answer.words}")
         if answer.rest:
             raise ConnectionError(f"{self.peer} says more than was asked")
-        return near.detach()

@@ -211,6 +211,8 @@ def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -
 class Tcp:
     """Connects, one endpoint at a time."""
 
+    secure = False
+
     def __init__(self, connect_timeout: float) -> None:
         self.connect_timeout = connect_timeout
 

@@ -176,6 +176,8 @@ class Tls(Tcp):
         ConfigError: a file that cannot be used.
     """
 
+    secure = True
+
     def __init__(
         self,
         connect_timeout: float,

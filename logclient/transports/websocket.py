@@ -50,6 +50,7 @@ class WebSocketLink:
     Args:
         inner: what carries it.
         protocol: open.
+        max_message: its limit, for the words of an error.
         rest: bytes that came with the end of the handshake.
     """
 
@@ -57,11 +58,12 @@ class WebSocketLink:
     lingers = False
     unsent = 0
 
-    def __init__(self, inner: TcpLink, protocol: ClientProtocol, rest: bytes = b"") -> None:
+    def __init__(self, inner: TcpLink, protocol: ClientProtocol, max_message: int, rest: bytes = b"") -> None:
         self.peer = inner.peer
         self.tls = inner.tls
         self._inner = inner
         self._protocol = protocol
+        self._max_message = max_message
         self._out: list[bytes] = []
         self._held = 0
         self._pong = b""
@@ -126,6 +128,8 @@ class WebSocketLink:
         if not self._ready:
             if self._over is not None:
                 raise self._over
+            if self._held or self._pong:
+                self.flush()  # one write for each read, however fast they come
             data = self._inner.receive()
             if data is None:
                 if self._broken is not None:
@@ -171,8 +175,9 @@ class WebSocketLink:
             return ConnectionError(f"the server closed the connection: {_words(come.code, come.reason)}")
         code = CloseCode.ABNORMAL_CLOSURE if gone is None else gone.code
         if code == CloseCode.MESSAGE_TOO_BIG:
-            limit = self._protocol.max_message_size
-            return ConnectionError(f"the server sent a message of more than max_message ({limit}) bytes")
+            return ConnectionError(
+                f"the server sent a message of more than max_message ({self._max_message}) bytes"
+            )
         reason = "" if gone is None else gone.reason
         return ConnectionError(f"the server broke the WebSocket protocol: {_words(code, reason)}")
 
@@ -237,7 +242,6 @@ class WebSocket:
     ) -> None:
         self.connect_timeout = carrier.connect_timeout
         self._carrier = carrier
-        self._secure = type(carrier) is not Tcp
         self._path = quote(path, safe="/:@!$&'()*+,;=-._~")
         self._extensions = enable_client_permessage_deflate(None) if deflate else None
         self._max_message = max_message
@@ -296,7 +300,7 @@ class WebSocket:
         """The opening handshake (section 4.1)."""
         host = name.partition(b"%")[0].decode("ascii")  # the scope of an address is ours alone
         protocol = ClientProtocol(
-            WebSocketURI(self._secure, host, port, self._path, ""),
+            WebSocketURI(self._carrier.secure, host, port, self._path, ""),
             extensions=self._extensions,
             max_size=self._max_message,
             logger=_SILENT,
@@ -319,7 +323,7 @@ class WebSocket:
                 f"the server's answer opens no WebSocket: {plain(str(protocol.handshake_exc), 120)}"
             )
         protocol.events_received()
-        return WebSocketLink(inner, protocol, answer.rest)
+        return WebSocketLink(inner, protocol, self._max_message, answer.rest)
 
     def pump(self, flight: Any, core: Any, **limits: Any) -> None:
         """None: there is no compiled one."""
