@@ -142,6 +142,7 @@ def test_one_a_line() -> None:
         '["error","wrong-format","[\\"connect\\",5,{\\"token\\":\\"SECRET\\"}]"]',
         '["error","wrong-format",["connect",5,{"token":"SECRET"}]]',
         '["debug","error","{\\"token\\": \\"SECRET\\"}"]',
+        '["error",1,"{\\"token\\":\\"SECRET\\"}"]',
     ],
 )
 def test_a_token_is_not_shown(unit: str) -> None:
