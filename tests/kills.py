@@ -20,7 +20,7 @@ import pytest
 import logclient
 from logclient.delivery.engine import Engine
 from logclient.delivery.pump import FATE
-from tests.processes import CollectorProcess, url_of
+from tests.processes import Killable, url_of
 from tests.shared import clean_environment
 
 KILLS = 10
@@ -98,12 +98,12 @@ class Fleet:
         wait_for(lambda: self.settled > before + n or not self._sender.is_alive(), 60, "a flow")
         return self._sender.is_alive()
 
-    def users(self, collector: CollectorProcess) -> int:
+    def users(self, collector: Killable) -> int:
         """How many of the clients are connected to it."""
         links = [client._engine.link for client in self.clients]
         return sum(link is not None and link.peer.endswith(f":{collector.port}") for link in links)
 
-    def under_way(self, collectors: Sequence[CollectorProcess], handed: int) -> bool:
+    def under_way(self, collectors: Sequence[Killable], handed: int) -> bool:
         """All are connected, and there is something to hit: in flight, or `handed` has become more."""
         return sum(map(self.users, collectors)) == len(self.clients) and (
             self.total("inflight") > 0 or self.total("handed") > handed
@@ -118,7 +118,7 @@ class Fleet:
 
 def ship_through_kills(
     folder: Path,
-    collectors: Sequence[CollectorProcess],
+    collectors: Sequence[Killable],
     event: Callable[[int], Any],
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -189,7 +189,7 @@ while True:
 """
 
 
-def kill_producers(collector: CollectorProcess, ledger: Path, **options: Any) -> None:
+def kill_producers(collector: Killable, ledger: Path, **options: Any) -> None:
     """KILLS producers, each killed while it sends to this collector."""
     randomly = random.Random(SEED)
     options = {"ledger": str(ledger), "overflow": "block", "max_events": 5000, **options}

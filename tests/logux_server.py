@@ -122,6 +122,8 @@ class LoguxServer:
         options: as in the head of server.js.
     """
 
+    scheme = "logux"
+
     def __init__(self, folder: Path, **options: Any) -> None:
         need()
         self.processed = folder / "processed.jsonl"
@@ -134,7 +136,7 @@ class LoguxServer:
     @property
     def url(self) -> str:
         """For a client of ours; the token is told apart."""
-        return f"logux://127.0.0.1:{self.port}"
+        return f"{'logux+tls' if 'cert' in self.options else 'logux'}://127.0.0.1:{self.port}"
 
     @property
     def address(self) -> str:

@@ -9,11 +9,33 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Protocol
 
 from tests.shared import clean_environment
 
 #: What the URL of a client has behind the ports.
 PATHS = {"logjam": "/shop-production", "logjam+push": "/shop-production"}
+
+
+class Killable(Protocol):
+    """A server on one port, over any number of lives."""
+
+    scheme: str
+    port: int
+
+    @property
+    def url(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def end(self, number: int) -> None:
+        """Send the signal and see the process go."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class CollectorProcess:
@@ -67,7 +89,7 @@ class CollectorProcess:
             self.end(signal.SIGTERM)
 
 
-def url_of(*collectors: CollectorProcess) -> str:
+def url_of(*collectors: Killable) -> str:
     """For a client of any of them, all of one scheme."""
     scheme = collectors[0].scheme
     addresses = ",".join(f"127.0.0.1:{collector.port}" for collector in collectors)

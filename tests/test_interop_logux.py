@@ -6,6 +6,8 @@ The programs are in tests/interop/logux; npm installs them (`make deps`).
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +16,10 @@ from typing import Any, Self
 
 import pytest
 
+import logclient
+from tests.kills import wait_for
 from tests.logux_server import LoguxServer
+from tests.tls_rig import Authority
 
 pytest.importorskip("websockets")
 
@@ -79,8 +84,11 @@ def sync(actions: list[dict[str, Any]], first: int = 1) -> list[Any]:
     return message
 
 
+Serve = Callable[..., LoguxServer]
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., LoguxServer]]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     servers: list[LoguxServer] = []
 
     def serve(**options: Any) -> LoguxServer:
@@ -101,7 +109,7 @@ def numbers(server: LoguxServer) -> list[int]:
 class TestTraps:
     """What a client has to live with; should a later server be better, this is where it shows."""
 
-    def test_a_duplicate_jams_a_server_that_keeps_its_log(self, serve: Callable[..., LoguxServer]) -> None:
+    def test_a_duplicate_jams_a_server_that_keeps_its_log(self, serve: Serve) -> None:
         server = serve(keep="memory")
         with Raw(server) as client:
             client.say(*sync([add(1)]))
@@ -118,9 +126,7 @@ class TestTraps:
         assert numbers(server) == [1, 4]
         assert server.tell("state")["waiting"] == 3
 
-    def test_a_duplicate_is_processed_again_by_one_that_does_not(
-        self, serve: Callable[..., LoguxServer]
-    ) -> None:
+    def test_a_duplicate_is_processed_again_by_one_that_does_not(self, serve: Serve) -> None:
         server = serve()
         with Raw(server) as client:
             for _ in range(2):
@@ -128,7 +134,7 @@ class TestTraps:
                 assert [how for how, _ in client.fates(1)] == ["logux/processed"]
         assert numbers(server) == [1, 1]
 
-    def test_a_kept_log_outlives_a_kill(self, serve: Callable[..., LoguxServer]) -> None:
+    def test_a_kept_log_outlives_a_kill(self, serve: Serve) -> None:
         server = serve(keep="file", die=2)
         with Raw(server) as client:
             base = client.first[3][1]
@@ -145,7 +151,7 @@ class TestTraps:
             assert [how for how, _ in client.fates(1)] == ["logux/processed"]
         assert numbers(server) == [1, 2, 3]
 
-    def test_a_throw_undoes_what_waits_behind_it(self, serve: Callable[..., LoguxServer]) -> None:
+    def test_a_throw_undoes_what_waits_behind_it(self, serve: Serve) -> None:
         server = serve()
         with Raw(server) as client:
             client.say(*sync([add(1), add(2, throw=True), add(3), add(4)]))
@@ -158,17 +164,299 @@ class TestTraps:
     @pytest.mark.parametrize(
         "action, reason", [(add(2, deny=True), "denied"), ({"type": "log/other"}, "unknownType")]
     )
-    def test_so_does_what_it_refuses(
-        self, serve: Callable[..., LoguxServer], action: dict[str, Any], reason: str
-    ) -> None:
+    def test_so_does_what_it_refuses(self, serve: Serve, action: dict[str, Any], reason: str) -> None:
         server = serve()
         with Raw(server) as client:
             client.say(*sync([add(1), action, add(3)]))
             assert sorted(how for how, _ in client.fates(3)) == sorted(["logux/processed", reason, "error"])
         assert numbers(server) == [1]
 
-    def test_a_numeric_length_ends_the_connection(self, serve: Callable[..., LoguxServer]) -> None:
+    def test_a_numeric_length_ends_the_connection(self, serve: Serve) -> None:
         with Raw(serve()) as client:
             client.say(*sync([{**add(1), "length": 5}]))
             assert client.hear()[:2] == ["error", "wrong-format"]
             assert client.hear() == []
+
+
+def connected(server: LoguxServer, **options: Any) -> Any:
+    """A client of ours, in a hurry."""
+    ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_min": 0.01, "backoff_max": 0.05}
+    return logclient.connect(server.url, **{**ours, **options})
+
+
+def clients_of(server: LoguxServer) -> list[str]:
+    """The client ids of what it has processed, in order of their first action."""
+    return list(
+        dict.fromkeys(":".join(line["metaId"].split(" ")[1].split(":")[:2]) for line in server.lines())
+    )
+
+
+class TestOurClient:
+    def test_processed(self, serve: Serve) -> None:
+        server = serve()
+        with connected(server) as client:
+            for n in range(3000):
+                client.send(
+                    {"n": n, "message": f"größte Zeile {n} \u2028 \U0001f680", "none": None, "length": 5}
+                )
+            assert client.flush(30) == 0
+            node_id = client.node_id
+            assert client.state == "synchronized"
+            ids = [client.event_id(n + 1) for n in range(3000)]
+        stats = client.stats()
+        assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (3000, 0, 1, "")
+        lines = list(server.lines())
+        for n, line in enumerate(lines):
+            data = {"n": n, "message": f"größte Zeile {n} \u2028 \U0001f680", "none": None, "length": 5}
+            assert json.loads(line["body"]) == {"type": "log/add", "data": data, "id": ids[n]}
+            assert line["metaId"].split(" ")[1] == node_id
+            assert abs(line["time"] - line["now"]) < 5000
+            assert line["subprotocol"] == 1
+        assert len({line["metaId"] for line in lines}) == 3000
+        assert server.complaints() == ""
+
+    def test_large_actions_and_large_messages(self, serve: Serve) -> None:
+        server = serve()
+        with connected(server) as client:
+            for n in range(20):
+                client.send({"n": n, "message": "x" * (900_000 if n % 10 == 5 else 60_000)})
+            assert client.close(30) == 0
+        assert numbers(server) == list(range(20))
+
+    def test_tls(self, serve: Serve, tmp_path: Path) -> None:
+        authority = Authority(tmp_path / "ours")
+        server = serve(cert=authority.issue("server"))
+        with connected(server, ca=authority.ca) as client:
+            for n in range(1000):
+                client.send({"n": n})
+            assert client.close(30) == 0
+            assert client.stats().tls.startswith("TLSv1.3 ")
+        assert numbers(server) == list(range(1000))
+
+    def test_wrong_token(self, serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
+        """Nothing is sent; it is told of once, without the token, and tried again at the slow pace."""
+        server = serve(token="other")
+        client = connected(server, token="planted-secret", slow_min=0.3, slow_max=0.3)
+        client.send({"n": 0})
+        wait_for(lambda: client.state == "denied", 10, "a refusal")
+        assert "wrong-credentials" in client.stats().last_error
+        server.tell("set", token="planted-secret")
+        assert client.close(10) == 0
+        assert numbers(server) == [0]
+        assert "planted-secret" not in client.stats().last_error + capfd.readouterr().err + repr(client)
+
+    def test_lock_out(self, serve: Serve) -> None:
+        """After others have guessed from the same address, the right token is refused for a while."""
+        server = serve()
+        for _ in range(3):
+            with Raw(server, token="guess") as guess:
+                assert guess.first[1] == "wrong-credentials"
+        client = connected(server, slow_min=1.5, slow_max=1.5)
+        client.send({"n": 0})
+        wait_for(lambda: client.state == "denied", 10, "a refusal")
+        assert client.close(20) == 0
+        assert numbers(server) == [0]
+
+    def test_wrong_subprotocol(self, serve: Serve) -> None:
+        server = serve(subprotocol=3, minSubprotocol=3)
+        client = connected(server, subprotocol=2)
+        client.send({"n": 0})
+        wait_for(lambda: client.stats().failed, 10, "a refusal")
+        assert client.state == "stopped"
+        assert "subprotocol" in client.stats().last_error
+        client.close(1)
+        with connected(server, subprotocol=4) as client:  # there is no upper bound
+            client.send({"n": 1})
+            assert client.close(10) == 0
+        assert [(line["subprotocol"], json.loads(line["body"])["data"]["n"]) for line in server.lines()] == [
+            (4, 1)
+        ]
+
+    def test_denied_and_unknown(self, serve: Serve) -> None:
+        """They fail alone; what was undone because it waited behind them is processed, once."""
+        server = serve()
+        with connected(server) as client:
+            bad = []
+            for n in range(1000):
+                if n % 250 == 100:
+                    bad.append(client.submit({"n": n, "deny": True}))
+                elif n % 250 == 200:
+                    bad.append(client.add({"type": "log/other", "data": {"n": n}}))
+                else:
+                    client.send({"n": n})
+            assert client.close(30) == 0
+        assert [delivery.result(1) for delivery in bad] == [
+            ("failed", "denied"),
+            ("failed", "unknown_type"),
+        ] * 4
+        assert client.stats().acked == 992
+        assert Counter(numbers(server)) == Counter(n for n in range(1000) if n % 250 not in (100, 200))
+
+    @pytest.mark.parametrize("env", ["production", "development"])
+    def test_throws(self, serve: Serve, env: str) -> None:
+        """One that is undone when it is alone is to blame; the others are processed, once each."""
+        server = serve(env=env)
+        with connected(server) as client:
+            for n in range(600):
+                client.send({"n": n, "throw": n in (50, 300), "throwOnce": n == 450})
+            assert client.close(30) == 0
+        stats = client.stats()
+        assert (stats.acked, stats.failed) == (598, {"error": 2})
+        assert Counter(numbers(server)) == Counter(n for n in range(600) if n not in (50, 300))
+
+    def test_development(self, serve: Serve) -> None:
+        """It says what it is before it says that we are connected, and tells of errors in its own words."""
+        server = serve(env="development")
+        with connected(server) as client:
+            client.send({"n": 0})
+            client.send({"n": 1, "deny": True})
+            assert client.flush(10) == 0
+            assert client.server_headers == {"env": "development"}
+        assert (client.stats().acked, client.stats().failed) == (1, {"denied": 1})
+
+    def test_synced(self, serve: Serve) -> None:
+        """Where it is enough that the server has it."""
+        server = serve()
+        with connected(server, ack="synced") as client:
+            server.tell("hold")
+            for n in range(300):
+                client.send({"n": n})
+            assert client.flush(10) == 0
+            assert numbers(server) == []
+            server.tell("release")
+            wait_for(lambda: server.tell("state")["written"] == 300, 10, "actions")
+        assert client.stats().acked == 300
+
+    def test_headers(self, serve: Serve) -> None:
+        """They are told before anything else, on each connection, and replaced as a whole."""
+        server = serve()
+
+        def told() -> Any:
+            return [one["headers"] for one in server.tell("state")["clients"]]
+
+        with connected(server) as client:
+            client.headers = {"locale": "fr", "build": 7}
+            client.send({"n": 0})
+            assert client.flush(10) == 0
+            assert told() == [{"locale": "fr", "build": 7}]
+            client.headers = {"locale": "de"}
+            wait_for(lambda: told() == [{"locale": "de"}], 10, "headers")
+            server.tell("cut")
+            client.send({"n": 1})
+            assert client.flush(10) == 0
+            assert told() == [{"locale": "de"}]
+            server.tell("headers", data={"shard": 3})
+            wait_for(lambda: client.server_headers == {"shard": 3}, 10, "headers")
+
+    def test_pings(self, serve: Serve) -> None:
+        """It answers the server's, which else would close; the server answers ours."""
+        server = serve(ping=50, timeout=250)
+        with Raw(server) as silent, connected(server, ping=0.1, silence=0.5) as client:
+            client.send({"n": 0})
+            assert client.flush(10) == 0
+            while silent.hear():
+                pass  # who does not answer
+            moment = time.monotonic() + 0.8
+            wait_for(lambda: time.monotonic() > moment, 5, "the moment")
+            assert 0 < client.ping(5).seconds < 5
+            client.send({"n": 1})
+            assert client.flush(10) == 0
+        assert (client.stats().connects, client.stats().resent) == (1, 0)
+
+    def test_it_receives(self, serve: Serve) -> None:
+        server = serve()
+        heard: list[tuple[Any, Any]] = []
+
+        def news() -> list[Any]:
+            return [action for action, _ in heard]
+
+        with connected(server) as client, connected(server, user="other") as other:
+            client.on(None, lambda action, meta: heard.append((action, meta)))
+            assert client.add({"type": "echo/ask", "data": [1, None]}).result(10) == ("acked", "")
+            wait_for(lambda: news() == [{"type": "echo/answer", "data": [1, None]}], 10, "an answer")
+            assert client.add({"type": "logux/subscribe", "channel": "news/a"}).result(10) == ("acked", "")
+            wait_for(lambda: news()[1:] == [{"type": "news/last", "topic": "a"}], 10, "what was there")
+            for topic in ("a", "b", "a"):
+                assert other.add({"type": "news/add", "topic": topic}).result(10) == ("acked", "")
+            wait_for(lambda: len(heard) == 4, 10, "news")
+            assert [(a["type"], a["topic"]) for a in news()[2:]] == [("news/add", "a")] * 2
+            assert {meta["id"].split(" ")[1] for _, meta in heard[2:]} == {other.node_id}
+            sent = server.tell("send", action={"type": "server/says", "n": 1})
+            wait_for(lambda: len(heard) == 5, 10, "what the server says")
+            action, meta = heard[4]
+            assert (action, meta["id"]) == ({"type": "server/says", "n": 1}, sent["id"])
+            assert abs(meta["time"] - time.time() * 1000) < 5000
+            for channel, reason in (("news/secret", "denied"), ("nowhere", "rejected")):
+                refused = client.add({"type": "logux/subscribe", "channel": channel}).result(10)
+                assert refused == ("failed", reason)
+
+    def test_meta_of_ones_own(self, serve: Serve) -> None:
+        server = serve()
+        with connected(server) as client:
+            made = time.time() * 1000 - 86_400_000
+            action = {"type": "log/add", "id": "mine", "data": {"n": 0}}
+            client.add(action, {"time": made, "subprotocol": 2}).result(10)
+        (line,) = server.lines()
+        assert json.loads(line["body"]) == action
+        assert line["subprotocol"] == 2
+        assert abs(line["time"] - made) <= 1000
+
+
+class TestInDoubt:
+    """Actions that the server has processed, and dies before it says so."""
+
+    @pytest.fixture(params=[None, "file"], ids=["log not kept", "log kept"])
+    def keep(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    def through_a_death(self, server: LoguxServer, **options: Any) -> Any:
+        """250 actions, of which 120 are processed in the first life and answered for, if at all, in part."""
+        with connected(server, **options) as client:
+            for n in range(250):
+                client.send({"n": n})
+            server.wait()
+            server.start(die=0)
+            assert client.close(30) == 0
+        return client.stats()
+
+    def test_new_client(self, serve: Serve, keep: Any) -> None:
+        """The rule: never the same id twice, so a server that keeps its log is not jammed."""
+        server = serve(keep=keep, die=120)
+        stats = self.through_a_death(server, jam_after=3600.0)
+        assert (stats.acked, len(clients_of(server))) == (250, 2)
+        found = Counter(numbers(server))
+        assert set(found) == set(range(250))
+        assert 0 < found.total() - 250 <= stats.resent
+
+    def test_same(self, serve: Serve, keep: Any) -> None:
+        """Without a kept log the same; with one it jams, is noticed, and left by a new client id."""
+        server = serve(keep=keep, die=120)
+        stats = self.through_a_death(server, on_doubt="same", jam_after=0.3)
+        assert (stats.acked, len(clients_of(server))) == (250, 2 if keep else 1)
+        found = Counter(numbers(server))
+        assert set(found) == set(range(250))
+        assert 0 < found.total() - 250 <= stats.resent
+
+    def test_drop(self, serve: Serve, keep: Any) -> None:
+        server = serve(keep=keep, die=120)
+        stats = self.through_a_death(server, on_doubt="drop", jam_after=3600.0)
+        assert stats.acked + stats.failed["doubt"] == 250
+        found = Counter(numbers(server))
+        assert found.total() == len(found) >= stats.acked  # none twice
+
+
+class TestJam:
+    def test_noticed_and_left(self, serve: Serve) -> None:
+        """Of the server's own making, in the middle of a connection: no break tells of it."""
+        server = serve(keep="memory")
+        with connected(server, jam_after=0.3) as client:
+            client.send({"n": 0})
+            assert client.flush(10) == 0
+            before = client.node_id
+            assert server.tell("again") == {"again": 1}
+            for n in range(1, 500):
+                client.send({"n": n})
+            assert client.close(30) == 0
+            assert client.node_id.split(":")[1] != before.split(":")[1]
+        assert client.stats().acked == 500
+        assert numbers(server) == list(range(500))

@@ -2,9 +2,11 @@
 //
 // port             0: any
 // token            what it wants; null: it takes whatever comes
+// auth             ms that it needs to look at it
 // subprotocol      its own, and the lowest that it takes: minSubprotocol
 // env              "production" or "development"
 // timeout, ping    ms; undefined: its own
+// cert             file with a certificate and its key: it speaks TLS
 // out              file to which each action is written before its processing ends, one JSON line each
 // keep             "memory": its log keeps actions, as long as it lives
 //                  "file": and those that `out` has of its earlier lives
@@ -17,11 +19,13 @@
 
 import { closeSync, existsSync, fstatSync, openSync, readFileSync, truncateSync, writeSync } from 'node:fs'
 import { createServer } from 'node:http'
+import { createServer as createTlsServer } from 'node:https'
 import { createInterface } from 'node:readline'
 
 const options = {
-  port: 0, token: 'secret', subprotocol: 1, minSubprotocol: 1, env: 'production', out: null, keep: null,
-  skew: 0, slow: 0, die: 0, id: 'gold', ...JSON.parse(process.argv[2] ?? '{}')
+  port: 0, token: 'secret', auth: 0, subprotocol: 1, minSubprotocol: 1, env: 'production', out: null, keep: null,
+  skew: 0, slow: 0, die: 0, id: 'gold',
+  ...JSON.parse(process.argv[2] ?? '{}')
 }
 process.env.NODE_ENV = options.env
 
@@ -106,7 +110,8 @@ class KeptLog extends MemoryStore {
 // -- the server
 
 const quiet = () => {}
-const http = createServer()
+const pem = options.cert && readFileSync(options.cert)
+const http = pem ? createTlsServer({ cert: pem, key: pem }) : createServer()
 const server = new Server({
   env: options.env,
   id: options.id,
@@ -123,7 +128,10 @@ function report(details, message) {
   process.stderr.write(`${message}\n`)
 }
 
-server.auth(({ token }) => options.token === null || token === options.token)
+server.auth(async ({ token }) => {
+  if (options.auth) await new Promise(resolve => setTimeout(resolve, options.auth))
+  return options.token === null || token === options.token
+})
 
 if (options.keep) {
   server.on('preadd', (action, meta) => {
