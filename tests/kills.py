@@ -126,9 +126,10 @@ def ship_through_kills(
     clients: int = 1,
     events: int = 0,
     between: int = 500,
+    kills: int = KILLS,
     **options: Any,
 ) -> Figures:
-    """Clients that send all the time while their collector is killed and born again, until KILLS of the
+    """Clients that send all the time while their collector is killed and born again, until so many of the
     kills hit (with a number of `events`: as long as there are any). Of several collectors the one that is
     used is killed, and stays dead until the others have taken over.
 
@@ -150,8 +151,8 @@ def ship_through_kills(
             running.enter_context(collector)
         fleet = Fleet(url_of(*collectors), folder, event, clients, events, **options)
         try:
-            for _ in range(10 * KILLS):
-                if not fleet.flows(between) or (hits >= KILLS and not events):
+            for _ in range(10 * kills):
+                if not fleet.flows(between) or (hits >= kills and not events):
                     break
                 moment = time.monotonic() + randomly.uniform(0.0, 0.2)
                 wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
@@ -189,11 +190,11 @@ while True:
 """
 
 
-def kill_producers(collector: Killable, ledger: Path, **options: Any) -> None:
-    """KILLS producers, each killed while it sends to this collector."""
+def kill_producers(collector: Killable, ledger: Path, kills: int = KILLS, **options: Any) -> None:
+    """So many producers, each killed while it sends to this collector."""
     randomly = random.Random(SEED)
     options = {"ledger": str(ledger), "overflow": "block", "max_events": 5000, **options}
-    for _ in range(KILLS):
+    for _ in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", _PRODUCER, collector.url, json.dumps(options)],
             stdout=subprocess.PIPE, env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
@@ -203,4 +204,4 @@ def kill_producers(collector: Killable, ledger: Path, **options: Any) -> None:
             moment = time.monotonic() + randomly.uniform(0.0, 0.3)
             wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
             producer.kill()
-    assert len(list(ledger.glob("*.ledger"))) == KILLS
+    assert len(list(ledger.glob("*.ledger"))) == kills

@@ -220,6 +220,10 @@ const commands = {
     }
     return { again: firsts.size }
   },
+  // It kills itself (-9) when it has written the next action; no answer.
+  die() {
+    options.die = written + 1
+  },
   hold() {
     holding ??= new Promise(resolve => {
       release = resolve
@@ -258,7 +262,8 @@ const input = createInterface({ input: process.stdin })
 input.on('line', line => {
   turn = turn.then(async () => {
     const { do: name, ...given } = JSON.parse(line)
-    process.stdout.write(`${JSON.stringify(await commands[name](given))}\n`)
+    const answer = await commands[name](given)
+    if (answer) process.stdout.write(`${JSON.stringify(answer)}\n`)
   })
 })
 input.on('close', () => {
