@@ -25,6 +25,7 @@ ROWS = {
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
     "logjam": ("bench.logjam", ("pyzmq",)),
     "plog": ("bench.plog", ("mmh3",)),
+    "logux": ("bench.logux", ("websockets", "picows")),
     "web": ("bench.web", ("flask", "fastapi")),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }

@@ -361,3 +361,125 @@ def test_the_sink_of_datagrams_counts_messages(way: str) -> None:
         each = -(-case.size // (case.datagram - plog.HEADER.size))
         assert (counts.events, counts.datagrams, counts.torn, counts.simple) == (18, 18 * each, 0, 0)
         assert counts.payload == 18 * case.size
+
+
+def upgrade(connection):
+    connection.sendall(
+        b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n") and (part := connection.recv(1)):
+        answer += part
+    return answer
+
+
+def frame(text, opcode=1):
+    data, mask = text.encode(), b"\1\2\3\4"
+    size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
+    return bytes([0x80 | opcode]) + size + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data))
+
+
+def heard(connection):
+    head = read(connection, 2)
+    size = head[1] if head[1] < 126 else int.from_bytes(read(connection, 2), "big")
+    return json.loads(read(connection, size))
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    from bench import logux
+
+    monkeypatch.setattr(logux, "BINARY", tmp_path / "wssink")
+    with logux.Stub() as s:
+        port = int(s.address.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as c:
+            c.settimeout(20)
+            yield s, c
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_stub_says_of_each_action_that_it_was_processed(stub, whole):
+    s, c = stub
+    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)   # RFC 6455, section 1.3
+    nasty = {"type": "log/add", "data": {"a": 'b"]}\\', "id": [{"id": 7}]}, "id": "x"}
+    actions = [nasty, {"id": 5, "time": 5}, nasty, {"time": -6, "id": [-6, 12]}]
+    actions += [nasty, {"id": [7, "u:other:t", 3], "time": 7, "subprotocol": 1}]
+    wire = b"".join(
+        frame(text)
+        for text in (
+            json.dumps(["connect", 5, "u:c:t", 0, {"token": "any", "subprotocol": 1}]),
+            json.dumps(["sync", 3, *actions]),
+            json.dumps(["sync", 4, nasty, {"id": [5, 1], "time": 5}], separators=(",", ":")),
+            '["synced",0]',
+            '["ping",4]',
+        )
+    )
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for part in [wire] if whole else (wire[i : i + 1] for i in range(len(wire))):
+        c.sendall(part)
+    (name, protocol, server, (start, base), _) = heard(c)
+    assert (name, protocol, server, start) == ("connected", 5, "server:stub", base)
+    ids = set()
+
+    def processed(time, node="u:c:t", number=0):
+        kind, added, said, meta = heard(c)
+        assert (kind, added) == ("sync", 0)
+        assert said == {"id": f"{base + time} {node} {number}", "type": "logux/processed"}
+        ids.add(str(meta["id"]))
+        assert meta["time"] >= 0
+
+    assert heard(c) == ["synced", 3]
+    processed(5)
+    processed(-6, number=12)
+    processed(7, "u:other:t", 3)
+    assert heard(c) == ["synced", 4]
+    processed(5, number=1)
+    assert heard(c) == ["pong", 0]
+    assert len(ids) == 4
+    counts = s.counts()
+    assert (counts.events, counts.answered) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(frame('["sync",1,{"type":"a"}]'), id="no meta"),
+        pytest.param(frame('["sync",1,{"type":"a"},{"time":1}]'), id="no id"),
+        pytest.param(frame('["sync",1,{"type":"a"},{"id":1.5,"time":1}]'), id="no whole number"),
+        pytest.param(frame('["sync",1,{"type":"a},{"id":1,"time":1}]'), id="a string without an end"),
+        pytest.param(frame('["sync",1,{"type":"a"},{"id":["1"],"time":1}]'), id="no time"),
+        pytest.param(frame('["unsync",1]'), id="another message"),
+        pytest.param(b"\x81\2[]", id="no mask"),
+        pytest.param(b"\xc1\x82\1\2\3\4[]", id="an extension"),
+        pytest.param(b"\x81\xff\x7f" + bytes(20), id="too long"),
+    ],
+)
+def test_the_stub_refuses_what_is_no_logux(stub, bad):
+    s, c = stub
+    upgrade(c)
+    c.sendall(bad)
+    while c.recv(4096):
+        pass
+    with pytest.raises(sink.SinkError, match="broke the protocol"):
+        s.counts()
+
+
+def test_each_way_of_row_logux_sends_what_it_says(monkeypatch):
+    from bench import logux
+    from tests import logux_server
+
+    logux_server.need()
+    shared.need("websockets")
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        shared.missing("no C compiler for the benchmarks' sink")
+    monkeypatch.setattr(logux, "WARM", 100)
+    monkeypatch.setattr(logux, "COLD", 100)
+    row = logux.run(rounds=1, quick=True)   # raises where a server has not counted every action
+    js, paced, ours = logux.JS, logux.PACED, logux.OURS
+    for server in (logux.REAL, logux.STUB):
+        assert {line.name for line in row.lines} >= {f"{name}, {server}" for name in (js, paced, ours)}
+    assert all(line.spread["process"].median > 0 for line in row.lines)
+    assert sum(v.op == ">=" for v in row.verdicts) == 8

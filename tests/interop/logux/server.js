@@ -252,7 +252,8 @@ const commands = {
       lastSent: client.node.lastSent,
       syncing: client.node.syncing
     }))
-    return { clients, written, waiting: server.actionToQueue.size }
+    const { user, system } = process.cpuUsage()
+    return { clients, written, waiting: server.actionToQueue.size, cpu: (user + system) / 1e6 }
   }
 }
 

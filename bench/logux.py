@@ -1,0 +1,347 @@
+"""Row `logux`: 300-byte actions until the server has said of each that it was processed, to the released
+@logux/server and to a stub in C that says the same and costs next to nothing.
+
+Each contender is a process of its own, so that its CPU is its own, and stays for all rounds. It connects anew
+for each run, as the server looks at all connections for each action, and sends some actions before those that
+are timed. Judged are wall time and CPU of @logux/client over ours, from the first `send` to the end of
+`flush`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.harness import ROOT, NotExact, Row, Spread, Target, claim, judge, lines, ratio
+from bench.lumberjack import SINK_BOUND
+from bench.sink import SinkError, compiled
+from tests import logux_server
+
+SINK_SOURCE = Path(__file__).with_name("wssink.c")
+PEERS_SOURCE = Path(__file__).with_name("logux_peers.js")
+BINARY = ROOT / "build" / "bench" / "wssink"
+SIZE = 300
+ROUNDS = 7
+WARM = 2_000
+COLD = 20_000
+"""Actions for a server that has just begun, whose first thousands take five times as long."""
+JS, NODE, OURS = "@logux/client", "core ClientNode", "logclient"
+PACED = f"{JS}, 100 at a time"
+REAL, STUB = "@logux/server", "stub"
+CLOCKS = {"wall": "until processed", "process": "CPU"}
+
+
+def action() -> str:
+    """An action of exactly `SIZE` bytes whose id is all zeros."""
+    made = {
+        "type": "log/add",
+        "data": {
+            "@timestamp": "2026-01-01T12:34:56.789Z",
+            "log.level": "INFO",
+            "message": "081109 203807 222 INFO dfs.DataNode$PacketResponder: PacketResponder 0 for block ",
+        },
+        "id": "0" * 32,
+    }
+    text = json.dumps(made, separators=(",", ":"))
+    made["data"]["message"] += "x" * (SIZE - len(text))  # type: ignore[index]
+    return json.dumps(made, separators=(",", ":"))
+
+
+class Counts(NamedTuple):
+    """Totals since the server started."""
+
+    events: int  # actions that were processed
+    cpu: float
+    answered: int | None = None  # of its syncs, by the client; None: it does not say
+    bytes: int | None = None  # received
+
+
+class Stub:
+    """`wssink.c` as a process."""
+
+    name = STUB
+
+    def __init__(self) -> None:
+        program = compiled(SINK_SOURCE, BINARY, ())
+        self._process = subprocess.Popen(
+            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.address = f"ws://127.0.0.1:{self._line()['port']}"
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            raise SinkError(f"the stub ended early, exit {self._process.wait()}")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def counts(self) -> Counts:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        said = self._line()
+        if said["errors"]:
+            raise SinkError("a client broke the protocol, see stderr")
+        return Counts(said["events"], said["user"] + said["system"], said["answered"], said["bytes"])
+
+    def __enter__(self) -> Stub:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+class Real:
+    """The released server, its log not kept."""
+
+    name = REAL
+
+    def __init__(self, folder: Path) -> None:
+        self._server = logux_server.LoguxServer(folder, out=None)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def counts(self) -> Counts:
+        said = self._server.tell("state")
+        return Counts(said["written"], said["cpu"])
+
+    def __enter__(self) -> Real:
+        self._server.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.end()
+
+
+Server = Stub | Real
+
+
+class Way(NamedTuple):
+    """A contender: its program, what it is told beside the count, and its share of a run's actions."""
+
+    name: str
+    command: Callable[[str], Sequence[str]]
+    told: Mapping[str, Any]
+    share: float = 1.0
+
+
+class Contender:
+    """A way to one server, as a process."""
+
+    def __init__(self, way: Way, server: Server, actions: int, stack: ExitStack) -> None:
+        self.name = f"{way.name}, {server.name}"
+        self.actions = int(actions * way.share)
+        self._told = way.told
+        self._server = server
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"NODE_ENV": "production", "PYTHONPATH": path}
+        self._process = subprocess.Popen(
+            list(way.command(server.address)), cwd=ROOT, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        stack.callback(self._end)
+
+    def run(self, warm: int = WARM, actions: int = 0) -> tuple[dict[str, float], float, float]:
+        """What it took in seconds, the CPU of the server meanwhile, and bytes an action that it got."""
+        n = actions or self.actions
+        before = self._server.counts()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"n": n, "warm": warm, **self._told}) + "\n")
+        self._process.stdin.flush()
+        text = self._process.stdout.readline()
+        if not text:
+            raise NotExact(f"{self.name}: it has ended early, exit {self._process.wait()}")
+        said, after = json.loads(text), self._server.counts()
+        if said["processed"] != n or after.events - before.events != n + warm:
+            raise NotExact(
+                f"{self.name}: {after.events - before.events} actions were processed, {said['processed']} "
+                f"by what it has heard after the first {warm}; {n + warm} were sent"
+            )
+        if before.answered is not None and after.answered - before.answered != n + warm:
+            raise NotExact(f"{self.name}: {after.answered - before.answered} of {n + warm} syncs answered")
+        size = (after.bytes - before.bytes) / (n + warm) if before.bytes is not None else 0.0
+        return {"process": said["cpu"], "wall": said["wall"]}, after.cpu - before.cpu, size
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def _node(kind: str) -> Callable[[str], Sequence[str]]:
+    program = logux_server.program(PEERS_SOURCE)
+    return lambda address: ["node", str(program), kind, address, action()]
+
+
+def _python(kind: str) -> Callable[[str], Sequence[str]]:
+    def command(address: str) -> Sequence[str]:
+        url = address.replace("ws:", "logux:") if kind == OURS else address
+        return [sys.executable, "-m", "bench.logux_program", kind, url, action()]
+
+    return command
+
+
+def _ways(server: Server, folder: Path) -> Iterator[Way]:
+    real = server.name == REAL
+    yield Way(JS, _node("client"), {"ahead": 1 << 30}, 0.5)
+    # Its log looks at all actions without a fate for each one: with 100 of them it is at its fastest.
+    for again in ("", " (again)"):
+        yield Way(f"{PACED}{again}", _node("client"), {"ahead": 100}, 0.5)
+    yield Way(NODE, _node("node"), {"ahead": 1000}, 0.5)
+    loops = ["websockets"]
+    try:
+        import picows  # noqa: F401
+
+        loops.append("picows")
+    except ImportError:
+        pass
+    for name in loops:
+        for each in (1, 100):
+            told = {"each": each, "ahead": 1000}
+            yield Way(f"{name}, {each} a sync", _python(name), told, 0.5)
+
+    def ours(what: str = "", **options: Any) -> Way:
+        return Way(f"{OURS}{what}", _python(OURS), {"options": options}, 1.0 if real else 5.0)
+
+    yield ours()
+    yield ours(" (again)")
+    yield ours(", with a ledger", ledger=str(folder))
+    if not real:
+        yield ours(", check=false", check=False)
+        yield ours(", window=1000", window=1000, window_bytes="1MiB")
+
+
+class Measured(NamedTuple):
+    """Microseconds an action by contender, clock and round; the server's cores and its CPU an action."""
+
+    samples: dict[str, dict[str, list[float]]]
+    busy: dict[str, list[float]]
+    spent: dict[str, list[float]]
+    wire: dict[str, float]
+
+
+def measure(contenders: Sequence[Contender], rounds: int, draw: Random) -> Measured:
+    """All of them, one after the other in random order."""
+    got = Measured({}, {}, {}, {})
+    for contender in contenders:
+        got.samples[contender.name] = {"process": [], "wall": []}
+        got.busy[contender.name], got.spent[contender.name] = [], []
+        contender.run()  # the first one is for compilers and caches
+    for _ in range(rounds):
+        for contender in draw.sample(contenders, len(contenders)):
+            took, server, got.wire[contender.name] = contender.run()
+            for clock, seconds in took.items():
+                got.samples[contender.name][clock].append(seconds / contender.actions * 1e6)
+            each = server / (contender.actions + WARM) * 1e6
+            got.spent[contender.name].append(each)
+            got.busy[contender.name].append(each / got.samples[contender.name]["wall"][-1])
+    return got
+
+
+def _said(got: Measured, name: str) -> str:
+    wall, cpu = Spread.of(got.samples[name]["wall"]), Spread.of(got.samples[name]["process"])
+    wire = f", {got.wire[name]:.0f} bytes an action to it" if got.wire[name] else ""
+    return (
+        f"{name}: {1e6 / wall.median:,.0f} actions/s [{1e6 / wall.high:,.0f}-{1e6 / wall.low:,.0f}], "
+        f"{cpu.median / wall.median:.2f} cores; the server {statistics.median(got.spent[name]):.1f} us "
+        f"an action, {statistics.median(got.busy[name]):.2f} cores{wire}"
+    )
+
+
+def _verdicts(got: Measured) -> Iterator[Any]:
+    samples = got.samples
+    for server in (REAL, STUB):
+        ours = f"{OURS}, {server}"
+        for name in (PACED, OURS):
+            for clock, what in CLOCKS.items():
+                pair = f"{name} (again), {server}", f"{name}, {server}"
+                yield claim(f"A/A: {pair[1]} against itself, {what}", ratio(samples, *pair, clock))
+        for js in (f"{JS}, {server}", f"{PACED}, {server}"):
+            for clock, bound in (("wall", 2), ("process", 5)):
+                (verdict,) = judge(samples, [Target(js, ours, ">=", bound, clock)])
+                yield verdict._replace(what=f"{verdict.what}, {CLOCKS[clock]}")
+        for other in samples:
+            if other.endswith(server) and not other.startswith((JS, OURS)):
+                for clock, what in CLOCKS.items():
+                    yield claim(f"{other} / {ours}, {what}", ratio(samples, other, ours, clock))
+    # Ours is the fastest, so the stub's share is the greatest there.
+    yield claim("the stub's share of a core", Spread.of(got.busy[f"{OURS}, {STUB}"]), "<=", SINK_BOUND)
+
+
+def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
+    """All contenders to the one server, then all to the other, one after the other in random order."""
+    if why := logux_server.absent():
+        raise RuntimeError(why)
+    actions = 2_000 if quick else 20_000
+    rounds = rounds or (3 if quick else ROUNDS)
+    got = Measured({}, {}, {}, {})
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for server in (Real(folder), Stub()):
+            with server, ExitStack() as stack:
+                ways = _ways(server, folder / f"ledger of {server.name.strip('@').replace('/', '-')}")
+                contenders = [Contender(way, server, actions, stack) for way in ways]
+                contenders[0].run(COLD)
+                one = measure(contenders, rounds, Random(seed))
+            for mine, theirs in zip(got, one, strict=True):
+                mine.update(theirs)  # type: ignore[arg-type]
+    samples = got.samples
+    verdicts = list(_verdicts(got))
+    if verdicts[-1].value > SINK_BOUND:
+        verdicts = [
+            v._replace(reached=None, why="invalid: the stub is the limit")
+            if v.op == ">=" and STUB in v.what
+            else v
+            for v in verdicts
+        ]
+    notes = [_said(got, name) for name in samples]
+    floor = min(statistics.median(values) for name, values in got.spent.items() if name.endswith(REAL))
+    js, paced = (statistics.median(samples[f"{name}, {REAL}"]["wall"]) for name in (JS, PACED))
+    limit = (
+        f"the physical limit: {REAL} takes {floor:.1f} us of its one thread for an action at best, so no "
+        f"client has more than {1e6 / floor:,.0f} actions/s: {js / floor:.2g} times what {JS} has, and "
+        f"{paced / floor:.2g} times what it has with 100 at a time"
+    )
+    counted = (
+        f"{actions:,} actions a run for {OURS}, to the stub five times as many, half for the others; {SIZE} "
+        f"bytes of JSON each; {WARM:,} before them on the same connection; counted by the server and by each "
+        "contender; the stub has seen each of its syncs answered" + ("; a quick run" if quick else "")
+    )
+    peers = (
+        f"{JS}: client.sync() of all at once, as {OURS} is called; its log looks at all that have no fate "
+        "for each one, so it is fastest where the caller keeps them to about 100; core ClientNode: log.add() "
+        "to a log that keeps nothing, up to 1,000 without a fate"
+    )
+    notes += [
+        limit,
+        counted,
+        "NODE_ENV=production; the server keeps and writes nothing; its CPU has the actions before in it",
+        peers,
+        "loops: the text of a sync put together, a search in each answer; up to 1,000 without a fate",
+        f"{OURS}: send(bytes), JSON checked, id put in, the fate of each by its id; 100 actions a sync",
+    ]
+    title = "actions until processed, to the released server and to a stub, against the JavaScript client"
+    return Row("logux", title, "us/action", lines(samples), verdicts, notes, {"server": got.busy})
