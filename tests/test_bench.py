@@ -467,7 +467,8 @@ def test_the_stub_refuses_what_is_no_logux(stub, bad):
         s.counts()
 
 
-def test_each_way_of_row_logux_sends_what_it_says(monkeypatch):
+@pytest.fixture
+def quickly(monkeypatch):
     from bench import logux
     from tests import logux_server
 
@@ -477,9 +478,25 @@ def test_each_way_of_row_logux_sends_what_it_says(monkeypatch):
         shared.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(logux, "WARM", 100)
     monkeypatch.setattr(logux, "COLD", 100)
-    row = logux.run(rounds=1, quick=True)   # raises where a server has not counted every action
-    js, paced, ours = logux.JS, logux.PACED, logux.OURS
-    for server in (logux.REAL, logux.STUB):
+    return logux
+
+
+@pytest.mark.long
+def test_row_logux_compares_what_it_says(quickly):
+    row = quickly.run(rounds=1, quick=True)   # raises where a server has not counted every action
+    js, paced, ours = quickly.JS, quickly.PACED, quickly.OURS
+    for server in (quickly.REAL, quickly.STUB):
         assert {line.name for line in row.lines} >= {f"{name}, {server}" for name in (js, paced, ours)}
     assert all(line.spread["process"].median > 0 for line in row.lines)
     assert sum(v.op == ">=" for v in row.verdicts) == 8
+
+
+def test_a_way_of_each_kind_of_row_logux_counts_what_it_sends(quickly, tmp_path):
+    from contextlib import ExitStack
+
+    with quickly.Stub() as server, ExitStack() as stack:
+        ways = {way.name: way for way in quickly._ways(server, tmp_path)}
+        for name in (quickly.PACED, quickly.NODE, "websockets, 100 a sync", quickly.OURS):
+            took, cpu, size = quickly.Contender(ways[name], server, 400, stack).run()
+            assert took["wall"] > 0 < took["process"]
+            assert cpu >= 0 and size > quickly.SIZE

@@ -34,8 +34,11 @@ REPORT_EVERY = 0.1
 SPREE = 64
 """Batches sent between two looks at acknowledgements, stop and clock."""
 
-GULP = 16
+GULP = 64
 """Pieces received between two such looks."""
+
+PLENTY = 64
+"""Events in flight, beside which the peer's answers may be left to gather: it does not wait for more."""
 
 
 class Link(Protocol):
@@ -49,6 +52,8 @@ class Link(Protocol):
     lingers: bool
     """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
     worth the wait, for nobody will say that they are missing."""
+    lull: float
+    """Seconds for answers to gather that come one by one, each a wake-up for itself; 0: they do not."""
     unsent: int
     """Bytes of what it was given, in units with their heads, that it has not taken."""
 
@@ -120,6 +125,7 @@ class PythonPump:
         self._full = False
         self._nap_end = 0.0
         self._waited = False  # no more could be sent until the peer had answered: that ends a nap
+        self._drained = False  # something has come, and all of it was taken
         self._last_report = 0.0
         self._last_progress = 0.0
         self._ledger_fd = -1
@@ -129,7 +135,7 @@ class PythonPump:
     def connected(self) -> None:
         self._full = False
         self._nap_end = 0.0
-        self._waited = False
+        self._waited = self._drained = False
         self._last_progress = self.clock()
         self.fatal = None
 
@@ -193,9 +199,11 @@ class PythonPump:
                         return "silence" if end == "protocol" and silent else end
                     continue
                 self._rest(link, now, 0.0 if more else until, timeout)
-                for _ in range(GULP):
+                self._drained = False
+                for n in range(GULP):
                     data = link.receive()
                     if data is None:
+                        self._drained = n > 0
                         break
                     if data == b"":
                         self.core.receive_eof()
@@ -336,6 +344,8 @@ class PythonPump:
             seconds = max(0.0, min(limit, self._nap_end) - now)
         elif handoff.doze(True):
             seconds = max(0.0, limit - now)
+        if self._drained and self.flight.inflight >= PLENTY and link.lull and link.flush():
+            time.sleep(min(seconds, link.lull))
         link.wait(handoff.fileno(), seconds, self._full)
         if handoff.woken():
             self._nap_end = 0.0

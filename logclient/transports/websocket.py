@@ -56,6 +56,7 @@ class WebSocketLink:
 
     bite = 0
     lingers = False
+    lull = 0.001
     unsent = 0
 
     def __init__(self, inner: TcpLink, protocol: ClientProtocol, max_message: int, rest: bytes = b"") -> None:

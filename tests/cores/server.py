@@ -212,6 +212,7 @@ class MemoryLink:
     tls = ""
     bite = 0
     lingers = False
+    lull = 0.0
     unsent = 0
 
     def __init__(self, server: MemoryServer) -> None:

@@ -1,0 +1,79 @@
+"""The pump in Python: when it lets answers gather."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient.delivery import pump
+from tests.cores.plain import Fifo
+
+
+class Link:
+    """It takes everything, and has one answer whenever it was waited for."""
+
+    peer, tls, bite, lingers, unsent = "", "", 0, False, 0
+
+    def __init__(self, lull: float = 0.001, flushes: bool = True) -> None:
+        self.lull = lull
+        self.flushes = flushes
+        self.answers = 0
+        self.said: list[str] = []
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        return True
+
+    def flush(self) -> bool:
+        return self.flushes
+
+    def receive(self) -> bytes | None:
+        if not self.answers:
+            return None
+        self.answers -= 1
+        return b"k"
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        self.said.append("wait")
+        self.answers = 1
+
+    def close(self, linger: float = 0.0) -> None: ...
+    def abandon(self) -> None: ...
+
+
+def run(monkeypatch: pytest.MonkeyPatch, link: Link, events: int) -> list[str]:
+    """What the link and the clock were asked for, until all events have their fates."""
+    handoff = Handoff()
+    for _ in range(events):
+        handoff.push(b"{}", 2, 1)
+    core: Any = Fifo(bytes(10), inflight=1000)
+    core.connected(0.0, lambda: 0.5)
+    made = pump.PythonPump(Flight(handoff), core)
+    made.connected()
+    monkeypatch.setattr(pump.time, "sleep", lambda seconds: link.said.append(f"{seconds}"))
+    end = time.monotonic() + 20
+    while made.flight.pending() or made.flight.inflight or not link.said:
+        assert time.monotonic() < end
+        made.run(link, end)
+    return link.said
+
+
+def test_answers_gather_while_plenty_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(monkeypatch, Link(), pump.PLENTY + 3)
+    # After each of the first answers; where little is in flight each may be what the peer waits for.
+    assert said[:8] == ["wait", "0.001", "wait", "0.001", "wait", "0.001", "wait", "wait"]
+    assert said.count("0.001") == 3
+
+
+@pytest.mark.parametrize("link", [Link(lull=0.0), Link(flushes=False)], ids=["none", "stuck"])
+def test_nothing_gathers_where_there_is_no_lull_or_something_is_still_to_be_sent(
+    monkeypatch: pytest.MonkeyPatch, link: Link
+) -> None:
+    assert set(run(monkeypatch, link, pump.PLENTY + 3)) == {"wait"}
