@@ -37,9 +37,13 @@ Every item but ``seed`` is a fault and its terms, parted by colons:
 ``garble``             a bit of its payload was flipped on its way
 =====================  =========================================================================
 
-A unit is a window, with Logjam a message, with plog a datagram; there is no ``no-reply`` with Lumberjack,
-and no ``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam. With plog there are only those from
-``discard`` on, the others have no ``drop``, ``reorder`` and ``garble``.
+A unit is a window, with Logjam a message, with plog a datagram, with Logux a sync that has actions; there is
+no ``no-reply`` with Lumberjack, and no ``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam. With
+plog there are only those from ``discard`` on, the others have no ``drop``, ``reorder`` and ``garble``.
+
+With Logux the ack of a sync is ``synced`` and a word on each of its actions. After ``no-reply`` it is
+``synced`` and there is no word, as with the real server when it is jammed; ``partial-cut`` is a word on k of
+them; there is no ``partial-ack`` and no ``keepalive``, and ``stall:alive`` answers pings.
 
 The same seed and input give the same faults: each fault has a random stream of its own, drawn from
 once per unit. A unit suffers at most one of those from ``discard`` on (the first of them in this order:
@@ -70,6 +74,7 @@ _LIES = ("discard", "swap", "duplicate", "corrupt", "add")
 NAMES = {
     "lumberjack": _LIES + tuple(name for name in ENDS + MANNERS if name != "no-reply"),
     "logjam": (*_LIES, *(name for name in ENDS if name != "partial-cut"), "delay-ack"),
+    "logux": (*_LIES, *ENDS, "delay-ack"),
     "plog": LIES,
 }
 

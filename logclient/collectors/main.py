@@ -18,9 +18,9 @@ from logclient.errors import ConfigError, ExitCode, LogclientError
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.collectors import logjam, plog
+    from logclient.collectors import logjam, logux, plog
 
-    Server = Collector | logjam.Collector | plog.Collector
+    Server = Collector | logjam.Collector | logux.Collector | plog.Collector
 
 __all__ = ["run"]
 
@@ -46,7 +46,26 @@ _PLOG: dict[str, Callable[[str], Any]] = {
     "kafka": config._text,
     "kafka_topic": config._text,
 }
-_OWN = {"logjam": _LOGJAM, "logjam+push": _LOGJAM, "plog": _PLOG}
+_LOGUX: dict[str, Callable[[str], Any]] = {
+    "token": lambda text: config._secret_from_url(text).reveal(),
+    "subprotocol": config._subprotocol,
+    "minimum": config._subprotocol,
+    "types": lambda text: frozenset(text.split(",")),
+    "development": config._boolean,
+    "keep_log": config._boolean,
+    "strict_spec": config._boolean,
+    "timeout": config._duration(0, 86400),
+    "ping": config._duration(0, 86400),
+    "max_message": config._size(1 << 10, 1 << 30),
+    "deflate": config._choice("off", "on"),
+}
+_OWN = {
+    "logjam": _LOGJAM,
+    "logjam+push": _LOGJAM,
+    "logux": _LOGUX,
+    "logux+tls": _LOGUX,
+    "plog": _PLOG,
+}
 
 
 @contextmanager
@@ -91,6 +110,8 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             if given.protocol == "logjam":
                 of_its_own = {"device": len(collectors) + 1, **own}
                 collectors.append(_device(given.scheme, host, port, {**options, **of_its_own}))
+            elif given.protocol == "logux":
+                collectors.append(_logux(host, port, tls, {**options, **own}))
             elif given.protocol == "plog":
                 collectors.append(_plog(host, port, {**options, **own}))
             else:
@@ -121,6 +142,13 @@ def _plog(host: str, port: int, options: dict[str, Any]) -> plog.Collector:
     from logclient.collectors import plog
 
     return plog.Collector(host, port, tcp_port=options.pop("tcp", None), count_duplicates=True, **options)
+
+
+def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]) -> logux.Collector:
+    from logclient.collectors import logux
+
+    deflate = options.pop("deflate", "off") == "on"
+    return logux.Collector(host, port, tls=tls, deflate=deflate, count_duplicates=True, **options)
 
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log_collector_scheme() -> str:
-    """What ``log_collector`` speaks: ``lumberjack``; the others are ``logjam`` and ``plog``."""
+    """What ``log_collector`` speaks: ``lumberjack``; the others are ``logjam``, ``plog`` and ``logux``."""
     return "lumberjack"
 
 
@@ -61,10 +61,14 @@ def log_collector(log_collector_scheme: str, log_collector_options: dict[str, An
         from logclient.collectors import plog
 
         make = plog.Collector
+    elif log_collector_scheme == "logux":
+        from logclient.collectors import logux
+
+        make = logux.Collector
     else:
         from logclient.errors import ConfigError
 
-        known = "lumberjack, logjam, plog"
+        known = "lumberjack, logjam, plog, logux"
         raise ConfigError(f"log_collector_scheme: {log_collector_scheme!r} is none of {known}")
     with make(keep=True, **log_collector_options) as collector:
         yield collector

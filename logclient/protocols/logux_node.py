@@ -121,6 +121,8 @@ class Heard(NamedTuple):
     outcomes: list[tuple[bytes, ...]]
     """For each action that gets a word: the messages, of which the last is a ``sync``. Say `sent` of them."""
     reason: str = ""
+    undone: int = 0
+    """How many of the outcomes are ``logux/undo``."""
 
 
 class Server:
@@ -329,7 +331,8 @@ class ServerNode:
         answers: list[bytes] = []
         outcomes: list[tuple[bytes, ...]] = []
         seen: set[str] = set()
-        undone = False  # the rest is undone with it
+        undone = 0
+        poisoned = False  # the rest is undone with it
         for action, meta in message.entries:
             relative = meta["id"]
             node, counter = own, 0
@@ -344,10 +347,12 @@ class ServerNode:
             if (node != own and parse_id(node).client != self.client_id) or not meta.keys() <= ALLOWED_META:
                 text = f'Action "{action_id}" was denied' if node == own else ""
                 outcomes.append((self._undo(action, action_id, "denied", wall),))
+                undone += 1
                 answers += self._debug(text)
                 continue
             seen.add(action_id)
-            if undone:
+            if poisoned:
+                undone += 1
                 outcomes.append((self._undo(action, action_id, "error", wall),))
                 continue
             if server.keeps(action_id):  # as the text has it: silently
@@ -357,7 +362,8 @@ class ServerNode:
             if not easy or kind.startswith("logux/"):
                 reason, debug = self._judged(action, action_id, meta, kind)
             if reason:
-                undone = True
+                undone += 1
+                poisoned = True
                 undo = self._undo(action, action_id, reason, wall)
                 if reason == "unknownType":
                     answers += self._debug(debug)
@@ -369,7 +375,7 @@ class ServerNode:
                     server.keep(action_id)
                 outcomes.append((self._processed(action_id, node, wall),))
         answers.append(b'["synced",%s]' % compact(plain(message.added)))
-        return Heard(raw, message, answers, outcomes)
+        return Heard(raw, message, answers, outcomes, undone=undone)
 
     def _judged(
         self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
