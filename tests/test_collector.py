@@ -931,7 +931,7 @@ class TestPushed:
             timeout=60,
         )
         assert done.stdout.splitlines()[-1].startswith("4 passed, 1 error"), done.stdout + done.stderr
-        assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam, plog" in done.stdout
+        assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam, plog, logux" in done.stdout
 
     def test_nothing_is_imported_before_it_is_used(self):
         code = """

@@ -385,7 +385,11 @@ class TestCuts:
             with faulty.peer() as peer:
                 assert peer.ship(action(1)) == ["synced", "processed"]
                 peer.send(action(2), action(3))
-                peer.send(action(9))  # behind a cut: it never arrived
+                if not heard:  # else what has been said might be lost in the reset
+                    try:
+                        peer.send(action(9))  # behind a cut: it never arrives
+                    except ConnectionClosed:
+                        pass
                 assert len(peer.rest()) == heard
                 assert peer.sock.close_code == 1006, "cut, not closed"
             with faulty.peer() as peer:
@@ -612,7 +616,7 @@ class TestHostile:
             assert collector.wait_for(lambda counts: counts.open == 0)
 
     def test_memory(self, tmp_path: Path) -> None:
-        """From outside: one message of 100 MiB, and a thousand connections that say nothing useful."""
+        """From outside: one message of 100 MiB, and one that never ends."""
         command = [
             sys.executable,
             "-m",
@@ -622,30 +626,29 @@ class TestHostile:
             "--capture",
             str(tmp_path),
         ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_environment(), text=True)
-        try:
-            assert process.stdout is not None
-            port = json.loads(process.stdout.readline())["port"]
-            before = rss(process.pid)
-            with Peer(port) as peer:
-                try:
-                    peer.send(action(1, pad="x" * (100 << 20)))
-                except ConnectionClosed:
-                    pass
-                assert peer.rest() == []
-                assert peer.sock.close_code == 1009
-            with Peer(port) as peer:
-                try:
-                    peer.sock.send(iter([b"[" + b"0," * 50_000] * 200))
-                except ConnectionClosed:
-                    pass
-                assert peer.rest() == []
-            with Peer(port) as peer:
-                assert peer.ship(action(1)) == ["synced", "processed"]
-            assert peak(process.pid) - before < 160 << 10
-        finally:
-            process.terminate()
-            process.wait(DEADLINE)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_environment(), text=True) as process:
+            try:
+                assert process.stdout is not None
+                port = json.loads(process.stdout.readline())["port"]
+                before = rss(process.pid)
+                with Peer(port) as peer:
+                    try:
+                        peer.send(action(1, pad="x" * (100 << 20)))
+                    except ConnectionClosed:
+                        pass
+                    assert peer.rest() == []
+                    assert peer.sock.close_code == 1009
+                with Peer(port) as peer:
+                    try:
+                        peer.sock.send(iter([b"[" + b"0," * 50_000] * 200))
+                    except ConnectionClosed:
+                        pass
+                    assert peer.rest() == []
+                with Peer(port) as peer:
+                    assert peer.ship(action(1)) == ["synced", "processed"]
+                assert peak(process.pid) - before < 160 << 10
+            finally:
+                process.terminate()
 
 
 def _status(pid: int, field: str) -> int:
