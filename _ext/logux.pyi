@@ -43,6 +43,12 @@ class Hot:
     ) -> None: ...
     def look(self, now: float, wall: float) -> None:
         """The wall clock shows `wall`, the monotonic one a little more than `now`: seconds."""
+    def when(self, us: int, now: float, seq: int) -> float:
+        """The monotonic second at which an event was made that the wall clock then called `us` (µs since 1970).
+
+        Of the offsets that the clock was seen to have, the newest under which that is possible: not in the
+        future, not when another one was seen, not long before the event of the sequence before.
+        """
     def to_wall(self, relative: float) -> float:
         """Ms since 1970 of this host's clock, of a time relative to the base time."""
     def connected(self, node: bytes, base: int, now: float, lead: float) -> None:
@@ -90,7 +96,8 @@ class Hot:
     def processed(self, ms: int, counter: int, now: float) -> bool:
         """An action of that id is processed; False: there is none."""
     def take(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None:
-        """Take an action out of flight: (sequence, text, time, subprotocol or -1, `added` of its sync)."""
+        """Take an action out of flight: (sequence, text, time, subprotocol or -1, `added` of its sync);
+        None: it is not there."""
     def outcomes(self) -> list[tuple[int, int, int, int]]:
         """(first, last, fate, reason) since the last call."""
     def told(self) -> tuple[int, int, int]:
@@ -120,9 +127,7 @@ class Hot:
         """The highest ``added`` of the server's in what `receive` took."""
     @property
     def strangers(self) -> int:
-        """Outcomes for actions that are not in flight."""
-    @strangers.setter
-    def strangers(self, value: int) -> None: ...
+        """Outcomes that `receive` took, for actions that are not in flight."""
 
 # -- the decoder of captures ---------------------------------------------------------------------
 

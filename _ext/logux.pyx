@@ -884,6 +884,9 @@ cdef class Hot:
     def look(self, double now, double wall):
         look_at_clocks(&self.w, now, wall)
 
+    def when(self, int64_t us, double now, uint64_t seq):
+        return made_at(&self.w, us, now, seq)
+
     def to_wall(self, double relative):
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
@@ -1022,26 +1025,24 @@ cdef class Hot:
             raise MemoryError("no room for an answer")
         self.w.received = max(self.w.received, added)
 
-    def processed(self, int64_t ms, uint64_t counter, double now):
+    def processed(self, int64_t ms, int64_t counter, double now):
         cdef uint32_t i
         self.made()
-        i = find(&self.w, ms, counter)
+        i = find(&self.w, ms, <uint64_t> counter)
         if i == NONE:
-            self.w.strangers += 1
             return False
         if acknowledge(&self.w, i, now) < 0:
             raise MemoryError("no room for an outcome")
         return True
 
-    def take(self, int64_t ms, uint64_t counter, double now):
+    def take(self, int64_t ms, int64_t counter, double now):
         cdef lc_client *w = &self.w
         cdef uint32_t i
         cdef lc_action *a
         cdef bytes text
         self.made()
-        i = find(w, ms, counter)
+        i = find(w, ms, <uint64_t> counter)
         if i == NONE:
-            w.strangers += 1
             return None
         a = &w.actions[i]
         text = self.texts[i // w.window]
@@ -1102,10 +1103,6 @@ cdef class Hot:
     @property
     def strangers(self):
         return self.w.strangers
-
-    @strangers.setter
-    def strangers(self, uint64_t value):
-        self.w.strangers = value
 
     @property
     def received(self):

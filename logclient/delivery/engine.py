@@ -153,8 +153,10 @@ class Engine:
         """What is new for every process: a client starts empty after a fork."""
         self.producer = os.urandom(10)
         self.core = self._make_core(self.producer)
-        if hasattr(self.core, "wall"):  # of a core that says when an event was made by a server's clock
-            self.core.wall = time.time
+        # Of a core that says when an event was made by a server's clock: it follows what ours does meanwhile.
+        self._look: Callable[[float], object] | None = getattr(self.core, "look", None)
+        if self._look is not None:
+            self.core.wall = time.time  # type: ignore[attr-defined]
         # Of a core that looks how fast it may send, between two runs of the pump.
         self._regulate: Callable[[float], tuple[float, bool]] | None = getattr(self.core, "regulate", None)
         self.pump = self._new_pump()
@@ -625,6 +627,8 @@ class Engine:
     def turn(self, until: float) -> None:
         """One step, until the monotonic second `until` at most; the caller holds the role."""
         self.turns += 1
+        if self._look is not None:
+            self._look(time.monotonic())
         if self.limits.max_age is not None:
             self.flight.expire(time.time_ns() // 1000 - int(self.limits.max_age * 1e6))
         if self.fatal is not None:

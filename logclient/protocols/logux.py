@@ -178,7 +178,7 @@ def _spell(number: int, digits: int) -> str:
 class Logux:
     """The client's side of one connection at a time. See ``protocols.core.Core``.
 
-    The engine sets ``wall``, the wall clock in seconds.
+    The engine sets ``wall``, the wall clock in seconds, and calls `look` between connections too.
 
     Args:
         options: see `Options`.
@@ -219,13 +219,14 @@ class Logux:
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self.options = options
-        self.wall: Callable[[], float] = lambda: 0.0
+        self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
         """The server's node id, once there was a connection."""
         self.unknown = 0
         """Messages of unknown types."""
+        self._strangers = 0
         number = int.from_bytes(producer, "big")
-        self.node_id = f"{options.user}:{_spell(number, 8)}:{_spell(number >> 48, 5)}"
+        self.node_id = f"{options.user}:{_spell(number, 8)}:{_spell(number >> 48, 6)}"
         self._full = options.inflight * options.window
         self._headers: dict[str, Any] = {}
         self._token = 0
@@ -279,7 +280,7 @@ class Logux:
             self._renew = False
             client, tab = (_spell(int(random() * (1 << 53)), 8) for _ in range(2))
             self.node_id = f"{self.options.user}:{client}:{tab}"
-        self._look(now)
+        self.look(now)
         self._state = CONNECTING
         self._began = self._heard = self._said = now
         if self._headers:
@@ -317,6 +318,11 @@ class Logux:
         return SENDING if self._state == SYNCHRONIZED and self._hot.open else self._state
 
     @property
+    def strangers(self) -> int:
+        """Outcomes that came for actions which are not in flight."""
+        return self._strangers + self._hot.strangers
+
+    @property
     def _awaits(self) -> bool:
         return bool(self._hot.open or self._pings or self._suspects)
 
@@ -328,7 +334,7 @@ class Logux:
     # -- out
 
     def credit(self, now: float) -> tuple[int, int]:
-        self._look(now)
+        self.look(now)
         if self._state != SYNCHRONIZED or self._over:
             return 0, 0
         if self._suspects or self._alone:
@@ -527,35 +533,23 @@ class Logux:
         self._received(message.added)
         for action, meta in message.entries:
             kind = action["type"]
-            if kind == "logux/processed":
-                found = self._own(action.get("id"))
-                if found is None:
-                    self._hot.strangers += 1
-                elif self._hot.processed(*found, now):
-                    pass
-            elif kind == "logux/undo" and (found := self._own(action.get("id"))) is not None:
-                taken = self._hot.take(*found, now)
-                if taken is not None:
-                    self._undone(*taken, action.get("reason"))
-            else:
-                full = dict(meta)
-                full["id"] = decode_id(meta["id"], self._base, self.server_id)
-                full["time"] = round(self._hot.to_wall(meta["time"]))
-                self._events.append(Inbound(Action(action, full)))
-
-    def _own(self, id: Any) -> tuple[int, int] | None:
-        """The two numbers of an id that has our node id in it."""
-        if type(id) is not str or len(id) > 1024:
-            return None
-        parts = id.split(" ")
-        if len(parts) != 3 or parts[1] != self.node_id:
-            return None
-        ms, counter = parts[0], parts[2]
-        if not (ms.isascii() and counter.isascii() and counter.isdigit() and ms.removeprefix("-").isdigit()):
-            return None
-        if len(ms) > 16 or len(counter) > 16:
-            return None
-        return int(ms), int(counter)
+            if kind in ("logux/processed", "logux/undo"):
+                node, ms, counter = _read_id(action.get("id"))
+                if kind == "logux/processed":
+                    if node != self.node_id or not self._hot.processed(ms, counter, now):
+                        self._strangers += 1
+                    continue
+                if node in ("", self.node_id):
+                    taken = self._hot.take(ms, counter, now) if node else None
+                    if taken is None:
+                        self._strangers += 1
+                    else:
+                        self._undone(*taken, action.get("reason"))
+                    continue
+            full = dict(meta)
+            full["id"] = decode_id(meta["id"], self._base, self.server_id)
+            full["time"] = round(self._hot.to_wall(meta["time"]))
+            self._events.append(Inbound(Action(action, full)))
 
     def _undone(self, seq: int, text: bytes, time: int, subprotocol: int, added: int, reason: Any) -> None:
         if reason != "error":
@@ -605,8 +599,9 @@ class Logux:
 
     # -- clocks
 
-    def _look(self, now: float) -> None:
-        """See how far the wall clock is ahead of the monotonic one."""
+    def look(self, now: float) -> None:
+        """See how far the wall clock is ahead of the monotonic one; at least once a second, or what is made
+        while that clock is set gets a wrong time."""
         self._now = now
         self._hot.look(now, self.wall())
         if self._jam_done >= 0 and self._hot.done != self._jam_done:
@@ -654,7 +649,25 @@ class Logux:
             self._said = now
 
 
+def _no_clock() -> float:
+    """Of a core without an engine: ids begin in 1970."""
+    return 0.0
+
+
 _UNDONE = {"denied": "denied", "unknownType": "unknown_type"}
+
+
+def _read_id(id: Any) -> tuple[str, int, int]:
+    """(node id, ms, counter) of an action's id; an empty node id: it is none that we could have given."""
+    parts = id.split(" ") if type(id) is str and len(id) <= 1024 else ()
+    if len(parts) != 3:
+        return "", 0, 0
+    ms, node, counter = parts
+    if max(len(ms), len(counter)) > 16 or not (f"{ms.removeprefix('-')}{counter}".isascii()):
+        return node, 0, -1
+    if not (ms.removeprefix("-").isdigit() and counter.isdigit()):
+        return node, 0, -1
+    return node, int(ms), int(counter)
 
 
 def _cut(text: str) -> str:

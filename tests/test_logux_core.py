@@ -1,0 +1,1336 @@
+"""The Logux client: what it sends, what becomes of it, and what it does about a server that has traps."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from random import Random, random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.flight import Batch, Flight
+from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.hash import xxh64
+from logclient._ext.logux import Hot
+from logclient.config import Secret
+from logclient.delivery.pump import FATE, PythonPump
+from logclient.errors import ConfigError, CredentialError, ProtocolError
+from logclient.protocols.core import (
+    Alive,
+    CloseWanted,
+    Core,
+    CoreEvent,
+    Fatal,
+    Inbound,
+    Outcome,
+    Progress,
+    Reply,
+    Retry,
+)
+from logclient.protocols.logux import Action, DebugText, Headers, Logux, Options
+from tests.batches import flight_of
+from tests.lumberjack_inputs import near_objects, plain_objects
+from tests.oracle import logux_client as oracle
+
+PRODUCER = bytes(range(10))
+ID = "00010203040506070809%012x"
+DOCUMENT, RAW = 0, 1
+WHOLE, TIMED = 0x10, 0x20
+WALL = 1_700_000_000.0  # long ago: what is sent in these tests was made now, by this clock
+NOW = 100.0
+BASE = 1_700_000_000_250  # of the server, 250 ms ahead
+
+
+class Clock:
+    """Monotonic and wall clock of a host."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.ahead = WALL - NOW
+
+    def wall(self) -> float:
+        return self.now + self.ahead
+
+
+def core_of(clock: Clock | None = None, **options: Any) -> Logux:
+    core = Logux(Options(**{"token": "secret", **options}), PRODUCER)
+    core.wall = (clock or Clock()).wall
+    return core
+
+
+def sent(core: Logux) -> list[list[Any]]:
+    return [json.loads(text) for text in raw(core)]
+
+
+def raw(core: Logux) -> list[bytes]:
+    texts = [b"".join(bytes(buffer) for buffer in wire.buffers) for wire in core.data_to_send()]
+    core.sent()
+    assert core.data_to_send() == []
+    return texts
+
+
+def tell(core: Logux, *message: Any, now: float = NOW) -> list[CoreEvent]:
+    """Have it receive a message, written as JavaScript does."""
+    core.receive_data(json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(), now)
+    return list(core.events_received())
+
+
+def ready(clock: Clock | None = None, **options: Any) -> Logux:
+    """A core behind `connected`: the server's clock shows BASE."""
+    core = core_of(clock, **options)
+    connect(core)
+    return core
+
+
+def connect(core: Logux, now: float = NOW) -> None:
+    core.connected(now, random)
+    assert core.state == "connecting"
+    raw(core)
+    assert tell(core, "connected", 5, "server:x", [BASE, BASE], now=now) == []
+    assert core.state == "synchronized"
+
+
+def send(core: Logux, n: int, now: float = NOW) -> tuple[Flight, Batch]:
+    """Actions 1..n in one batch, as many as go."""
+    flight, batch = flight_of([(b'{"n":1}', RAW)] * n)
+    more(core, flight, batch, now)
+    return flight, batch
+
+
+def more(core: Logux, flight: Flight, batch: Batch, now: float = NOW) -> list[Any]:
+    """What goes out of a batch, as messages."""
+    while events := core.credit(now)[0]:
+        n = core.encode(batch, events, now)
+        flight.encoded(batch)
+        if not n:
+            break
+    return sent(core)
+
+
+def names(core: Logux, message: list[Any]) -> dict[str, str]:
+    """{the absolute id: the stable id} of the actions of a sync."""
+    found = {}
+    for action, meta in zip(message[2::2], message[3::2], strict=True):
+        shift, *rest = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
+        found[f"{shift + BASE} {core.node_id} {rest[0] if rest else 0}"] = action["id"]
+    return found
+
+
+def processed(core: Logux, id: str, now: float = NOW, added: int = 0) -> list[CoreEvent]:
+    meta = {"id": 4, "time": 4, "subprotocol": 1}
+    return tell(core, "sync", added, {"id": id, "type": "logux/processed"}, meta, now=now)
+
+
+def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[CoreEvent]:
+    action = {"action": {"type": "log/add"}, "id": id, "reason": reason, "type": "logux/undo"}
+    return tell(core, "sync", 0, action, {"id": [1, 1], "time": 1, "subprotocol": 1}, now=now)
+
+
+def test_is_a_core() -> None:
+    core: Core = core_of()
+    assert core.hot is None
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("options", "words"), [
+        ({"ack": "no"}, "ack: processed or synced, not 'no'"),
+        ({"on_doubt": "x"}, "on_doubt: new_client, same"),
+        ({"identity": "x"}, "identity: id or none"), ({"silence": 0.0}, "silence: more than 0 seconds"),
+        ({"ping": -1.0}, "ping: more than"), ({"jam_after": 0.0}, "jam_after: more than"),
+        ({"inflight": 0}, "inflight: 1 to 64"), ({"window": 0}, "window: 1 to"),
+        ({"window_bytes": 0}, "window_bytes: 1 to"), ({"subprotocol": "1.0.0"}, "needs strict_spec"),
+    ])  # fmt: skip
+    def test_wrong(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(ConfigError, match=words):
+            core_of(**options)
+
+    def test_hot_checks_what_it_is_given(self) -> None:
+        with pytest.raises(ValueError, match="producer: 10 bytes"):
+            Hot(b"x", b'"a"')
+        with pytest.raises(TypeError):
+            Hot.__new__(Hot).answer(1) or Hot.__new__(Hot).processed(1, 1, 0.0)
+        with pytest.raises(TypeError):
+            Hot.__new__(Hot).connected(b"x", 1, 0.0, 0.0)
+
+    def test_secrets_do_not_show(self) -> None:
+        core = core_of(token=Secret("hush"))
+        assert "hush" not in repr(core.options)
+        core.connected(NOW, random)
+        assert sent(core)[0][4]["token"] == "hush"
+
+
+class TestConnect:
+    def test_connect(self) -> None:
+        core = core_of(user="10")
+        core.connected(NOW, random)
+        (message,) = sent(core)
+        assert message == ["connect", 5, core.node_id, 0, {"token": "secret", "subprotocol": 1}]
+        assert core.node_id.split(":")[0] == "10" and len(core.node_id.split(":")) == 3
+        assert " " not in core.node_id
+
+    @pytest.mark.parametrize(("options", "told"), [
+        ({"token": None}, {"subprotocol": 1}), ({"token": ""}, {"subprotocol": 1}),
+        ({"subprotocol": 0}, {"token": "secret"}), ({"token": None, "subprotocol": 0}, None),
+        ({"subprotocol": 3, "strict_spec": True}, {"token": "secret", "subprotocol": "3.0.0"}),
+        ({"subprotocol": "1.2.3", "strict_spec": True}, {"token": "secret", "subprotocol": "1.2.3"}),
+    ])  # fmt: skip
+    def test_what_is_not_said_is_left_out(self, options: dict[str, Any], told: dict[str, Any] | None) -> None:
+        core = core_of(**options)
+        core.connected(NOW, random)
+        assert sent(core)[0][4:] == ([told] if told else [])
+
+    def test_producers_have_node_ids_of_their_own(self) -> None:
+        found = {Logux(Options(), bytes([i, *range(9)])).node_id for i in range(200)}
+        found |= {Logux(Options(), bytes([*range(9), i])).node_id for i in range(200)}
+        assert len(found) == 400 and len({node.split(":")[1] for node in found}) > 1
+
+    def test_last_received(self) -> None:
+        core = ready()
+        tell(core, "ping", 3)
+        tell(core, "sync", 7, {"type": "a"}, {"id": 1, "time": 1})
+        tell(core, "pong", 5)
+        processed(core, "1 x 1", added=9)
+        core.connection_lost()
+        assert core.state == "disconnected"
+        core.connected(NOW, random)
+        assert sent(core)[0][3] == 9
+
+    def test_headers_go_before_connect_and_replace_the_former(self) -> None:
+        core = core_of()
+        token = core.call("headers", {"lang": "en", "x": 1})
+        assert list(core.events_received()) == [Reply(token, None)]
+        core.connected(NOW, random)
+        assert [m[:2] for m in sent(core)] == [["headers", {"lang": "en", "x": 1}], ["connect", 5]]
+        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        token = core.call("headers", {"lang": "fr"})
+        assert list(core.events_received()) == [Reply(token, None)]
+        assert sent(core) == [["headers", {"lang": "fr"}]]
+        core.connection_lost()
+        core.connected(NOW, random)
+        assert sent(core)[0] == ["headers", {"lang": "fr"}]
+        core.call("headers", {})
+        assert sent(core) == [["headers", {}]]
+        core.connection_lost()
+        core.connected(NOW, random)
+        assert [m[0] for m in sent(core)] == ["connect"]
+
+    @pytest.mark.parametrize("wrong", [None, [], {"length": 1}, {"a": float("nan")}, {"a": {1}}, "x"])
+    def test_headers_that_kill_servers_are_refused(self, wrong: Any) -> None:
+        core = ready()
+        with pytest.raises(ValueError, match="headers: "):
+            core.call("headers", wrong)
+        with pytest.raises(ValueError, match="Logux has no 'stat'"):
+            core.call("stat")
+        assert sent(core) == []
+
+    def test_ping(self) -> None:
+        core = core_of()
+        core.connected(NOW, random)
+        token = core.call("ping")
+        assert [m[0] for m in sent(core)] == ["connect"]
+        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        assert sent(core) == [["ping", 0]]
+        other = core.call("ping")
+        assert tell(core, "pong", 0) == [Reply(token, "server:x")]
+        assert tell(core, "pong", 0) == [Reply(other, "server:x")]
+        assert tell(core, "pong", 0) == []
+        tell(core, "ping", 0)
+        assert sent(core) == [["ping", 0], ["pong", 0]]
+
+    def test_nothing_goes_before_connected(self) -> None:
+        core = core_of()
+        assert core.credit(NOW) == (0, 0)
+        core.connected(NOW, random)
+        assert core.credit(NOW) == (0, 0)
+        tell(core, "headers", {"env": "development"})
+        assert core.credit(NOW) == (0, 0)
+        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        assert core.credit(NOW) == (100, 256 << 10)
+
+    @pytest.mark.parametrize("message", [
+        ["connected", 5, "server:x", [1.5, 2.5]], ["connected", 5, "server:x", [-5, -4]],
+        ["connected", 5, "server:x", [0, 2**53]], ["sync", 1], ["synced", 1], ["ping", 1], ["pong", 1],
+        ["connect", 5, "x", 0], ["connected", 5, "x y", [1, 1]], ["connected", "5", "x", [1, 1]],
+        ["connected", 5, "x", None], ["sync", 1, None, None], [], [1], None, {"length": 1},
+        ["error"], ["headers", None], ["headers", {"length": 1}], ["debug", "other", "x"],
+    ])  # fmt: skip
+    def test_out_of_turn_or_wrong(self, message: Any) -> None:
+        core = core_of()
+        core.connected(NOW, random)
+        core.receive_data(json.dumps(message).encode(), NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal) and isinstance(event.error, ProtocolError) and not event.forever
+        assert str(event.error).isprintable() and len(str(event.error)) < 400
+        assert core.credit(NOW) == (0, 0)
+        assert tell(core, "connected", 5, "server:x", [BASE, BASE]) == []
+
+    @pytest.mark.parametrize("message", [["connect", 5, "x", 0], ["connected", 5, "x", [1, 1]]])
+    def test_a_second_connected(self, message: list[Any]) -> None:
+        (event,) = tell(ready(), *message)
+        assert isinstance(event, Fatal) and not event.forever
+
+    def test_an_older_protocol(self) -> None:
+        core = core_of()
+        core.connected(NOW, random)
+        (event,) = tell(core, "connected", 4, "server:x", [BASE, BASE])
+        assert isinstance(event, Fatal) and event.forever and "protocol 4" in str(event.error)
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_an_unknown_message_is_passed_over(self, strict: bool) -> None:
+        core = ready(strict_spec=strict)
+        assert tell(core, "ready", 0) == []
+        assert core.unknown == 1
+        assert [m[:2] for m in sent(core)] == ([["error", "wrong-format"]] if strict else [])
+        assert core.credit(NOW)[0] == 100
+
+    @pytest.mark.parametrize(("message", "error", "forever"), [
+        (["error", "wrong-credentials"], CredentialError, False),
+        (["error", "wrong-protocol", {"supported": 7, "used": 5}], ProtocolError, True),
+        (["error", "wrong-subprotocol", {"supported": 2, "used": 1}], ProtocolError, True),
+        (["error", "timeout", 70000], ProtocolError, False), (["error", "wrong-format",
+        "x"], ProtocolError, False),
+        (["error", "unknown-message", "x" * 5000], ProtocolError, False),
+        (["error", "\x1b[2J", {"a": "\x07" * 5000}], ProtocolError, False),
+    ])  # fmt: skip
+    def test_errors(self, message: list[Any], error: type[Exception], forever: bool) -> None:
+        core = core_of()
+        core.connected(NOW, random)
+        (event,) = tell(core, *message)
+        assert isinstance(event, Fatal) and type(event.error) is error and event.forever is forever
+        words = str(event.error)
+        assert words.isprintable() and len(words) < 400
+        assert message[1] in words or not message[1].isprintable()
+
+    def test_wrong_format_while_actions_are_under_way(self) -> None:
+        """The server does not say which: the engine finds a poison by connections that end."""
+        core = ready()
+        send(core, 1)
+        told, end = tell(core, "error", "wrong-format", "x")
+        assert isinstance(told, Inbound) and isinstance(told.payload, DebugText)
+        assert end == CloseWanted()
+
+
+# -- what goes out --------------------------------------------------------------------------------------
+
+
+class TestSync:
+    def test_one_sync_of_a_batch(self) -> None:
+        core = ready()
+        flight, batch = flight_of([(b'{"n":%d}' % n, RAW) for n in range(250)])
+        messages = more(core, flight, batch)
+        assert [m[:2] for m in messages] == [["sync", 100], ["sync", 200], ["sync", 250]]
+        assert [a for m in messages for a in m[2::2]] == [
+            {"type": "log/add", "data": {"n": n}, "id": ID % (n + 1)} for n in range(250)
+        ]
+        ids = [id for m in messages for id in names(core, m)]
+        assert len(set(ids)) == 250
+        metas = [meta for m in messages for meta in m[3::2]]
+        assert metas[0]["id"] == -250 and metas[1]["id"] == [-250, 1]
+        assert all(set(meta) == {"id", "time"} for meta in metas)
+        assert core.state == "sending"
+
+    def test_credit_counts_syncs(self) -> None:
+        core = ready(inflight=2, window=10)
+        _flight, batch = send(core, 25)
+        assert list(batch.fates().values()).count("inflight") == 20
+        assert core.credit(NOW) == (0, 256 << 10)
+        tell(core, "synced", 20)
+        assert core.credit(NOW)[0] == 0
+        for counter in range(9):
+            processed(core, f"{int(WALL * 1000)} {core.node_id} {counter}")
+        assert core.credit(NOW)[0] == 0
+        processed(core, f"{int(WALL * 1000)} {core.node_id} 9")
+        assert core.credit(NOW)[0] == 10
+
+    def test_bytes_of_a_sync(self) -> None:
+        core = ready(window_bytes=1000)
+        body = b'{"n":"%s"}' % (b"x" * 392)
+        flight, batch = flight_of([(body, RAW)] * 4 + [(b'{"n":"%s"}' % (b"x" * 5000), RAW), (body, RAW)])
+        assert [len(m[2::2]) for m in more(core, flight, batch)] == [2, 2, 1, 1]
+
+    def test_the_user_s_own_time_and_subprotocol(self) -> None:
+        core = ready(Clock())
+        own = struct.pack("<qq", int(WALL * 1000) - 5000, 7) + b'{"type":"a"}'
+        none = struct.pack("<qq", -(2**63), -1) + b'{"type":"a"}'
+        flight, batch = flight_of([(own, RAW | TIMED), (none, TIMED)])
+        ((_, _, _, first, _, second),) = more(core, flight, batch)
+        assert first == {"id": -250, "time": -5000, "subprotocol": 7}
+        assert second["id"] == [-250, 1] and set(second) == {"id", "time"} and second["time"] == 0
+
+    @pytest.mark.parametrize(("body", "kind", "reason"), [
+        (b'{"a":}', RAW, "not_json"), (b"[]", RAW, "not_json"), (b"[]", DOCUMENT, "not_json"),
+        (b"{}", RAW | WHOLE, "unencodable"), (b'{"type":1}', RAW | WHOLE, "unencodable"),
+        (b'{"type":"a","type":1}', RAW | WHOLE, "unencodable"),
+        (b'{"type":"a",}', DOCUMENT | WHOLE, "not_json"),
+        (b'{"type":"a","length":1}', RAW | WHOLE, "unencodable"),
+        (b'{"type":"a","len\\u0067th":-1.5}', RAW | WHOLE, "unencodable"),
+        (b'{"type":"a","length":1}', DOCUMENT | WHOLE, "unencodable"), (b"{}", RAW | 0x30, "unencodable"),
+        (b"{}", RAW | TIMED, "unencodable"), (bytes(16) + b"{", RAW | TIMED, "not_json"),
+    ])  # fmt: skip
+    def test_what_no_server_takes_fails_alone(self, body: bytes, kind: int, reason: str) -> None:
+        core = ready()
+        flight, batch = flight_of([(b"{}", RAW), (body, kind), (b"{}", RAW)])
+        ((*_, a, _, b, _),) = more(core, flight, batch)
+        assert (a["id"], b["id"]) == (ID % 1, ID % 3)
+        assert flight.report() == [(2, 2, "failed", reason)]
+
+    @pytest.mark.parametrize("body", [
+        b'{"type":"a","length":"1"}', b'{"type":"a","data":{"length":1}}',
+        b'{"type":"a","length":1,"length":[]}',
+        b'{"type":"a","length":null}', b'{"type":1,"ty\\u0070e":"a"}', b' {"type" : "a" , "b":[{"type":2}]} ',
+    ])  # fmt: skip
+    def test_what_servers_take(self, body: bytes) -> None:
+        core = ready()
+        flight, batch = flight_of([(body, RAW | WHOLE)])
+        ((_, _, action, _),) = more(core, flight, batch)
+        assert action == {**json.loads(body), "id": ID % 1}
+
+    def test_user_fields_never_reach_the_action_itself(self) -> None:
+        core = ready()
+        flight, batch = flight_of([(b'{"length":5,"type":7,"id":"mine"}', RAW)])
+        ((_, _, action, _),) = more(core, flight, batch)
+        assert action == {"type": "log/add", "data": {"length": 5, "type": 7, "id": "mine"}, "id": ID % 1}
+
+    def test_no_identity_no_check(self) -> None:
+        core = ready(identity="none", check=False, action_type='lög "x"')
+        _flight, batch = flight_of([(b" {oops} ", RAW), (b'{"type":"a"}', RAW | WHOLE)])
+        core.encode(batch, 9, NOW)
+        (text,) = raw(core)
+        assert b'{"type":"l\xc3\xb6g \\"x\\"","data":{oops}},{' in text and b',{"type":"a"},{' in text
+
+    bodies = (near_objects | plain_objects).flatmap(
+        lambda body: st.sampled_from([
+            (body, 0),
+            (body, WHOLE),
+            (b'{"type":"a",' + body.strip()[1:] if len(body) > 3 else b'{"type":"a"}', WHOLE),
+            (struct.pack("<qq", 1234, -1) + b'{"type":"a","id":' + body.strip() + b"}", TIMED),
+            (body.replace(b"event", b"length").replace(b"uuid", b"type"), WHOLE),
+        ])
+    )  # fmt: skip
+
+    @settings(max_examples=100)
+    @given(st.lists(st.tuples(bodies, st.sampled_from([RAW, RAW, DOCUMENT])), min_size=1, max_size=6),
+           st.booleans(), st.booleans())  # fmt: skip
+    def test_as_the_twin(
+        self, events: list[tuple[tuple[bytes, int], int]], identity: bool, check: bool
+    ) -> None:
+        core = ready(identity="id" if identity else "none", check=check, silence=1e9)
+        given_ = [(body, kind | nibble) for (body, nibble), kind in events]
+        # What nobody checks must be JSON where its fields are looked for.
+        given_ = [
+            (body, kind)
+            for body, kind in given_
+            if not kind >> 4
+            or (check and kind & 3 == RAW)
+            or isinstance(oracle.action(body, kind & ~3 | RAW, 1, PRODUCER), oracle.Text)
+        ]
+        flight, batch = flight_of(given_ or [(b"{}", RAW)])
+        expected, fates, ids = [], {}, oracle.Ids()
+        hashes = {}
+        for seq, (body, kind) in enumerate(given_ or [(b"{}", RAW)], 1):
+            found = oracle.action(body, kind, seq, PRODUCER, identity=identity, check=check)
+            if isinstance(found, str):
+                fates[seq] = found
+                continue
+            hashes[seq] = xxh64(found.text)
+            time = 0 if found.time is None else found.time - BASE + 250
+            expected.append((found.text, *ids.next(int(WALL * 1000)), time, found.subprotocol))
+        n = core.encode(batch, 100, NOW)
+        got = batch.hashes()
+        flight.encoded(batch)
+        assert n == len(expected)
+        assert raw(core) == ([oracle.sync(0, expected, BASE)] if expected else [])
+        assert {s: r for s, t, f, r in flight.report() for s in range(s, t + 1)} == fates
+        assert {s: h for s, h in got.items() if s in hashes} == hashes
+
+    def test_the_ledger_keeps_the_user_s_own_ids(self) -> None:
+        core = ready()
+        events = [(b'{"type":"a","id":%s}' % id, RAW | WHOLE) for id in (b'"mine"', b"[1,2]", b'""')]
+        flight, batch = flight_of(events)
+        core.encode(batch, 9, NOW)
+        (line,) = [json.loads(x) for x in flight.encoded(batch).splitlines() if b'"ids"' in x]
+        import base64
+
+        words = struct.unpack("<6Q", base64.b64decode(line["ids"]))
+        assert words == tuple(w for own in (b"mine", b"[1,2]", b"") for w in (xxh64(own), xxh64(own, 43)))
+        assert all("id" in a and a["id"] != ID % 1 for a in sent(core)[0][2::2])
+
+
+class TestIds:
+    def test_a_clock_that_goes_back(self) -> None:
+        clock = Clock()
+        core = ready(clock, window=10)
+        flight, batch = flight_of([(b"{}", RAW)] * 60)
+        found: list[tuple[int, int]] = []
+
+        def some() -> None:
+            core.encode(batch, 10, clock.now)
+            flight.encoded(batch)
+            (message,) = [m for m in sent(core) if m[0] == "sync"]
+            pairs = [id.split(" ") for id in names(core, message)]
+            found.extend((int(ms), int(n)) for ms, _, n in pairs)
+            for id in names(core, message):
+                processed(core, id)
+
+        some()
+        clock.ahead -= 3600
+        some()
+        core.connection_lost()
+        connect(core)
+        clock.now += 1
+        some()
+        clock.ahead += 3602
+        some()
+        clock.ahead -= 3601
+        some()
+        assert len(set(found)) == 50 and found == sorted(found)
+        assert {ms for ms, _ in found[:30]} == {int(WALL * 1000)}
+        assert {ms for ms, _ in found[30:]} == {int(WALL * 1000) + 3000}
+
+    def test_a_server_whose_clock_is_an_hour_ahead(self) -> None:
+        clock = Clock()
+        core = core_of(clock)
+        core.connected(clock.now, random)
+        raw(core)
+        clock.now += 0.2  # 50 ms there, 100 in the server, 50 back
+        base = int(WALL * 1000) + 3_600_000 + 150
+        tell(core, "connected", 5, "server:x", [base - 100, base], now=clock.now)
+        clock.now += 5
+        own = struct.pack("<qq", round((clock.wall() - 1) * 1000), -1) + b'{"type":"a"}'
+        _flight, batch = flight_of([(own, TIMED)])
+        core.encode(batch, 1, clock.now)
+        ((_, _, _, meta),) = sent(core)
+        assert meta["id"] == round(clock.wall() * 1000) - base
+        # It was made a second ago, which the server called so many ms since its base time.
+        assert meta["time"] == 4050
+        (event,) = tell(core, "sync", 1, {"type": "a"}, {"id": 4050, "time": 4050}, now=clock.now)
+        assert isinstance(event, Inbound) and isinstance(event.payload, Action)
+        assert event.payload.meta == {
+            "id": f"{base + 4050} server:x 0",
+            "time": round((clock.wall() - 1) * 1000),
+        }
+
+    @given(start=st.integers(0, 3000), spent=st.integers(-50, 4000), way=st.integers(0, 2000))
+    def test_way_of_the_handshake(self, start: int, spent: int, way: int) -> None:
+        """As the reference: the way back took half of what the server did not spend. Its clock may be set
+        while it answers."""
+        clock = Clock()
+        core = core_of(clock)
+        core.connected(NOW, random)
+        clock.now += way / 1000
+        base = BASE + start + spent
+        tell(core, "connected", 5, "server:x", [BASE + start, base], now=clock.now)
+        _flight, batch = flight_of(
+            [(struct.pack("<qq", round(clock.wall() * 1000), -1) + b'{"type":"a"}', TIMED)]
+        )
+        raw(core)
+        core.encode(batch, 1, clock.now)
+        ((_, _, _, meta),) = sent(core)
+        assert abs(meta["time"] - (way - min(max(spent, 0), way)) / 2) <= 1
+
+
+class Tick(NamedTuple):
+    """Something that happens after so many seconds."""
+
+    after: float
+    what: str
+    much: float
+
+
+ticks = st.lists(
+    st.one_of(
+        st.builds(Tick, st.floats(0.001, 0.9), st.just("event"), st.just(0.0)),
+        st.builds(Tick, st.floats(0.001, 0.9), st.just("look"), st.floats(0, 0.004)),
+        st.builds(Tick, st.floats(0.001, 0.9), st.just("send"), st.just(0.0)),
+        st.builds(
+            Tick, st.floats(0.001, 0.9), st.just("set"),
+            st.sampled_from([3600.0, -3600.0, 60.0, -60.0, 86400.0, -86400.0]),
+        ),
+        st.builds(Tick, st.floats(0.001, 0.9), st.just("set"), st.floats(-0.015, 0.015)),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+class TestClocks:
+    @settings(max_examples=300)
+    @given(ticks)
+    def test_times_are_true_whatever_the_wall_clock_does(self, ticks: list[Tick]) -> None:
+        """Looked at once a second, set by minutes and hours, while events wait up to a few seconds."""
+        hot, twin = Hot(PRODUCER, b'"a"'), oracle.Clocks()
+        now, ahead, looked = 1000.0, 1e9, 0.0
+        waiting: deque[tuple[int, float, int]] = deque()
+        seq = jumps = 0
+
+        def look(late: float = 0.0) -> None:
+            nonlocal looked
+            looked = now
+            for one in (hot, twin):
+                one.look(now, now + late + ahead)
+
+        def settle() -> None:
+            while waiting:
+                number, true, us = waiting.popleft()
+                at = hot.when(us, now, number)
+                assert at == twin.when(us, now, number)
+                assert abs(at - true) < 0.1
+
+        look()
+        for tick in ticks:
+            now += tick.after
+            if now - looked > 0.9:
+                look()
+            if tick.what == "event":
+                seq += 1
+                waiting.append((seq, now, round((now + ahead) * 1e6)))
+            elif tick.what == "look":
+                look(tick.much)
+            elif tick.what == "set":
+                if abs(tick.much) > 1:
+                    if jumps == 6:
+                        continue
+                    jumps += 1
+                    for _ in range(2):  # what was seen once between two jumps might be a look that came late
+                        now += 0.001
+                        look()
+                ahead += tick.much
+            if tick.what == "send" or (waiting and now - waiting[0][1] > 8):
+                look()
+                settle()
+        look()
+        settle()
+
+    def test_one_late_look_is_no_jump(self) -> None:
+        hot = Hot(PRODUCER, b'"a"')
+        hot.look(10.0, 1010.0)
+        hot.look(11.0, 1011.4)  # it came 400 ms late
+        assert hot.when(1_010_900_000, 11.5, 1) == pytest.approx(10.9)
+        hot.look(12.0, 1012.0)
+        assert hot.when(1_011_900_000, 12.0, 2) == pytest.approx(11.9)
+
+    @settings(max_examples=200)
+    @given(st.lists(st.tuples(st.sampled_from("lw"), st.floats(0, 50), st.floats(-40, 40),
+                              st.integers(1, 30)), max_size=40))  # fmt: skip
+    def test_as_the_twin(self, calls: list[tuple[str, float, float, int]]) -> None:
+        hot, twin = Hot(PRODUCER, b'"a"'), oracle.Clocks()
+        for what, now, off, seq in calls:
+            if what == "l":
+                hot.look(now, now + off)
+                twin.look(now, now + off)
+            else:
+                us = round((now + off) * 1e6)
+                assert hot.when(us, now, seq) == twin.when(us, now, seq)
+
+
+# -- what becomes of it -----------------------------------------------------------------------------------
+
+
+def acked(*seqs: int) -> list[CoreEvent]:
+    return [Outcome("acked", "", [(seqs[0], seqs[-1])]), Progress()]
+
+
+class TestOutcomes:
+    def test_synced_is_not_acked(self) -> None:
+        core = ready()
+        send(core, 2)
+        assert tell(core, "synced", 2) == [Alive()]
+        assert processed(core, f"{BASE - 250} {core.node_id} 0") == acked(1)
+        assert core.state == "sending"
+        assert processed(core, f"{BASE - 250} {core.node_id} 1", added=3) == acked(2)
+        assert core.state == "synchronized"
+        assert sent(core) == [["synced", 0], ["synced", 3]]
+
+    def test_unless_that_is_wanted(self) -> None:
+        core = ready(ack="synced", window=2)
+        send(core, 4)
+        assert tell(core, "synced", 2) == acked(1, 2)
+        assert tell(core, "synced", 1) == [Alive()]
+        # cumulative, and beyond what was ever sent
+        assert tell(core, "synced", 99.5) == acked(3, 4)
+        assert processed(core, f"{BASE - 250} {core.node_id} 0") == [Alive()]
+        assert undo(core, f"{BASE - 250} {core.node_id} 1") == []
+        send(core, 1)
+        assert core.state == "sending"
+
+    @pytest.mark.parametrize("message", [
+        '["sync",1,{"id":"%s","type":"logux/processed"},{"id":1,"time":1}]',
+        '["sync",1,{"type":"logux/processed","id":"%s"},{"id":[1,2],"time":1,"subprotocol":1}]',
+        '["sync",-1.5,{"type":"logux/processed","id":"%s"},{"time":1,"id":[1,"a",2]}]',
+        ' [ "sync", 1, {"type": "logux/processed", "id": "%s"}, {"id": 1.5, "time": 1, "more": {}} ] ',
+        '["sync",1,{"type":"logux/processed","id":"%s","more":1},{"id":1,"time":1}]',
+        '["sync",1,{"type":"a"},{"id":1,"time":1},{"type":"logux/processed","id":"%s"},{"id":1,"time":1}]',
+    ])  # fmt: skip
+    def test_processed_however_it_is_written(self, message: str) -> None:
+        core = ready(user='"\\ö')
+        send(core, 1)
+        id = json.dumps(f"{BASE - 250} {core.node_id} 0", ensure_ascii=False)[1:-1]
+        core.receive_data((message % id).encode(), NOW)
+        events = list(core.events_received())
+        assert [e for e in events if not isinstance(e, Inbound)] == acked(1)
+        assert [m[0] for m in sent(core)] == ["synced"]
+
+    @pytest.mark.parametrize("id", [
+        "{ms} other 0", "{ms} {node} 1", "1 {node} 0", "{ms}  {node} 0", "{ms} {node}", "{ms}.5 {node} 0",
+        "{ms} {node} -0", "{ms} {node} 0.0", "", "{ms} {node} 0 0", "x {node} 0",
+        "{ms} {node} 18446744073709551616",
+        "99999999999999999999 {node} 0", 5, None, [], {}, "\x00", "²{ms} {node} 0",
+    ])  # fmt: skip
+    def test_what_we_never_sent_is_passed_over(self, id: Any) -> None:
+        core = ready()
+        send(core, 1)
+        if isinstance(id, str):
+            id = id.format(ms=BASE - 250, node=core.node_id)
+        for _ in range(1000):
+            assert processed(core, id) in ([], [Alive()])
+        assert undo(core, id) == [] or not isinstance(id, str) or core.node_id not in id
+        assert core.state == "sending" and core.strangers >= 1000
+        assert len(sent(core)) == 1001
+
+    @settings(max_examples=300)
+    @given(
+        st.sampled_from(["synced", "id", "type"]), st.integers(-3, 10**17), st.integers(-3, 10**17),
+        st.integers(-1, 10**17), st.sampled_from(["", ',"subprotocol":1', ',"x":2', " "]),
+        st.sampled_from(["1", "[1,2]", "[1,-2]", '[1,"a",2]', "01", "-0", "1.5", "1e3", "", "null"]),
+        st.none() | st.tuples(st.integers(0, 120), st.sampled_from([b"", b" ", b"0", b'"', b"]", b"-",
+        b"\x00"])),
+    )  # fmt: skip
+    def test_what_is_read_at_once_as_the_twin(
+        self, kind: str, added: int, ms: int, n: int, more: str, id: str, damage: tuple[int, bytes] | None
+    ) -> None:
+        node = 'a:"ö\\:c'
+        whole = json.dumps(f"{ms} {node} {n}", ensure_ascii=False)
+        body = {
+            "id": f'{{"id":{whole},"type":"logux/processed"}}',
+            "type": f'{{"type":"logux/processed","id":{whole}}}',
+        }  # fmt: skip
+        text = f'["synced",{added}]'
+        if kind != "synced":
+            text = f'["sync",{added},{body[kind]},{{"id":{id},"time":{id[:1]}{more}}}]'
+        message = text.encode()
+        if damage is not None:
+            message = message[: damage[0]] + damage[1] + message[damage[0] + 1 :]
+        hot = Hot(PRODUCER, b'"a"')
+        hot.connected(json.dumps(node, ensure_ascii=False)[1:-1].encode(), BASE, NOW, 0.0)
+        found = oracle.recognise(message, node)
+        assert hot.receive(message, NOW) is (found is not None)
+        assert hot.answers() == ([] if found is None or len(found) == 1 else [b'["synced",%d]' % found[0]])
+
+    @pytest.mark.parametrize(("reason", "name"), [
+        ("denied", "denied"), ("unknownType", "unknown_type"), ("wrongChannel", "rejected"),
+        ("notFound", "rejected"), ("anything", "rejected"), (None, "rejected"), (5, "rejected"),
+        ([], "rejected"),
+    ])  # fmt: skip
+    def test_undone(self, reason: Any, name: str) -> None:
+        core = ready()
+        send(core, 2)
+        assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == [Outcome("failed", name, [(2, 2)])]
+        assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == []
+        assert processed(core, f"{BASE - 250} {core.node_id} 0") == acked(1)
+        assert [m[0] for m in sent(core)] == ["synced"] * 3
+
+    def test_a_billion_strangers_cost_nothing(self) -> None:
+        core = ready()
+        message = (
+            b'["sync",0,{"id":"1 %s 0","type":"logux/processed"},{"id":1,"time":1}]' % core.node_id.encode()
+        )
+        for _ in range(20_000):
+            core.receive_data(message, NOW)
+        assert list(core.events_received()) == [Alive()]
+        assert core.strangers == 20_000
+        assert raw(core) == [b'["synced",0]'] * 20_000
+
+    def test_actions_of_others(self) -> None:
+        core = ready(Clock())
+        send(core, 1)
+        (one, two) = tell(
+            core, "sync", 5,
+            {"type": "a", "id": 1}, {"id": 7, "time": 5, "subprotocol": 3},
+            {"type": "logux/undo", "id": "1 other 0", "reason": "error"}, {"id": [8, "x:y", 2], "time": 9.25},
+        )  # fmt: skip
+        assert one == Inbound(
+            Action(
+                {"type": "a", "id": 1}, {"id": f"{BASE + 7} server:x 0", "time": BASE - 245, "subprotocol": 3}
+            )
+        )
+        assert isinstance(two, Inbound) and two.payload.meta == {
+            "id": f"{BASE + 8} x:y 2",
+            "time": BASE - 241,
+        }
+        assert tell(core, "headers", {"a": 1}) == [Inbound(Headers({"a": 1}))]
+        assert tell(core, "debug", "error", "oh") == [Inbound(DebugText("oh"))]
+        assert sent(core) == [["synced", 5]]
+
+
+class TestRuns:
+    """When one action fails at the server, those behind it are undone with it."""
+
+    def run(self, core: Logux, n: int) -> tuple[Flight, Batch, list[str]]:
+        """n actions in flight: their ids."""
+        flight, batch = flight_of([(b'{"n":1}', RAW)] * n)
+        messages = more(core, flight, batch)
+        return flight, batch, [id for m in messages for id in names(core, m)]
+
+    def apply(self, flight: Flight, events: list[CoreEvent]) -> None:
+        for event in events:
+            if isinstance(event, Retry):
+                flight.apply(event.ranges, 0)
+            elif isinstance(event, Outcome):
+                flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+
+    def again(self, core: Logux, flight: Flight) -> dict[str, str]:
+        """What goes out next: {its stable id: its id}."""
+        found = {}
+        for _ in range(9):
+            batch = flight.pending()
+            while batch is not None and (events := core.credit(NOW)[0]):
+                n = core.encode(batch, events, NOW)
+                flight.encoded(batch)
+                batch = flight.pending() if n else None
+            core.credit(NOW)
+            for message in sent(core):
+                if message[0] == "sync":
+                    found |= {stable: id for id, stable in names(core, message).items()}
+        return found
+
+    @pytest.mark.parametrize("guilty", [True, False])
+    def test_the_first_is_the_suspect(self, guilty: bool) -> None:
+        core = ready()
+        flight, _, ids = self.run(core, 5)
+        self.apply(flight, processed(core, ids[0]))
+        assert undo(core, ids[1]) == []
+        for seq in (3, 4, 5):
+            (event,) = events = undo(core, ids[seq - 1])
+            assert event == Retry([(seq, seq)], "undone with another")
+            self.apply(flight, events)
+        innocent = self.again(core, flight)
+        assert list(innocent) == [ID % 3, ID % 4, ID % 5] and not set(innocent.values()) & set(ids)
+        for id in innocent.values():
+            assert self.again(core, flight) == {}
+            self.apply(flight, processed(core, id))
+        suspect = self.again(core, flight)
+        assert list(suspect) == [ID % 2] and suspect[ID % 2] not in ids
+        end = undo(core, suspect[ID % 2]) if guilty else processed(core, suspect[ID % 2])
+        assert end == ([Outcome("failed", "error", [(2, 2)])] if guilty else acked(2))
+        self.apply(flight, end)
+        assert flight.inflight == 0 and core.credit(NOW)[0] == 100
+
+    def test_its_text_is_as_it_was(self) -> None:
+        core = ready()
+        flight, batch = flight_of([
+            (struct.pack("<qq", 5000, 7) + b'{"type" : "\xc3\xb6",  "b":1.50}', RAW | TIMED), (b"{}", RAW),
+        ])  # fmt: skip
+        core.encode(batch, 2, NOW)
+        flight.encoded(batch)
+        (text,) = raw(core)
+        first = text[text.index(b"{") : text.index(b',{"id"')]
+        for n in range(2):
+            self.apply(flight, undo(core, f"{BASE - 250} {core.node_id} {n}"))
+        ids = self.again(core, flight)
+        self.apply(flight, processed(core, ids[ID % 2]))
+        core.credit(NOW)
+        (text,) = [m for m in raw(core) if m.startswith(b'["sync"')]
+        meta = b',{"id":[-250,3],"time":%d,"subprotocol":7}]' % (5000 - BASE + 250)
+        assert text == b'["sync",4,' + first + meta
+
+    def test_nothing_new_goes_while_there_is_a_suspect(self) -> None:
+        core = ready(window=2, inflight=2)
+        handoff = Handoff()
+        for _ in range(100):
+            handoff.push(b"{}", 2, RAW)
+        flight = Flight(handoff)
+        flight.take(4, 1 << 20)
+        flight.take(96, 1 << 20)
+        ids = list(self.again(core, flight).values())
+        assert len(ids) == 4
+        for id in ids:
+            self.apply(flight, undo(core, id))
+        innocent = self.again(core, flight)
+        assert list(innocent) == [ID % 2, ID % 3, ID % 4]
+        for id in innocent.values():
+            self.apply(flight, processed(core, id))
+        suspect = self.again(core, flight)
+        assert list(suspect) == [ID % 1]
+        self.apply(flight, processed(core, suspect[ID % 1]))
+        assert list(self.again(core, flight)) == [ID % seq for seq in (5, 6, 7, 8)]
+
+    @pytest.mark.parametrize("reason", ["denied", "unknownType"])
+    def test_behind_what_was_refused_all_are_innocent(self, reason: str) -> None:
+        core = ready()
+        flight, _, ids = self.run(core, 3)
+        self.apply(flight, undo(core, ids[0], reason))
+        for seq in (2, 3):
+            events = undo(core, ids[seq - 1])
+            assert events == [Retry([(seq, seq)], "undone with another")]
+            self.apply(flight, events)
+        assert list(self.again(core, flight)) == [ID % 2, ID % 3]
+
+    def test_a_run_ends_with_what_is_processed(self) -> None:
+        core = ready()
+        flight, _, ids = self.run(core, 5)
+        undo(core, ids[0])
+        self.apply(flight, processed(core, ids[1]))
+        assert undo(core, ids[2]) == []  # a suspect, too
+        self.apply(flight, undo(core, ids[3]))
+        self.apply(flight, undo(core, ids[4]))
+        innocent = self.again(core, flight)
+        assert list(innocent) == [ID % 4, ID % 5]
+        for id in innocent.values():
+            self.apply(flight, processed(core, id))
+        for seq in (1, 3):
+            found = self.again(core, flight)
+            assert list(found) == [ID % seq]
+            self.apply(flight, undo(core, found[ID % seq]))
+        assert [(a, f, r) for a, _, f, r in flight.report() if f == "failed"] == [
+            (1, "failed", "error"), (3, "failed", "error"),
+        ]  # fmt: skip
+
+    def test_a_lost_connection_forgets_suspects(self) -> None:
+        core = ready()
+        flight, _, ids = self.run(core, 2)
+        undo(core, ids[0])
+        core.connection_lost()
+        flight.requeue()
+        connect(core)
+        assert list(self.again(core, flight)) == [ID % 1, ID % 2]
+
+    def test_closing_waits_for_suspects_and_sends_nothing_new(self) -> None:
+        core = ready()
+        flight, _, ids = self.run(core, 2)
+        core.begin_close(NOW)
+        assert list(core.events_received()) == []
+        undo(core, ids[0])
+        self.apply(flight, processed(core, ids[1]))
+        assert list(self.again(core, flight)) == [ID % 1]
+        id = f"{BASE - 250} {core.node_id} 2"
+        assert undo(core, id) == [Outcome("failed", "error", [(1, 1)]), CloseWanted()]
+        assert core.credit(NOW)[0] == 0
+
+
+# -- connections that end, servers that say nothing -----------------------------------------------------
+
+
+class TestDoubt:
+    def test_nothing_in_doubt_keeps_the_client_id(self) -> None:
+        core = ready()
+        node = core.node_id
+        core.connection_lost()
+        connect(core)
+        assert core.node_id == node
+
+    def test_a_new_client(self) -> None:
+        core = ready(user="10")
+        flight, batch = send(core, 3)
+        node = core.node_id
+        processed(core, f"{BASE - 250} {node} 1")
+        flight.apply([(2, 2)], FATE["acked"])
+        core.connection_lost()
+        assert list(core.events_received()) == []
+        flight.requeue()
+        connect(core)
+        assert [a == b for a, b in zip(core.node_id.split(":"), node.split(":"), strict=True)] == [
+            True,
+            False,
+            False,
+        ]
+        (message,) = more(core, flight, batch)
+        assert [a["id"] for a in message[2::2]] == [ID % 1, ID % 3]
+        assert processed(core, f"{BASE - 250} {node} 0") == [] and core.strangers == 1
+        assert processed(core, f"{BASE - 250} {core.node_id} 3") == acked(1)
+
+    def test_the_same_ids(self) -> None:
+        core = ready(on_doubt="same", window=2, inflight=2)
+        flight, batch = send(core, 5)
+        node = core.node_id
+        processed(core, f"{BASE - 250} {node} 1")
+        flight.apply([(2, 2)], FATE["acked"])
+        for _ in range(3):  # connections that end before all is sent again
+            core.connection_lost()
+            flight.requeue()
+            connect(core)
+            assert core.node_id == node
+            core.encode(batch, 2, NOW)
+            flight.encoded(batch)
+            (message,) = sent(core)
+            assert [meta["id"] for meta in message[3::2]] == [-250, [-250, 2]]
+        (message,) = more(core, flight, batch)
+        # What was in doubt, then what never went out.
+        assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
+
+    def test_dropped(self) -> None:
+        core = ready(on_doubt="drop", window=2, inflight=2)
+        flight, batch = send(core, 6)
+        node = core.node_id
+        processed(core, f"{BASE - 250} {node} 1")
+        core.connection_lost()
+        assert list(core.events_received()) == [Outcome("failed", "doubt", [(1, 1), (3, 4)])]
+        flight.apply([(1, 1), (3, 4)], FATE["failed"])
+        flight.apply([(2, 2)], FATE["acked"])
+        flight.requeue()
+        connect(core)
+        assert core.node_id == node
+        (message,) = more(core, flight, batch)
+        assert [a["id"] for a in message[2::2]] == [ID % 5, ID % 6]
+
+
+class TestTimeouts:
+    def due(self, core: Logux, now: float) -> list[CoreEvent]:
+        """What happens at a time, and nothing before."""
+        timeout = core.next_timeout(now - 1)
+        assert timeout == pytest.approx(now)
+        core.handle_timeout(now - 0.01)
+        assert list(core.events_received()) == []
+        core.handle_timeout(now)
+        return list(core.events_received())
+
+    def test_no_answer_to_connect(self) -> None:
+        core = core_of()
+        assert core.next_timeout(NOW) is None
+        core.handle_timeout(NOW)
+        core.connected(NOW, random)
+        tell(core, "headers", {}, now=NOW + 20)  # a word, but not the one
+        (event,) = self.due(core, NOW + 30)
+        assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError) and not event.forever
+
+    def test_ping_when_idle(self) -> None:
+        core = ready()
+        assert self.due(core, NOW + 10) == []
+        assert sent(core) == [["ping", 0]]
+        assert core.next_timeout(NOW + 10) == NOW + 40
+        assert tell(core, "pong", 0, now=NOW + 11) == []
+        assert self.due(core, NOW + 21) == []
+        assert sent(core) == [["ping", 0]]
+        (event,) = self.due(core, NOW + 51)
+        assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError)
+
+    def test_silence(self) -> None:
+        core = ready(ping=50.0)
+        send(core, 1, NOW + 5)
+        assert core.next_timeout(NOW) == NOW + 35
+        tell(core, "debug", "error", "x", now=NOW + 7)
+        (event,) = self.due(core, NOW + 37)
+        assert isinstance(event, Fatal) and "1 actions in flight" in str(event.error)
+        core.handle_timeout(NOW + 99)
+        assert list(core.events_received()) == []
+
+    def test_a_jam_is_left_by_a_new_client_id(self) -> None:
+        core = ready(on_doubt="same")
+        node = core.node_id
+        flight, batch = send(core, 2)
+        tell(core, "synced", 2, now=NOW + 1)
+        for patience, helped in ((20, False), (40, False), (80, True), (20, False)):
+            # It lives and answers pings.
+            now = NOW + 1
+            while now + 10 < NOW + 1 + patience:
+                now += 10
+                core.handle_timeout(now)
+                assert [m[0] for m in sent(core)] == ["ping"]
+                tell(core, "pong", 0, now=now)
+            (event,) = self.due(core, NOW + 1 + patience)
+            assert isinstance(event, Fatal) and str(event.error).startswith(
+                "jam: the server has got 2 actions"
+            )
+            assert not event.forever and not isinstance(event.error, TimeoutError)
+            core.connection_lost()
+            flight.requeue()
+            connect(core)
+            assert core.node_id != node
+            node = core.node_id
+            (message,) = more(core, flight, batch)
+            assert all(name.split(" ")[1] == node for name in names(core, message))
+            tell(core, "synced", message[1], now=NOW + 1)
+            if helped:
+                (id, _) = names(core, message)
+                assert processed(core, id, NOW + 1) == acked(1)
+                flight.apply([(1, 1)], FATE["acked"])
+                core.credit(NOW + 1)
+                flight, batch = flight_of([(b"{}", RAW)])
+                (message,) = [m for m in more(core, flight, batch, NOW + 1) if m[0] == "sync"]
+                tell(core, "synced", message[1], now=NOW + 1)
+
+    def test_a_server_that_is_that_slow_is_waited_for(self) -> None:
+        core = ready()
+        flight, batch = send(core, 1)
+        tell(core, "synced", 1)
+        (_event,) = self.jam(core, NOW + 20)
+        core.connection_lost()
+        flight.requeue()
+        connect(core)
+        (message,) = more(core, flight, batch)
+        tell(core, "synced", message[1])
+        (id,) = names(core, message)
+        assert processed(core, id, NOW + 30) == acked(1)
+        core.credit(NOW + 30)
+        flight, batch = flight_of([(b"{}", RAW)])
+        (message,) = [m for m in more(core, flight, batch, NOW + 30) if m[0] == "sync"]
+        tell(core, "synced", message[1], now=NOW + 30)
+        assert self.jam(core, NOW + 69) == []
+        assert len(self.jam(core, NOW + 70)) == 1
+
+    def jam(self, core: Logux, now: float) -> list[CoreEvent]:
+        tell(core, "debug", "error", "I live", now=now)
+        core.handle_timeout(now)
+        return [e for e in core.events_received() if isinstance(e, Fatal)]
+
+    def test_asks_and_does_not_read(self) -> None:
+        core = ready()
+        for _ in range(100_001):
+            core.receive_data(b'["ping",0]', NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal) and "does not read" in str(event.error)
+        core = ready()
+        core._hot.answer(1)
+        for n in range(100_001):
+            core.receive_data(b'["sync",%d]' % n, NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal) and "does not read" in str(event.error)
+
+
+# -- against a server that does what it likes -----------------------------------------------------------
+
+
+class Server:
+    """A Logux server as the real one is, and as a link: one queue for each client id, undone from the action
+    that fails on. What an action's ``data`` says is done with it.
+
+    Args:
+        script: what else happens, at random; nothing once it is `calm`.
+    """
+
+    peer, tls, bite, lull, lingers, unsent = "server", "", 0, 0.0, False, 0
+
+    def __init__(self, script: Random, clock: Clock) -> None:
+        self.script = script
+        self.clock = clock
+        self.calm = False
+        self.processed: list[str] = []  # stable ids
+        self.metas: list[str] = []
+        self.undone: dict[str, list[str]] = {}
+        self.jammed: set[str] = set()
+        self.nodes: list[str] = []
+        self.waiting_answers = 0
+        self.disturbed = 0
+        self.sends = 0
+        self.over = True
+
+    def connect(self) -> None:
+        self.over = False
+        self.node = ""
+        self.queue: deque[tuple[str, dict[str, Any]]] = deque()
+        self.out: deque[bytes] = deque()
+        self.unanswered = 0
+
+    def say(self, *message: Any) -> None:
+        spaces = None if self.script.random() < 0.2 else (",", ":")  # it reads all that is JSON
+        self.out.append(json.dumps(message, separators=spaces).encode())
+
+    def tell(self, action: dict[str, Any]) -> None:
+        self.unanswered += 1
+        self.say("sync", self.script.choice([0, 0, 3]), action, {"id": 1, "time": 1, "subprotocol": 1})
+
+    # as a link
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, buffers: Any) -> bool:
+        self.sends += 1
+        message = json.loads(b"".join(bytes(b) for b in buffers))
+        kind = message[0]
+        if kind == "connect":
+            self.node = message[2]
+            self.nodes.append(self.node)
+            now = int(self.clock.wall() * 1000)
+            self.base = now
+            self.say("connected", 5, "server:x", [now, now], {"subprotocol": 1})
+        elif kind == "ping":
+            self.say("pong", 0)
+        elif kind == "synced":
+            self.unanswered -= 1
+        elif kind == "sync":
+            self.say("synced", message[1])
+            for action, meta in zip(message[2::2], message[3::2], strict=True):
+                shift, *rest = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
+                self.queue.append((f"{shift + self.base} {self.node} {rest[0] if rest else 0}", action))
+        return True
+
+    def flush(self) -> bool:
+        return True
+
+    def work(self) -> None:
+        """Process some of the queue."""
+        client = self.node.rpartition(":")[0]
+        if client in self.jammed:
+            return
+        some = len(self.queue) if self.calm else self.script.randint(0, len(self.queue))
+        while some > 0 and self.queue:
+            some -= 1
+            id, action = self.queue.popleft()
+            name, what = action["id"], action["data"].get("do", "")
+            before = self.undone.setdefault(name, [])
+            if what == "throw" or (what == "once" and "error" not in before):
+                self.undo(id, action, "error")
+            elif what in ("denied", "unknownType"):
+                self.undo(id, action, what)
+            elif what == "custom":
+                before.append(what)
+                self.tell({"type": "logux/undo", "id": id, "reason": what, "action": action})
+                continue
+            else:
+                self.processed.append(name)
+                self.metas.append(id)
+                self.tell({"id": id, "type": "logux/processed"})
+                continue
+            for id, action in self.queue:
+                self.tell({"type": "logux/undo", "id": id, "reason": "error", "action": action})
+                self.disturbed += 1
+            self.queue.clear()
+
+    def undo(self, id: str, action: dict[str, Any], reason: str) -> None:
+        self.undone[action["id"]].append(reason)
+        self.tell({"action": action, "type": "logux/undo", "id": id, "reason": reason})
+
+    def receive(self) -> bytes | None:
+        if self.over:
+            return b""
+        if not self.calm:
+            if self.script.random() < 0.01:
+                self.disturbed += 1
+                if self.script.random() < 0.5:
+                    self.work()  # and nobody hears of it
+                self.over = True
+                return b""
+            if self.script.random() < 0.003 and self.node:
+                self.disturbed += 1
+                self.jammed.add(self.node.rpartition(":")[0])
+            if self.script.random() < 0.05:
+                self.say(*self.script.choice([
+                    ["ping", 0], ["pong", 1], ["synced", 10**9], ["debug", "error", "x"], ["ready", 1],
+                    ["sync", 1, {"type": "other"}, {"id": 1, "time": 1}],
+                ]))  # fmt: skip
+        if not self.out:
+            self.work()
+        return self.out.popleft() if self.out else None
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        self.clock.now += 0.001 if self.out or self.queue else max(0.001, min(seconds, 1.0))
+        if self.script.random() < 0.01:
+            self.clock.ahead += self.script.choice([-3600, 3600, 0.5])
+
+
+def deliver(
+    does: list[str], script: Random, *, calm: bool = False, rounds: int = 100_000, **options: Any
+) -> tuple[Server, dict[str, tuple[str, str]], Logux]:
+    """Send events that do these things through core and pump: the fate of each."""
+    clock = Clock()
+    core = core_of(clock, **options)
+    handoff = Handoff()
+    for what in does:
+        handoff.push(json.dumps({"do": what}).encode(), 2, RAW)
+    flight = Flight(handoff)
+    pump = PythonPump(flight, core, clock=lambda: clock.now, no_progress=1e6)
+    server = Server(script, clock)
+    server.calm = calm
+    fates: dict[str, tuple[str, str]] = {}
+    for _ in range(rounds):
+        if server.over:
+            server.connect()
+            core.connected(clock.now, script.random)
+            pump.connected()
+        end = pump.run(server, clock.now + 5)  # type: ignore[arg-type]
+        pump.heard()
+        if end in ("closed", "protocol", "silence"):
+            server.over = True
+            core.connection_lost()
+            for event in core.events_received():
+                if isinstance(event, Outcome):
+                    flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+            flight.requeue()
+            flight.commit()
+        for first, last, status, reason in flight.report():
+            for seq in range(first, last + 1):
+                assert ID % seq not in fates
+                fates[ID % seq] = status, reason
+        if len(fates) == len(does):
+            break
+        server.calm = server.calm or len(server.nodes) > 30
+    assert len(fates) == len(does), f"{len(does) - len(fates)} without a fate"
+    return server, fates, core
+
+
+FATES = {
+    "": ("acked", ""), "throw": ("failed", "error"), "once": ("acked", ""), "denied": ("failed", "denied"),
+    "unknownType": ("failed", "unknown_type"), "custom": ("failed", "rejected"),
+}  # fmt: skip
+
+
+class TestServers:
+    @settings(max_examples=60)
+    @given(
+        st.lists(st.sampled_from(["", "", "", "", *FATES]), min_size=1, max_size=120),
+        st.integers(0, 2**32).map(Random), st.booleans(), st.sampled_from([(1, 1), (2, 3), (3, 10),
+        (4, 100)]),
+        st.sampled_from(["new_client", "same", "drop"]),
+    )  # fmt: skip
+    def test_every_event_gets_its_fate(
+        self, does: list[str], script: Random, calm: bool, room: tuple[int, int], policy: str
+    ) -> None:
+        server, fates, core = deliver(
+            does, script, calm=calm, inflight=room[0], window=room[1], on_doubt=policy, silence=5.0,
+            ping=2.0, jam_after=3.0,
+        )  # fmt: skip
+        names = {ID % seq: what for seq, what in enumerate(does, 1)}
+        for name, what in names.items():
+            if fates[name] == ("acked", ""):
+                assert name in server.processed and what in ("", "once")
+            elif policy == "drop" and fates[name] == ("failed", "doubt"):
+                assert server.disturbed
+            else:
+                assert fates[name] == FATES[what]
+        if policy != "same":
+            assert len(set(server.metas)) == len(server.metas)  # no id twice
+        if not server.disturbed:
+            clean = [name for name in server.processed if names[name] == ""]
+            assert clean == [name for name, what in names.items() if what == ""]
+        if policy == "new_client" and not server.jammed and len(server.nodes) == 1:
+            assert len(set(server.processed)) == len(server.processed)
+        assert core._hot.open == 0
+
+    @pytest.mark.parametrize("room", [(4, 100), (1, 1), (2, 5)])
+    @pytest.mark.parametrize(("what", "most"), [("throw", 4), ("denied", 3), ("unknownType", 3)])
+    def test_one_that_undoes_everything(self, room: tuple[int, int], what: str, most: int) -> None:
+        n = 1000
+        server, fates, _ = deliver([what] * n, Random(1), calm=True, inflight=room[0], window=room[1])
+        assert set(fates.values()) == {FATES[what]}
+        # What goes out is of the order of what fails, not its square.
+        assert sum(map(len, server.undone.values())) + server.disturbed < most * n
+
+    def test_a_few_that_fail_among_many(self) -> None:
+        does = ["throw" if n % 100 == 7 else "" for n in range(5000)]
+        server, fates, _ = deliver(does, Random(1), calm=True)
+        assert list(fates.values()).count(("failed", "error")) == 50
+        assert len(server.processed) == len(set(server.processed)) == 4950
+        # the window recovers: a run costs the rest of what was in flight, no more
+        assert server.disturbed < 50 * 400
+
+    def test_full_speed_again_after_undos(self) -> None:
+        core = ready()
+        core._limit = 1
+        flight, batch = flight_of([(b"{}", RAW)] * 3000)
+        most, held = [], 0
+        for _ in range(3000):
+            messages = [m for m in more(core, flight, batch) if m[0] == "sync"]
+            if not messages:
+                break
+            most.append(sum(len(m) // 2 - 1 for m in messages))
+            for message in messages:
+                for id in names(core, message):
+                    for event in processed(core, id):
+                        if isinstance(event, Outcome):
+                            flight.apply(event.ranges, FATE[event.status])
+                            held += 1
+        assert held == 3000 and most[0] == 1 and max(most) == 400
+        assert len(most) < 30
