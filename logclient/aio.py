@@ -54,6 +54,7 @@ class AsyncClient:
             raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
+        self._awaited: Delivery | None = None
 
     def send(self, event: Event, level: int = INFO) -> int:
         """As of the client: its sequence, or 0 when it was dropped at once. Never waits."""
@@ -61,7 +62,7 @@ class AsyncClient:
 
     async def submit(self, event: Event, level: int = INFO) -> Outcome:
         """Send an event, and wait for its fate; raises what ``send`` raises, nothing for a failed event."""
-        return await _fate(self.client.submit(event, level))
+        return await self._fate(self.client.submit(event, level))
 
     async def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""
@@ -93,7 +94,7 @@ class AsyncClient:
         self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: int = INFO
     ) -> Outcome:
         """Send a whole action, and wait for its fate; see ``logclient.logux.Client.add``."""
-        return await _fate(self._verb("add")(action, meta, level))
+        return await self._fate(self._verb("add")(action, meta, level))
 
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
         """Call ``callback(action, meta)`` in this loop with each action of this type that the server sends.
@@ -121,6 +122,21 @@ class AsyncClient:
         actions = Actions(self._verb("on"), type)
         self._open.add(actions)
         return actions
+
+    async def _fate(self, delivery: Delivery) -> Outcome:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        delivery.add_done_callback(lambda delivery: _tell(loop, future, delivery.result(0), None))
+        # One hurry for all that are sent in this turn of the loop: the last of them.
+        if self._awaited is None:
+            loop.call_soon(self._hurry)
+        self._awaited = delivery
+        return await future
+
+    def _hurry(self) -> None:
+        delivery, self._awaited = self._awaited, None
+        if delivery is not None:
+            delivery.hurry()
 
     def _verb(self, name: str) -> Callable[..., Any]:
         found: Callable[..., Any] | None = getattr(self.client, name, None)
@@ -212,19 +228,6 @@ async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, 
                 await found
         except Exception as error:
             complain("callback", f"a callback raised {type(error).__name__}: {error}")
-
-
-async def _fate(delivery: Delivery) -> Outcome:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome] = loop.create_future()
-
-    def settled(delivery: Delivery) -> None:
-        outcome = delivery.result(0)
-        if outcome is not None:
-            _tell(loop, future, outcome, None)
-
-    delivery.add_done_callback(settled)
-    return await future
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

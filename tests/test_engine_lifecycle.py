@@ -18,6 +18,7 @@ import pytest
 
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
+from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, Peer, acknowledge, silent
@@ -485,6 +486,35 @@ def test_a_note_is_taken_by_the_connection(build: Make) -> None:
 
 
 # -- deliveries ---------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_result_does_not_wait_for_a_report(
+    build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (engine_module, pump_module):
+        monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
+    monkeypatch.setattr(engine_module, "TURN", 1000.0)
+    rig = build(setup, nap=1.0)
+    for n in range(20):
+        rig.bodies[n + 1] = b"event %d" % n
+        outcome = rig.engine.submit(rig.bodies[n + 1], 2, 0).result(PATIENCE)
+        assert outcome is not None and outcome.ok
+    # Several at a time, the last first; and one that is there already.
+    deliveries = []
+    for n in range(20, 40):
+        rig.bodies[n + 1] = b"event %d" % n
+        deliveries.append(rig.engine.submit(rig.bodies[n + 1], 2, 0))
+    threads = [threading.Thread(target=d.result, args=(PATIENCE,)) for d in reversed(deliveries)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert all(d.done() for d in deliveries)
+    assert rig.engine.flush(PATIENCE) == 0
+    rig.bodies[41] = b"event"
+    one = rig.engine.submit(rig.bodies[41], 2, 0)
+    assert rig.engine.flush(PATIENCE) == 0
+    assert one.result(PATIENCE) is not None
 
 
 def submit(rig: Rig, body: bytes) -> Any:

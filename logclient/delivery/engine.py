@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import random
@@ -166,7 +167,9 @@ class Engine:
             self.ledger = Ledger(directory, self.producer.hex(), {**about, "pid": os.getpid()})
         self.link: Link | None = None
         self.deliveries: dict[int, Delivery] = {}
-        self.callbacks = CallbackThread(self.reporter.complain)
+        # Weakly: an engine that nobody holds any more, at exit too, goes at once.
+        self.callbacks = CallbackThread(self.reporter.complain, weakref.WeakMethod(self.hurry))
+        self._hurried = 0
         self.sender_ident = 0
         self.fatal: Exception | None = None
         self._notes: dict[str, Any] = {}
@@ -332,6 +335,16 @@ class Engine:
         if outcome is not None:
             delivery.settle(outcome)
         return delivery
+
+    def hurry(self, seq: int) -> None:
+        """Somebody waits for the fate of this event: it is told as soon as it is there."""
+        if self.handoff.forked:  # the parent's
+            return
+        self._hurried = max(self._hurried, seq)
+        self.handoff.aim(seq)
+        if self.handoff.settled >= seq:
+            self.pump.poke()  # it is there, and was not told yet
+        self.handoff.wake()
 
     def call(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
         """Ask the server something, and wait: (its answer, seconds that it took).
@@ -921,6 +934,8 @@ class Engine:
         fates = self.flight.report()
         if not fates:
             return
+        if self._hurried > self.handoff.settled:
+            self.handoff.aim(self._hurried)  # there is one target at a time
         if ledger is not None and not ledger.stopped:
             self._open_ledger()
             lines: dict[tuple[str, str], list[tuple[int, int]]] = {}

@@ -47,8 +47,15 @@ class Delivery:
             if self._done is None:
                 self._done = threading.Event()
             done = self._done
+        if timeout is None or timeout > 0:
+            self.hurry()
         done.wait(timeout)
         return self._outcome
+
+    def hurry(self) -> None:
+        """Somebody waits for the outcome: no nap before it is sent, none before it is told."""
+        if self._outcome is None:
+            self._runner.hurry(self.seq)
 
     def cancel(self) -> bool:
         """False: what was sent cannot be taken back."""
@@ -89,10 +96,19 @@ class CallbackThread:
     """Runs callbacks one after the other on a thread of its own, started by the first of them.
 
     The sender never waits for user code; the thread ends after a second without work.
+
+    Args:
+        report: called with (kind, text) of an exception that a callback has raised.
+        hurry: gives what is to be called with the sequence of an event whose outcome somebody waits for.
     """
 
-    def __init__(self, report: Callable[[str, str], object]) -> None:
+    def __init__(
+        self,
+        report: Callable[[str, str], object],
+        hurry: Callable[[], Callable[[int], object] | None] = lambda: None,
+    ) -> None:
         self._report = report
+        self._hurry = hurry
         self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -102,6 +118,11 @@ class CallbackThread:
     def waiting(self) -> int:
         """How many are still to be run."""
         return len(self._waiting)
+
+    def hurry(self, seq: int) -> None:
+        hurry = self._hurry()
+        if hurry is not None:
+            hurry(seq)
 
     def run(self, callback: Callable[..., object], *given: Any) -> None:
         with self._wake:
