@@ -35,16 +35,24 @@ cdef extern from *:
         h = lc_rotl32(h ^ lc_rotl32((k) * 0xcc9e2d51u, 15) * 0x1b873593u, 13) * 5 + 0xe6546b64u
     /* Blocks of four texts, each at least `blocks` long, side by side: each waits for its own
        multiplications. */
-    static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+    static inline void lc_murmur_rest_of_four(const uint8_t *const *p, size_t i, size_t blocks, uint32_t *h) {
         uint32_t a = h[0], b = h[1], c = h[2], d = h[3];
-        size_t i;
-        for (i = 0; i < blocks; i++) {
+        for (; i < blocks; i++) {
             LC_MURMUR_BLOCK(a, lc_le32(p[0] + 4 * i));
             LC_MURMUR_BLOCK(b, lc_le32(p[1] + 4 * i));
             LC_MURMUR_BLOCK(c, lc_le32(p[2] + 4 * i));
             LC_MURMUR_BLOCK(d, lc_le32(p[3] + 4 * i));
         }
         h[0] = a; h[1] = b; h[2] = c; h[3] = d;
+    }
+    static inline void lc_murmur_two(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+        uint32_t a = h[0], b = h[1];
+        size_t i;
+        for (i = 0; i < blocks; i++) {
+            LC_MURMUR_BLOCK(a, lc_le32(p[0] + 4 * i));
+            LC_MURMUR_BLOCK(b, lc_le32(p[1] + 4 * i));
+        }
+        h[0] = a; h[1] = b;
     }
     /* What follows the first `done` blocks of a text, and the mixing. */
     static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) {
@@ -63,12 +71,56 @@ cdef extern from *:
         h = (h ^ (h >> 13)) * 0xc2b2ae35u;
         return h ^ (h >> 16);
     }
-    #undef LC_MURMUR_BLOCK
-
     /* The stripes of four texts, each at least `stripes` long, side by side where the machine multiplies
        64-bit lanes; else not there. `lanes`: the accumulators of each; `rounds`: one round of them from 0. */
     #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
     #include <immintrin.h>
+    /* A block is mixed by itself before it meets the hash: eight at a time, while the eight before them are
+       folded in one by one. That chain is what is left: it must stay in ordinary registers. */
+    __attribute__((target("avx2"), unused))
+    static void lc_murmur_mixed(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+        const __m256i first = _mm256_set1_epi32((int)0xcc9e2d51u), second = _mm256_set1_epi32(0x1b873593);
+        uint32_t mixed[2][4][8] __attribute__((aligned(32)));
+        uint32_t a = h[0], b = h[1], c = h[2], d = h[3];
+        size_t i = 0;
+        int t, j, now = 0;
+        #define LC_MIX(to, q) do { \
+            __m256i k = _mm256_mullo_epi32(_mm256_loadu_si256((const __m256i *)(q)), first); \
+            k = _mm256_or_si256(_mm256_slli_epi32(k, 15), _mm256_srli_epi32(k, 17)); \
+            _mm256_store_si256((__m256i *)(to), _mm256_mullo_epi32(k, second)); } while (0)
+        #define LC_FOLD(h, k) do { \
+            h = lc_rotl32(h ^ (k), 13); \
+            __asm__("" : "+r"(h)); \
+            h = h * 5 + 0xe6546b64u; } while (0)
+        if (blocks >= 16)
+            for (t = 0; t < 4; t++)
+                LC_MIX(mixed[0][t], p[t]);
+        for (; i + 16 <= blocks; i += 8, now ^= 1) {
+            for (t = 0; t < 4; t++)
+                LC_MIX(mixed[now ^ 1][t], p[t] + 4 * (i + 8));
+            for (j = 0; j < 8; j++) {
+                LC_FOLD(a, mixed[now][0][j]);
+                LC_FOLD(b, mixed[now][1][j]);
+                LC_FOLD(c, mixed[now][2][j]);
+                LC_FOLD(d, mixed[now][3][j]);
+            }
+        }
+        #undef LC_FOLD
+        #undef LC_MIX
+        h[0] = a; h[1] = b; h[2] = c; h[3] = d;
+        lc_murmur_rest_of_four(p, i, blocks, h);
+    }
+    static int lc_murmur_by_eight = -1;
+    static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+        if (lc_murmur_by_eight < 0) {   /* the same whoever finds it out */
+            __builtin_cpu_init();
+            lc_murmur_by_eight = __builtin_cpu_supports("avx2") != 0;
+        }
+        if (lc_murmur_by_eight)
+            lc_murmur_mixed(p, blocks, h);
+        else
+            lc_murmur_rest_of_four(p, 0, blocks, h);
+    }
     __attribute__((target("avx512f,avx512dq,avx512vl")))
     static void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) {
         const __m256i p1 = _mm256_set1_epi64x((long long)0x9E3779B185EBCA87ULL);
@@ -101,16 +153,21 @@ cdef extern from *:
         return lc_xxh64_by_four;
     }
     #else
+    static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
+        lc_murmur_rest_of_four(p, 0, blocks, h);
+    }
     static inline void lc_xxh64_four(const uint8_t *const *p, size_t stripes, uint64_t seed,
                                      uint64_t (*lanes)[4]) {
         (void)p; (void)stripes; (void)seed; (void)lanes;
     }
     static inline int lc_can_four(void) { return 0; }
     #endif
+    #undef LC_MURMUR_BLOCK
     """
     void lc_xxh64_four(const uint8_t **p, size_t stripes, uint64_t seed, uint64_t (*lanes)[4]) noexcept nogil
     int lc_can_four() noexcept nogil
     void lc_murmur_four(const uint8_t **p, size_t blocks, uint32_t *h) noexcept nogil
+    void lc_murmur_two(const uint8_t **p, size_t blocks, uint32_t *h) noexcept nogil
     uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
@@ -271,12 +328,22 @@ cdef inline uint32_t murmur3_of(const uint8_t *p, size_t size) noexcept nogil:
 # The same of up to HASH_LANES texts.
 cdef inline void murmur3_many(const uint8_t **p, const size_t *sizes, uint32_t count,
                               uint32_t *hashes) noexcept nogil:
-    cdef size_t blocks = 0
-    cdef uint32_t i
-    for i in range(count):
-        hashes[i] = 0
+    cdef size_t blocks
+    cdef uint32_t i = 0
     if count == 4:
+        hashes[0] = hashes[1] = hashes[2] = hashes[3] = 0
         blocks = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 2
         lc_murmur_four(p, blocks, hashes)
-    for i in range(count):
+        while i < 4:
+            hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)
+            i += 1
+        return
+    while count - i >= 2:
+        hashes[i] = hashes[i + 1] = 0
+        blocks = min(sizes[i], sizes[i + 1]) >> 2
+        lc_murmur_two(p + i, blocks, hashes + i)
         hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)
+        hashes[i + 1] = lc_murmur_rest(hashes[i + 1], p[i + 1], sizes[i + 1], blocks)
+        i += 2
+    if count - i:
+        hashes[i] = murmur3_of(p[i], sizes[i])

@@ -105,6 +105,7 @@ cdef enum:
     ROUND = 2048                 # messages encoded at once
     HEARD_MOST = 1 << 20         # bytes of replies that wait to be looked at
     ROOM_KEPT = 1 << 22
+    SCRATCH_MOST = 1 << 21       # bytes of messages that wait for their hashes; a larger one waits alone
     K_TAGGED = 1                 # the nibble of a kind: u16 and as many bytes of tags before the body
 
 
@@ -198,29 +199,56 @@ cdef inline size_t run_add(lc_run *run, lc_wire *wire, uint32_t size) noexcept n
     return at
 
 
+# Where a message's first datagram is in a wire, and the head of the run that it is in.
+ctypedef struct lc_place:
+    size_t run
+    size_t at
+
+
 # All fragments of a message at p, which is not in wire. -1 when memory is out.
 cdef int put_fragments(lc_wire *wire, lc_run *run, const uint8_t *p, uint32_t total, const lc_cut *cut,
-                       uint32_t id_, uint32_t hash_, const uint8_t *tags,
-                       uint32_t tags_size) noexcept nogil:
+                       uint32_t id_, uint32_t hash_, const uint8_t *tags, uint32_t tags_size,
+                       lc_place *place) noexcept nogil:
     cdef uint8_t header[HEADER_SIZE]
     cdef uint8_t *to
+    cdef size_t at
     cdef uint32_t i
     if wire_reserve(wire, <size_t> cut.count * (RUN_HEAD + HEADER_SIZE) + total + tags_size) == NULL:
         return -1
     put_header(header, cut, id_, total, hash_)
     for i in range(cut.count - 1):
         put16(header + 4, i)
-        to = wire.data + run_add(run, wire, HEADER_SIZE + cut.size)
+        at = run_add(run, wire, HEADER_SIZE + cut.size)
+        if i == 0:
+            place.run = run.at
+            place.at = at
+        to = wire.data + at
         memcpy(to, header, HEADER_SIZE)
         memcpy(to + HEADER_SIZE, p, cut.size)
         p += cut.size
     put16(header + 4, cut.count - 1)
     put16(header + 20, tags_size)
-    to = wire.data + run_add(run, wire, HEADER_SIZE + tags_size + cut.last)
+    at = run_add(run, wire, HEADER_SIZE + tags_size + cut.last)
+    if cut.count == 1:
+        place.run = run.at
+        place.at = at
+    to = wire.data + at
     memcpy(to, header, HEADER_SIZE)
     memcpy(to + HEADER_SIZE, tags, tags_size)
     memcpy(to + HEADER_SIZE + tags_size, p, cut.last)
     return 0
+
+
+# The hash into the headers of a message's datagrams.
+cdef inline void put_hash(uint8_t *data, lc_place place, const lc_cut *cut, uint32_t hash_) noexcept nogil:
+    cdef size_t at = place.at, end = place.run + RUN_HEAD + lc_get_frame(data + place.run)
+    cdef uint32_t _i
+    for _i in range(cut.count):
+        if at == end:                # the run is over, the next begins
+            end += RUN_HEAD + lc_get_frame(data + at)
+            at += RUN_HEAD
+        lc_put32(data + at + 16, hash_)
+        at += HEADER_SIZE + cut.size
 
 
 def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags=b""):
@@ -229,6 +257,7 @@ def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags
     cdef lc_wire wire
     cdef lc_run run
     cdef lc_cut cut
+    cdef lc_place place
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(message)
     if not 0 <= id <= ID_MOST:
         raise ValueError(f"id: 0 to {ID_MOST}, not {id}")
@@ -246,7 +275,7 @@ def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags
     try:
         if put_fragments(&wire, &run, p, <uint32_t> len(message), &cut, <uint32_t> id,
                          murmur3_of(p, len(message)),
-                         <const uint8_t *> PyBytes_AS_STRING(tags), <uint32_t> len(tags)) < 0:
+                         <const uint8_t *> PyBytes_AS_STRING(tags), <uint32_t> len(tags), &place) < 0:
             raise MemoryError()
         return split_runs(wire.data, wire.size)
     finally:
@@ -344,7 +373,7 @@ ctypedef struct lc_plog:
     lc_bucket size
     double filled                # when the buckets were
     bint drained                 # wait until there is a quantum, not for each packet
-    lc_wire scratch              # a message that goes in several datagrams
+    lc_wire scratch              # messages that go in several datagrams, whole, until they are hashed
     lc_handing handing           # what the kernel has not taken yet
     lc_wire heard                # runs from the server
     uint64_t lost                # replies that found no room
@@ -442,19 +471,24 @@ cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const u
     return STOP_MEMORY if keep_user_id(batch, i, &own) < 0 else <int64_t> size
 
 
-# Messages in one datagram whose hashes are not there yet.
+# Messages on the wire whose hashes are not there yet: they are made side by side. Places are offsets, as
+# buffers move.
 ctypedef struct lc_unhashed:
     uint32_t count
     uint32_t lanes
     size_t at[HASH_LANES]
     size_t size[HASH_LANES]
     uint32_t index[HASH_LANES]
-    size_t header[HASH_LANES]    # where the fragment begins; the message itself: it has none
+    bint boxed[HASH_LANES]
+    lc_place place[HASH_LANES]
+    lc_cut cut[HASH_LANES]
 
 
-cdef inline void hash_them(lc_batch *batch, uint8_t *data, lc_unhashed *u) noexcept nogil:
-    cdef const uint8_t *p[HASH_LANES]
+# `data`: where the messages are whole.
+cdef inline void hash_them(lc_batch *batch, const uint8_t *data, uint8_t *wire,
+                           lc_unhashed *u) noexcept nogil:
     cdef uint32_t hashes[HASH_LANES]
+    cdef const uint8_t *p[HASH_LANES]
     cdef uint32_t i
     if u.count == 0:
         return
@@ -463,9 +497,16 @@ cdef inline void hash_them(lc_batch *batch, uint8_t *data, lc_unhashed *u) noexc
         p[i] = data + u.at[i]
     murmur3_many(p, u.size, u.count, hashes)
     for i in range(u.count):
-        if u.header[i] != u.at[i]:
-            lc_put32(data + u.header[i] + 16, hashes[i])
+        if u.boxed[i]:
+            put_hash(wire, u.place[i], &u.cut[i], hashes[i])
     u.count = 0
+
+
+# Those in several datagrams, which lie in the scratch.
+cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_unhashed *u) noexcept nogil:
+    hash_them(batch, w.scratch.data, wire.data, u)
+    w.scratch.size = 0
+    trim(&w.scratch, ROOM_KEPT)
 
 
 # Whether a message may go without a box.
@@ -478,18 +519,20 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef lc_plog *w = <lc_plog *> self
     cdef lc_run run
     cdef lc_cut cut
-    cdef lc_unhashed unhashed
+    cdef lc_place place
+    cdef lc_unhashed small, large
+    cdef lc_unhashed *u
     cdef const uint8_t *body
     cdef const uint8_t *tags
     cdef uint32_t tags_size, head, length, i, n = 0
     cdef uint64_t size, guess, taken = 0
-    cdef size_t begin = wire.size, at, to
+    cdef size_t begin = wire.size, at
     cdef int64_t done
-    cdef bint simple, tagged
+    cdef bint simple, tagged, several
     cdef uint8_t *p
     memset(&run, 0, sizeof(run))
-    unhashed.count = 0
-    unhashed.lanes = xxh64_lanes()
+    small.count = large.count = 0
+    small.lanes = large.lanes = xxh64_lanes()
     plog_fill(w, now)
     events = min(events, handing_room(&w.handing))
     for i in range(batch.cursor, batch.n):
@@ -514,58 +557,70 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             tags = body + 2
             body += 2 + tags_size
             size -= 2 + tags_size
-        # The size is not known before the body is there: it goes where it most likely belongs.
+        # The size is not known before the body is there: it goes where it most likely belongs. What may need
+        # several datagrams goes into the scratch: it is hashed as a whole.
         guess = size + (TAIL_SIZE if w.identity and batch.kind[i] & K_MASK != K_BYTES else 0)
         simple = size > 0 and goes_unboxed(w, body[0], guess, tags_size)
-        head = 0 if simple else HEADER_SIZE + tags_size
-        length = <uint32_t> min(head + guess, <uint64_t> RUN_MOST + 1)
-        at = (0 if run_takes(&run, length) else RUN_HEAD) + head
-        p = wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + size + TAIL_SIZE + SCAN_PAD)
+        several = not simple and HEADER_SIZE + tags_size + guess > w.room
+        at = 0
+        if several:
+            if large.count and w.scratch.size + guess > SCRATCH_MOST:
+                hash_large(w, batch, wire, &large)
+            p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
+        else:
+            head = 0 if simple else HEADER_SIZE + tags_size
+            at = (0 if run_takes(&run, head + <uint32_t> guess) else RUN_HEAD) + head
+            p = wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + size + TAIL_SIZE + SCAN_PAD)
         done = STOP_MEMORY
         if p != NULL:
             done = finish_body(w, batch, i, body, p + at, size)
-            p += at
         if done >= 0 and (<uint64_t> done > w.most or cut_message(done, tags_size, w.room, &cut) < 0):
             batch.fate[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         if done >= 0:
+            p += at
             simple = done > 0 and goes_unboxed(w, p[0], done, tags_size)
-            if simple or cut.count == 1:
-                head = 0 if simple else HEADER_SIZE + tags_size
-                length = head + <uint32_t> done
-                to = (0 if run_takes(&run, length) else RUN_HEAD) + head
-                if to != at:
-                    memmove(p - at + to, p, done)
-                at = run_add(&run, wire, length)
-                if not simple:
-                    put_header(wire.data + at, &cut, w.id_, <uint32_t> done, 0)
-                    put16(wire.data + at + 20, tags_size)
-                    memcpy(wire.data + at + HEADER_SIZE, tags, tags_size)
-                unhashed.header[unhashed.count] = at
-                unhashed.at[unhashed.count] = at + head
-                unhashed.size[unhashed.count] = done
-                unhashed.index[unhashed.count] = i
-                unhashed.count += 1
-                if unhashed.count == unhashed.lanes:
-                    hash_them(batch, wire.data, &unhashed)
+            if simple:
                 cut.count = 1
-            else:
-                w.scratch.size = 0
-                if wire_reserve(&w.scratch, done) == NULL:
+            u = &small if cut.count == 1 else &large
+            at = w.scratch.size
+            length = <uint32_t> done
+            if cut.count > 1:
+                length += cut.count * HEADER_SIZE + tags_size
+                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, 0, tags, tags_size, &place) < 0:
                     done = STOP_MEMORY
                 else:
-                    memcpy(w.scratch.data, p, done)
-                    batch.hash[i] = xxh64_of(w.scratch.data, done, SEED)
-                    length = <uint32_t> done + cut.count * HEADER_SIZE + tags_size
-                    if put_fragments(wire, &run, w.scratch.data, <uint32_t> done, &cut, w.id_,
-                                     murmur3_of(w.scratch.data, done), tags, tags_size) < 0:
-                        done = STOP_MEMORY
-                trim(&w.scratch, ROOM_KEPT)
+                    w.scratch.size += done
+            elif several and wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + done) == NULL:
+                done = STOP_MEMORY
+            else:
+                head = 0 if simple else HEADER_SIZE + tags_size
+                length += head
+                at = wire.size + (0 if run_takes(&run, length) else RUN_HEAD) + head
+                if wire.data + at != p:
+                    memmove(wire.data + at, p, done)
+                place.at = run_add(&run, wire, length)
+                place.run = run.at
+                if not simple:
+                    put_header(wire.data + place.at, &cut, w.id_, <uint32_t> done, 0)
+                    put16(wire.data + place.at + 20, tags_size)
+                    memcpy(wire.data + place.at + HEADER_SIZE, tags, tags_size)
         if done < 0:
             if n:
                 break            # what there is goes; the pump hears of it at the next turn
             return STOP_MEMORY
+        u.at[u.count] = at
+        u.size[u.count] = done
+        u.index[u.count] = i
+        u.boxed[u.count] = not simple
+        u.place[u.count] = place
+        u.cut[u.count] = cut
+        u.count += 1
+        if small.count == small.lanes:
+            hash_them(batch, wire.data, wire.data, &small)
+        if large.count == large.lanes:
+            hash_large(w, batch, wire, &large)
         batch.fate[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
@@ -580,7 +635,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             w.packets.level -= cut.count
         if w.size.rate:
             w.size.level -= length
-    hash_them(batch, wire.data, &unhashed)
+    hash_them(batch, wire.data, wire.data, &small)
+    hash_large(w, batch, wire, &large)
     w.handing.written += wire.size - begin
     return n
 

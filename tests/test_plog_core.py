@@ -365,6 +365,24 @@ class TestMessages:
         assert [got.get(seq, 0) if fate == "inflight" else 0 for seq, fate in enumerate(fates, 1)] == hashes
         del flight
 
+    def test_long_ones_beside_others(self) -> None:
+        """They are hashed four at a time, in whatever order they come with others, over many runs."""
+        rng = Random(1)
+        sizes = [70_000, 300, 66_000, 5, 1340, 2000, 0, 90_000, 1, 2_100_000, 65_507, 65_400, 3000, 3001]
+        room, tags, most = 1372, b"t" * 1000, 1 << 22
+        events = [(b'{"a":"%s"}' % (b"x" * size), RAW) for size in sizes[:8]]
+        events += [(rng.randbytes(size), BYTES) for size in sizes[8:]]
+        hot = Hot(
+            PRODUCER, datagram=room, tags=tags, max_message=most, batch_bytes=most, packets=0, size=0
+        )  # fmt: skip
+        hot.connected(1.0)
+        flight, batch = flight_of(events)
+        found, fates, hashes = oracle.encode(events, PRODUCER, room=room, tags=tags, most=most)
+        assert hot.encode(batch.capsule, len(events), 1.0) == len(events) == fates.count("inflight")
+        assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
+        assert list(batch.hashes().values()) == hashes
+        del flight
+
     def test_batch_bytes(self) -> None:
         core = core_of(batch_bytes=100)
         flight, batch = flight_of([(b"x" * 60, BYTES)] * 3)
