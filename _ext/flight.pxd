@@ -31,6 +31,7 @@ ctypedef struct lc_flight:
     lc_wire line             # scratch: ledger lines
     lc_wire packed           # scratch: their packed columns
 
+cdef bint flight_awaited(lc_flight *f) noexcept nogil
 cdef void flight_bound(lc_flight *f, uint32_t *events) noexcept nogil
 cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil
 cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcept nogil

@@ -241,6 +241,12 @@ cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcep
     return b
 
 
+cdef bint flight_awaited(lc_flight *f) noexcept nogil:
+    # Whether somebody waits for the fate of an event that no batch has taken: then a nap is none. Read
+    # without the mutex it may be a moment old.
+    return f.expected <= f.handoff.target
+
+
 cdef void flight_bound(lc_flight *f, uint32_t *events) noexcept nogil:
     # While a poison is sought: a bound on the core's credit, and nothing beside it on the wire.
     # With one aside, the engine must hear of the first that was taken before any other is sent.
@@ -863,6 +869,11 @@ cdef class Flight:
     def inflight(self):
         """Events on the wire without a word yet."""
         return self.f.inflight
+
+    @property
+    def awaited(self):
+        """Whether somebody waits for the fate of an event that no batch has taken."""
+        return flight_awaited(&self.f)
 
     @property
     def waiting(self):

@@ -462,6 +462,9 @@ cdef class Handoff:
                 if h.settled < seq and left > 0:
                     if h.target == 0 or seq < h.target:
                         h.target = seq
+                        if h.state == SENDER_NAP:
+                            h.state = SENDER_BUSY
+                            lc_wake_set(&h.wake)
                     h.waiters += 1
                     lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
                     h.waiters -= 1

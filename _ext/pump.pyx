@@ -17,6 +17,7 @@ from libc.string cimport memcpy, memset
 from logclient._ext.flight cimport (
     Flight,
     flight_apply,
+    flight_awaited,
     flight_bound,
     flight_commit,
     flight_encoded,
@@ -197,7 +198,8 @@ cdef class CompiledPump:
         cdef lc_flight *f = &self.flight.f
         cdef lc_handoff *h = f.handoff
         return (self.waited or now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
-                or h.queued_bytes + f.staged_bytes >= h.full_bytes)
+                or h.queued_bytes + f.staged_bytes >= h.full_bytes
+                or flight_awaited(f))
 
     # Fill the link: 0 = go on (nothing more to do now), 1 = the link is full, negative = an end.
     cdef int _send(self, double now) noexcept nogil:

@@ -732,6 +732,14 @@ def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, s
     rig.settle()
 
 
+def test_who_waits_for_an_event_does_not_wait_for_a_nap(make: Make) -> None:
+    rig = make(batch_events=5, nap=PATIENCE)
+    rig.server.down()
+    rig.many(7)  # a full batch, and one that a nap would come before
+    rig.server.up()
+    assert rig.engine.flush(PATIENCE / 2) == 0
+
+
 # -- age ----------------------------------------------------------------------------------------------
 
 

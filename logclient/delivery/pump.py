@@ -288,7 +288,7 @@ class PythonPump:
         return moved
 
     def _due(self, now: float) -> bool:
-        if self._waited or now >= self._nap_end:
+        if self._waited or now >= self._nap_end or self.flight.awaited:
             return True
         events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
@@ -341,7 +341,8 @@ class PythonPump:
             seconds = max(0.0, limit - now)  # only the peer can move us
         elif now < self._nap_end:
             handoff.doze(False)
-            seconds = max(0.0, min(limit, self._nap_end) - now)
+            if not self.flight.awaited:
+                seconds = max(0.0, min(limit, self._nap_end) - now)
         elif handoff.doze(True):
             seconds = max(0.0, limit - now)
         if self._drained and self.flight.inflight >= PLENTY and link.lull and link.flush():
