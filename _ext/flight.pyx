@@ -23,11 +23,15 @@ from logclient._ext.handoff cimport (
     lc_chunk,
     lc_cond_wake_all,
     lc_event,
+    lc_free,
     lc_handoff,
     lc_list,
+    lc_monotonic,
     lc_mutex_lock,
     lc_mutex_unlock,
     lc_release,
+    lc_surplus,
+    lc_tidy,
 )
 from logclient._ext.hot cimport (
     ACKED,
@@ -104,6 +108,7 @@ cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
     # hand-off and batch: no more, because what is detached can no longer be dropped.
     cdef lc_handoff *h = f.handoff
     cdef lc_chunk *c
+    cdef lc_chunk *surplus
     cdef uint64_t queued, kept, low
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
@@ -132,7 +137,9 @@ cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
             h.kept_events -= c.count
             h.kept_bytes -= c.used - c.read
             _shift(&h.kept, &f.kept)
+    surplus = lc_surplus(h)
     lc_mutex_unlock(&h.mutex)
+    lc_free(surplus)
 
 
 cdef lc_event *_peek(lc_flight *f, lc_list **source) noexcept nogil:
@@ -361,8 +368,10 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     cdef lc_batch *before = NULL
     cdef lc_batch *following
     cdef lc_chunk *c
+    cdef lc_chunk *surplus
     cdef uint64_t first
     cdef uint32_t i
+    cdef double now = lc_monotonic()
     cdef bint reached = False
     while b != NULL:
         following = b.next
@@ -384,13 +393,15 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     else:
         first = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
+    h.held_events -= f.freed_events
+    h.held_bytes -= f.freed_bytes
     while f.dead != NULL:
         c = f.dead
         f.dead = c.next
         lc_release(h, c)
+    lc_tidy(h, now)
+    surplus = lc_surplus(h)
     first = min(first, _first_seq(&h.queue), _first_seq(&h.kept), h.next_seq)
-    h.held_events -= f.freed_events
-    h.held_bytes -= f.freed_bytes
     h.inflight = f.inflight
     h.acked += f.acked
     h.handed += f.handed
@@ -409,6 +420,7 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
             and 8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         lc_cond_wake_all(&h.moved)
     lc_mutex_unlock(&h.mutex)
+    lc_free(surplus)
     return reached
 
 

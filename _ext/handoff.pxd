@@ -53,10 +53,14 @@ ctypedef struct lc_chunk:
     uint32_t last            # where the newest event begins
     uint32_t count
     uint32_t owners
+    uint32_t size_class      # SIZE_CLASSES: none, it is freed once it is empty
 
 ctypedef struct lc_list:
     lc_chunk *head
     lc_chunk *tail
+
+cdef enum:
+    SIZE_CLASSES = 81        # of chunks that are used again: 64 KiB, and each 1/16 up to 2 MiB
 
 cdef enum:
     SENDER_IDLE = 0      # asleep until woken
@@ -82,8 +86,12 @@ ctypedef struct lc_handoff:
     uint64_t generation      # lc_forks when it was made
     lc_list queue            # ordinary events
     lc_list kept             # events at keep_level and above: dropped last
-    lc_chunk *free
-    uint32_t free_count
+    lc_chunk *free[SIZE_CLASSES]
+    uint64_t free_bytes
+    uint64_t free_least      # of them: what nobody has needed since free_since
+    double free_since
+    double keep              # seconds
+    lc_chunk *surplus        # more than is kept: freed once the mutex is let go
     uint64_t queued_events
     uint64_t queued_bytes
     uint64_t kept_events     # of the queued: those in `kept`
@@ -120,6 +128,9 @@ ctypedef struct lc_handoff:
 cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us) noexcept nogil
 cdef void lc_release(lc_handoff *h, lc_chunk *chunk) noexcept nogil
+cdef void lc_tidy(lc_handoff *h, double now) noexcept nogil
+cdef lc_chunk *lc_surplus(lc_handoff *h) noexcept nogil
+cdef void lc_free(lc_chunk *chain) noexcept nogil
 
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)

@@ -22,7 +22,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     CHUNK = 65536 - 64        # the allocator's header stays inside the 64 KiB
-    FREE_CHUNKS = 64          # kept for reuse: warm pages make a push three times cheaper
+    KEEP = 1 << 22            # bytes of empty chunks kept however long nobody needs them
     ERROR_LEVEL = 4
     SLICE_MS = 50             # a waiting caller looks for signals this often
 
@@ -39,21 +39,73 @@ def monotonic():
     return lc_monotonic()
 
 
-cdef lc_chunk *_new_chunk(lc_handoff *h, uint32_t room) noexcept nogil:
-    # Called with the mutex held. A chunk off the free list, or a fresh one.
+# Empty chunks are kept for those to come: pages fresh from the system are zeroed one by one, which makes a
+# push of 300 bytes three times as dear and one of 64 KiB eight times. With what is queued and held they are
+# no more than max_bytes, and KEEP; what nobody needed for `keep` seconds is given back, but for KEEP.
+
+cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
+    # The class of a chunk with so much room, and what a chunk of it takes; SIZE_CLASSES: none.
+    cdef uint64_t last = room + (65536 - CHUNK) - 1
+    cdef uint32_t step = 12
+    if last < 65536:
+        size[0] = 65536
+        return 0
+    if last >= 65536 << (SIZE_CLASSES - 1) // 16:
+        size[0] = last + 1
+        return SIZE_CLASSES
+    while last >> step >= 32:
+        step += 1
+    size[0] = (last >> step) + 1 << step
+    return 1 + 16 * (step - 12) + <uint32_t> (last >> step) - 16
+
+
+cdef inline uint64_t _size_of(const lc_chunk *c) noexcept nogil:
+    # The class's, whatever of it this chunk uses.
+    cdef uint64_t size
+    _class_of(c.capacity, &size)
+    return size
+
+
+cdef lc_chunk *_pop(lc_handoff *h, uint32_t size_class) noexcept nogil:
+    cdef lc_chunk *c = h.free[size_class]
+    if c != NULL:
+        h.free[size_class] = c.next
+        h.free_bytes -= _size_of(c)
+        h.free_least = min(h.free_least, h.free_bytes)
+    return c
+
+
+cdef void _shed(lc_handoff *h, uint64_t size) noexcept nogil:
+    # Give up so many bytes of empty chunks, the largest first.
     cdef lc_chunk *c
-    cdef uint32_t capacity = CHUNK
-    if room <= CHUNK and h.free != NULL:
-        c = h.free
-        h.free = c.next
-        h.free_count -= 1
-    else:
-        if room > capacity:
-            capacity = room
-        c = <lc_chunk *> malloc(sizeof(lc_chunk) + capacity)
+    cdef uint32_t k = SIZE_CLASSES
+    cdef uint64_t until = h.free_bytes - size if size < h.free_bytes else 0
+    while k and h.free_bytes > until:
+        c = _pop(h, k - 1)
+        if c == NULL:
+            k -= 1
+        else:
+            c.next = h.surplus
+            h.surplus = c
+
+
+cdef lc_chunk *_new_chunk(lc_handoff *h, uint64_t room) noexcept nogil:
+    # Called with the mutex held. A chunk that was used before, or a fresh one.
+    cdef lc_chunk *c = NULL
+    cdef uint64_t size, all_
+    cdef uint32_t size_class = _class_of(room, &size)
+    if size_class < SIZE_CLASSES:
+        c = _pop(h, size_class)
+    if c == NULL:
+        all_ = h.queued_bytes + h.held_bytes + h.free_bytes + size
+        if all_ > h.max_bytes and h.free_bytes > KEEP:
+            _shed(h, min(all_ - h.max_bytes, h.free_bytes - KEEP))
+        c = <lc_chunk *> malloc(sizeof(lc_chunk) + size - (65536 - CHUNK))
         if c == NULL:
             return NULL
-        c.capacity = capacity
+        c.size_class = size_class
+    # What a larger class has beyond it is not used: it would count as wasted.
+    c.capacity = <uint32_t> (CHUNK if size_class == 0 else room)
     c.next = NULL
     c.used = 0
     c.read = 0
@@ -63,13 +115,41 @@ cdef lc_chunk *_new_chunk(lc_handoff *h, uint32_t room) noexcept nogil:
 
 
 cdef void lc_release(lc_handoff *h, lc_chunk *c) noexcept nogil:
-    # Called with the mutex held.
-    if c.capacity == CHUNK and h.free_count < FREE_CHUNKS:
-        c.next = h.free
-        h.free = c
-        h.free_count += 1
+    # Called with the mutex held; see lc_surplus.
+    cdef uint64_t free_ = h.free_bytes + _size_of(c)
+    if c.size_class < SIZE_CLASSES and (
+            free_ <= KEEP or h.queued_bytes + h.held_bytes + free_ <= h.max_bytes):
+        c.next = h.free[c.size_class]
+        h.free[c.size_class] = c
+        h.free_bytes = free_
     else:
-        free(c)
+        c.next = h.surplus
+        h.surplus = c
+
+
+cdef void lc_tidy(lc_handoff *h, double now) noexcept nogil:
+    # Called with the mutex held, now and then.
+    if now - h.free_since < h.keep:
+        return
+    if h.free_least > KEEP:
+        _shed(h, h.free_least - KEEP)
+    h.free_since = now
+    h.free_least = h.free_bytes
+
+
+cdef lc_chunk *lc_surplus(lc_handoff *h) noexcept nogil:
+    # Called with the mutex held: what is to be freed once it no longer is.
+    cdef lc_chunk *chain = h.surplus
+    h.surplus = NULL
+    return chain
+
+
+cdef void lc_free(lc_chunk *chain) noexcept nogil:
+    cdef lc_chunk *following
+    while chain != NULL:
+        following = chain.next
+        free(chain)
+        chain = following
 
 
 cdef int _drop_head(lc_handoff *h, lc_list *list) noexcept nogil:
@@ -136,6 +216,7 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     cdef uint64_t room, waste, seq, ticks
     cdef lc_list *list
     cdef lc_chunk *c
+    cdef lc_chunk *surplus
     cdef lc_event *e
     cdef uint8_t tomb
     cdef bint keep = level >= h.keep_level
@@ -180,7 +261,7 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     waste = _waste(list, room)
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
-        c = _new_chunk(h, <uint32_t> room)
+        c = _new_chunk(h, room)
         if c == NULL:
             h.next_seq += 1
             h.dropped[<int> R_OVERFLOW] += 1
@@ -222,9 +303,11 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
             wake = True
     if wake:
         h.state = SENDER_BUSY
+    surplus = lc_surplus(h)
     lc_mutex_unlock(&h.mutex)
     if wake:
         lc_wake_set(&h.wake)
+    lc_free(surplus)
     return <int64_t> seq
 
 
@@ -245,11 +328,14 @@ cdef class Handoff:
         Events at this ``levelno // 10`` and above are dropped last.
     full_events, full_bytes
         A full window: wakes a sender out of its nap.
+    keep
+        Seconds that memory is kept for reuse when nothing needs it; 4 MiB of it are kept for good.
     """
 
     def __cinit__(self, *, uint64_t max_events=250_000, uint64_t max_bytes=64 << 20,
                   uint32_t max_event_bytes=1 << 20, str policy="drop_new", uint8_t keep_level=4,
-                  uint64_t full_events=2048, uint64_t full_bytes=1 << 20):
+                  uint64_t full_events=2048, uint64_t full_bytes=1 << 20,
+                  double keep=10.0):
         cdef lc_handoff like
         lc_watch_forks()
         like.max_events = max_events
@@ -261,6 +347,7 @@ cdef class Handoff:
         like.keep_level = keep_level
         like.full_events = full_events
         like.full_bytes = full_bytes
+        like.keep = keep
         self._make(&like)
 
     cdef int _make(self, lc_handoff *like) except -1:
@@ -280,6 +367,7 @@ cdef class Handoff:
         h.keep_level = like.keep_level
         h.full_events = like.full_events
         h.full_bytes = like.full_bytes
+        h.keep = like.keep
         h.next_seq = 1
         h.attention = 1
         h.state = SENDER_BUSY
@@ -287,20 +375,15 @@ cdef class Handoff:
         return 0
 
     def __dealloc__(self):
-        cdef lc_chunk *c
-        cdef lc_chunk *following
-        cdef lc_chunk *chains[3]
         cdef lc_handoff *h = self.h
         if h == NULL:
             return
         # Only here when no sender holds a reference any more (the flight keeps one).
-        chains = [h.queue.head, h.kept.head, h.free]
-        for i in range(3):
-            c = chains[i]
-            while c != NULL:
-                following = c.next
-                free(c)
-                c = following
+        lc_free(h.queue.head)
+        lc_free(h.kept.head)
+        lc_free(h.surplus)
+        for i in range(<int> SIZE_CLASSES):
+            lc_free(h.free[i])
         lc_wake_close(&h.wake)
         free(h)
 
@@ -360,6 +443,15 @@ cdef class Handoff:
         size = self.h.queued_bytes
         lc_mutex_unlock(&self.h.mutex)
         return events, size
+
+    @property
+    def spare(self):
+        """Bytes of memory kept for reuse, beside what is queued and in flight."""
+        cdef uint64_t size
+        lc_mutex_lock(&self.h.mutex)
+        size = self.h.free_bytes
+        lc_mutex_unlock(&self.h.mutex)
+        return size
 
     @property
     def settled(self):

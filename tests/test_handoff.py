@@ -104,6 +104,65 @@ def test_events_larger_than_a_chunk() -> None:
     assert found == bodies
 
 
+# -- memory --------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+KEPT = 4 * MIB
+"""What is kept for good."""
+
+
+def filled(h: Handoff, size: int, volume: int) -> None:
+    for _ in range(volume // size):
+        assert h.push(bytes(size)) > 0
+
+
+@pytest.mark.parametrize("size", [300, 8000, 64 << 10, 100_000, MIB, 2 * MIB - 100])
+def test_memory_is_used_again(size: int) -> None:
+    h = Handoff(max_event_bytes=2 * MIB)
+    flight = Flight(h)
+    filled(h, size, 16 * MIB)
+    assert h.spare == 0
+    settle(flight)
+    before = h.spare
+    assert h.queued == (0, 0) and 15 * MIB < before < 18 * MIB
+    filled(h, size, 16 * MIB)
+    assert h.spare == 0
+    settle(flight)
+    assert h.spare == before
+
+
+def test_memory_for_others_is_no_obstacle() -> None:
+    """What is kept for events of one size gives way to those of another."""
+    h = Handoff(max_bytes=16 * MIB, max_event_bytes=4 * MIB, policy="drop_oldest")
+    flight = Flight(h)
+    sizes = (300, 64 << 10, 70_000, 3 * MIB, 200_000, 20, MIB)
+    for size in sizes:
+        filled(h, size, 24 * MIB)
+        assert h.spare + h.queued[1] <= 16 * MIB + KEPT
+        settle(flight)
+        assert h.spare <= 16 * MIB + KEPT
+    while sizes:  # all sizes at once, and fewer and fewer
+        for i in range(2000):
+            assert h.push(bytes(min(sizes[i % len(sizes)], 200_000))) > 0
+            assert h.spare + h.queued[1] <= 16 * MIB + KEPT
+        sizes = sizes[1:]
+
+
+def test_memory_that_nobody_needs_is_given_back() -> None:
+    h = Handoff(keep=0.0)
+    flight = Flight(h)
+    filled(h, 64 << 10, 32 * MIB)
+    settle(flight)  # it is needed until here
+    assert h.spare > 31 * MIB
+    flight.commit()
+    assert KEPT - MIB < h.spare <= KEPT
+    filled(h, 300, 2 * MIB)
+    flight.commit()
+    settle(flight)
+    flight.commit()
+    assert KEPT - MIB < h.spare <= KEPT, "4 MiB are kept for good"
+
+
 # -- waking -------------------------------------------------------------------------------------------
 
 
