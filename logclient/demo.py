@@ -212,6 +212,47 @@ PROTOCOLS = (
             ),
         ),
     ),
+    Protocol(
+        "logux",
+        listen="logux://127.0.0.1:0",
+        path="",
+        unit="window",
+        unit_name="syncs",
+        acks=True,
+        parts=(
+            Part(
+                "logux-honest",
+                liar=False,
+                # With partial-cut the server says of some actions what became of them, and of others nothing.
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "partial-cut=every:300:max:2,cut-after-ack=every:{half}:max:1,"
+                "delay-ack=p:0.05:20ms,seed=10",
+                handlers=1,
+                senders=1,
+                unit=100,
+                least=20_000,
+            ),
+            Part(
+                "logux-discards",
+                liar=True,
+                faults="discard=every:5:max:8:per-connection,seed=11",
+                handlers=1,
+                senders=2,
+                unit=100,
+                least=5_000,
+            ),
+            Part(
+                "logux-tampers",
+                liar=True,
+                faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,"
+                "seed=12",
+                handlers=1,
+                senders=2,
+                unit=100,
+                least=5_000,
+            ),
+        ),
+    ),
 )
 
 
@@ -305,6 +346,7 @@ def _extras() -> None:
         ("pyarrow", "verify"),
         ("numpy", "verify"),
         ("zmq", "logjam"),
+        ("websockets", "logux"),
     ):
         if find_spec(module) is None:
             raise MissingExtra(module, extra)

@@ -15,7 +15,7 @@ import pytest
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 
-PROTOCOLS = ("lumberjack", "logjam", "plog")
+PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
 
