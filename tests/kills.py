@@ -92,11 +92,16 @@ class Fleet:
     def settled(self) -> int:
         return self.total("acked") + self.total("handed")
 
+    @property
+    def sending(self) -> bool:
+        """There is more to send."""
+        return self._sender.is_alive()
+
     def flows(self, n: int) -> bool:
         """Wait until `n` more are settled; False when there is nothing more to send."""
         before = self.settled
-        wait_for(lambda: self.settled > before + n or not self._sender.is_alive(), 60, "a flow")
-        return self._sender.is_alive()
+        wait_for(lambda: self.settled > before + n or not self.sending, 60, "a flow")
+        return self.sending
 
     def users(self, collector: Killable) -> int:
         """How many of the clients are connected to it."""
@@ -127,6 +132,7 @@ def ship_through_kills(
     events: int = 0,
     between: int = 500,
     kills: int = KILLS,
+    meanwhile: Callable[[Fleet], object] = lambda fleet: None,
     **options: Any,
 ) -> Figures:
     """Clients that send all the time while their collector is killed and born again, until so many of the
@@ -136,6 +142,7 @@ def ship_through_kills(
     Args:
         requeue: what a client does with what was under way.
         between: events that are settled between two kills.
+        meanwhile: what else happens to them before each kill.
     """
     randomly = random.Random(SEED)
     broken: list[int] = []  # events in flight, at each connection that broke
@@ -154,6 +161,7 @@ def ship_through_kills(
             for _ in range(10 * kills):
                 if not fleet.flows(between) or (hits >= kills and not events):
                     break
+                meanwhile(fleet)
                 moment = time.monotonic() + randomly.uniform(0.0, 0.2)
                 wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
                 handed = fleet.total("handed")

@@ -223,6 +223,11 @@ class JsClient(_Program):
                 return line[key]
             self.lines.append(line)
 
+    def leave(self) -> None:
+        """End its input: one that has to `stay` says what it knows, and ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def __enter__(self) -> Self:
         return self
 

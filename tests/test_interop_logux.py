@@ -6,6 +6,7 @@ The programs are in tests/interop/logux; npm installs them (`make deps`).
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,13 +19,15 @@ import pytest
 
 import logclient
 from tests.kills import wait_for
-from tests.logux_server import LoguxServer
+from tests.logux_server import JsClient, LoguxServer
 from tests.tls_rig import Authority
 
 pytest.importorskip("websockets")
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
+
+from logclient.collectors.logux import Collector
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(120)]
 
@@ -460,3 +463,113 @@ class TestJam:
             assert client.node_id.split(":")[1] != before.split(":")[1]
         assert client.stats().acked == 500
         assert numbers(server) == list(range(500))
+
+
+KINDS = pytest.mark.parametrize("kind", ["client", "node"], ids=["@logux/client", "ClientNode"])
+"""That of applications, and what is under it."""
+
+
+def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
+    """Denies what wants to be denied."""
+    return "denied" if action["data"]["n"] % 10 == 3 else ""
+
+
+class TestOurServer:
+    """What @logux/client and ClientNode of @logux/core make of it."""
+
+    @pytest.fixture
+    def js(self, tmp_path: Path) -> Iterator[Callable[..., JsClient]]:
+        clients: list[JsClient] = []
+
+        def js(collector: Collector, **options: Any) -> JsClient:
+            address = f"ws://127.0.0.1:{collector.port}/any/path"
+            clients.append(JsClient(address, tmp_path / "js.log", **options))
+            return clients[-1]
+
+        yield js
+        for client in clients:
+            client.end(signal.SIGKILL)
+        assert (tmp_path / "js.log").read_text() == ""
+
+    @KINDS
+    def test_processed(self, js: Callable[..., JsClient], kind: str) -> None:
+        """Half of them before it is connected, in one message."""
+        with Collector(keep=True, token="secret", headers={"shard": 3}) as collector:
+            client = js(collector, kind=kind, n=2000, offline=1000, headers={"locale": "fr"}, stay=True)
+            assert client.until("ready") == 2000
+            (told,) = collector.clients.values()
+            assert told == {"locale": "fr"}
+            found = collector.events(2000)
+            client.leave()
+            done = client.until("done")
+            counts = collector.counts
+        assert done["processed"] == 2000
+        assert (done["undone"], done["errors"], done["headers"]) == ({}, [], {"shard": 3})
+        assert sorted(action["data"]["n"] for action in found) == list(range(2000))
+        assert found[0] == {"type": "log/add", "data": {"n": 0}}
+        assert (counts.captured_events, counts.outcomes, counts.undone) == (2000, 2000, 0)
+        assert (counts.connections, counts.protocol_errors, counts.timeouts) == (1, 0, 0)
+
+    @KINDS
+    def test_it_comes_back(self, js: Callable[..., JsClient], kind: str) -> None:
+        """It sends again, under the same ids, what it has no `synced` for."""
+        with Collector(keep=True, faults="cut-before-ack=every:15") as collector:
+            done = js(collector, kind=kind, n=100, pace=5).until("done")
+            counts = collector.counts
+            found = collector.events(counts.captured_events)
+        assert done["processed"] == 100
+        assert counts.connections - 1 == counts.cuts > 2
+        assert len(found) > 100
+        assert {action["data"]["n"] for action in found} == set(range(100))
+
+    @KINDS
+    def test_undone(self, js: Callable[..., JsClient], kind: str) -> None:
+        with Collector(judge=judge, types=["log/add"]) as collector:
+            done = js(collector, kind=kind, n=100, offline=50).until("done")
+            other = js(collector, kind=kind, n=1, type="log/other").until("done")
+        # What waits behind one that is denied is undone with it, as by the real server.
+        assert done["undone"].pop("denied") >= 1
+        assert done["processed"] + 1 <= 100
+        assert set(done["undone"]) <= {"error"}
+        assert other["undone"] == {"unknownType": 1}
+
+    @KINDS
+    def test_refused(self, js: Callable[..., JsClient], kind: str) -> None:
+        """For good: neither of them tries again."""
+        with Collector(token="other", minimum=2) as collector:
+            for subprotocol, why in ((1, "wrong-subprotocol: "), (2, "wrong-credentials: ")):
+                client = js(collector, kind=kind, stay=True, subprotocol=subprotocol)
+                while client.until("state") != "disconnected":
+                    pass
+                client.leave()
+                (error,) = client.until("done")["errors"]
+                assert error.startswith(why)
+            counts = collector.counts
+        assert (counts.connections, counts.refused_logins, counts.logins) == (2, 2, 0)
+
+    @KINDS
+    def test_pings_both_ways(self, js: Callable[..., JsClient], kind: str) -> None:
+        for ours, theirs in ((0.05, 10_000), (20.0, 50)):
+            with Collector(ping=ours, timeout=2.0) as collector:
+                client = js(collector, kind=kind, n=1, ping=theirs, timeout=2000, stay=True)
+                client.until("ready")
+                moment = time.monotonic() + 0.4
+                wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
+                counts = collector.counts
+                client.leave()
+                assert client.until("done")["errors"] == []
+            assert (counts.open, counts.timeouts) == (1, 0)
+            assert (counts.pings > 3) == (theirs == 50)
+
+    @KINDS
+    def test_it_receives(self, js: Callable[..., JsClient], kind: str) -> None:
+        with Collector() as collector:
+            client = js(collector, kind=kind, n=1, stay=True)
+            client.until("ready")
+            action = {"type": "server/says", "n": [1, None]}
+            collector.push(action)
+            while "received" not in (line := client.said()):
+                pass
+            assert line["received"] == action
+            assert line["meta"]["id"].split(" ")[1] == "server:logclient"
+            assert abs(line["meta"]["time"] - time.time() * 1000) < 5000

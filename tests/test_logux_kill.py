@@ -26,6 +26,7 @@ from tests.kills import (
     wait_for,
 )
 from tests.logux_server import LoguxServer
+from tests.processes import CollectorProcess
 from tests.shared import shared_path
 
 pytest.importorskip("websockets")
@@ -101,16 +102,22 @@ def processed(server: LoguxServer) -> tuple[int, int, int]:
 
 
 def judge(
-    folder: Path, server: LoguxServer, spark: Any, figures: Figures, say: Callable[[str], None]
+    folder: Path,
+    server: LoguxServer,
+    spark: Any,
+    figures: Figures,
+    say: Callable[[str], None],
+    jams: int = 0,
 ) -> Verdict:
     verdict = verify(folder, server, spark)
     counts = verdict.counts
     actions, again, clients = processed(server)
     kept = "kept" if server.options["keep"] else "not kept"
+    jammed = f", jammed {jams} times" if jams else ""
     say(
-        f"Logux server killed {figures.kills} times, its log {kept}: {figures.sent:,} actions of {clients} "
-        f"clients, {figures.acked:,} acked, {figures.resent:,} added again, {counts.duplicated:,} duplicated "
-        f"(processed before a kill, not told), {counts.lost:,} lost"
+        f"Logux server killed {figures.kills} times{jammed}, its log {kept}: {figures.sent:,} actions of "
+        f"{clients} client ids, {figures.acked:,} acked, {figures.resent:,} added again, "
+        f"{counts.duplicated:,} duplicated (processed before a kill, not told), {counts.lost:,} lost"
     )
     assert figures.acked == figures.sent == counts.events == counts.ok == actions
     assert again == counts.duplicated <= figures.resent
@@ -167,71 +174,62 @@ class TestServerKilled:
 
 
 class TestJammed:
-    """A server that keeps its log, gets an action twice and processes nothing more of that client."""
+    """The same with a server that keeps its log and gets an action twice before each kill: it processes
+    nothing more of that client."""
 
-    def jam(
-        self, folder: Path, event: Callable[[int], Any], events: int, between: int, jams: int, **options: Any
-    ) -> tuple[LoguxServer, Figures]:
-        server = LoguxServer(folder, keep="file")
-        hits = 0
-        with server:
-            fleet = Fleet(server.url, folder, event, 2, events, jam_after=JAM_AFTER, **OPTIONS, **options)
-            try:
-                for _ in range(jams):
-                    before = [client.stats().acked for client in fleet.clients]
-                    if not fleet.flows(between):
-                        break
-                    # The first action of each connection is to come again: they must have had a word of it.
-                    wait_for(
-                        lambda before=before: all(
-                            client.stats().acked > n for client, n in zip(fleet.clients, before, strict=True)
-                        ),
-                        60, "all in turn",
-                    )  # fmt: skip
-                    ids = {client.node_id for client in fleet.clients}
-                    assert server.tell("again")["again"] == len(ids)
-                    wait_for(
-                        lambda ids=ids: ids.isdisjoint(client.node_id for client in fleet.clients),
-                        60, "new client ids",
-                    )  # fmt: skip
-                    hits += 1
-            finally:
-                left = fleet.stop(300)
-            assert left == 0
-        return server, Figures(hits, *(fleet.total(field) for field in Figures._fields[1:]))
+    def ship(
+        self, folder: Path, event: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch, **options: Any
+    ) -> tuple[Server, Figures, int]:
+        server = Server(folder, keep="file")
+        jams = 0
 
-    def test_short(self, tmp_path: Path, spark: Any, say: Any, event: Callable[[int], Any]) -> None:
-        server, figures = self.jam(tmp_path, event, 0, 500, 3)
-        self.judge(tmp_path, server, spark, figures, say)
-        assert figures.kills == 3
+        def jam(fleet: Fleet) -> None:
+            nonlocal jams
+            # The first action of each connection is to come again: they must have had a word of it.
+            before = [client.stats().acked for client in fleet.clients]
+
+            def all_had() -> bool:
+                pairs = zip(fleet.clients, before, strict=True)
+                return all(client.stats().acked > acked for client, acked in pairs) or not fleet.sending
+
+            wait_for(all_had, 60, "acks of all")
+            ids = {client.node_id for client in fleet.clients}
+            assert server.tell("again")["again"] == len(ids)
+            wait_for(
+                lambda: ids.isdisjoint(client.node_id for client in fleet.clients) or not fleet.sending,
+                60, "new client ids",
+            )  # fmt: skip
+            jams += 1
+
+        figures = ship_through_kills(
+            folder, [server], event, monkeypatch,
+            meanwhile=jam, clients=2, jam_after=JAM_AFTER, **OPTIONS, **options,
+        )  # fmt: skip
+        return server, figures, jams
+
+    def test_short(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    ) -> None:
+        server, figures, jams = self.ship(tmp_path, event, monkeypatch, kills=FEW)
+        judge(tmp_path, server, spark, figures, say, jams)
+        assert figures.kills >= FEW
+        assert jams >= FEW
 
     @pytest.mark.long
     @pytest.mark.timeout(3600)
-    def test_half_a_million(self, tmp_path: Path, spark: Any, say: Any, event: Callable[[int], Any]) -> None:
-        server, figures = self.jam(tmp_path, event, ACTIONS, ACTIONS // 25, 20, max_events=50_000)
+    def test_half_a_million(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    ) -> None:
+        server, figures, jams = self.ship(
+            tmp_path, event, monkeypatch, events=ACTIONS, between=ACTIONS // 25, max_events=50_000
+        )
         assert figures.sent == ACTIONS
-        self.judge(tmp_path, server, spark, figures, say)
+        verdict = judge(tmp_path, server, spark, figures, say, jams)
         assert figures.kills >= KILLS
         assert figures.resent >= RESENT
+        assert verdict.counts.duplicated > 0
+        assert jams >= KILLS
         server.processed.unlink()
-
-    def judge(
-        self, folder: Path, server: LoguxServer, spark: Any, figures: Figures, say: Callable[[str], None]
-    ) -> None:
-        verdict = verify(folder, server, spark)
-        counts = verdict.counts
-        actions, again, clients = processed(server)
-        say(
-            f"Logux server jammed {figures.kills} times: {figures.sent:,} actions of {clients} clients, "
-            f"{figures.acked:,} acked, {figures.resent:,} added again, {counts.duplicated:,} duplicated, "
-            f"{counts.lost:,} lost"
-        )
-        assert figures.acked == figures.sent == counts.events == counts.ok == actions
-        # What a jam has swallowed was not processed; of the rest a word may have been on its way.
-        assert again == counts.duplicated <= figures.resent
-        assert clients == 2 * (figures.kills + 1)
-        assert (counts.lost, counts.missing, counts.corrupted, counts.unexpected, counts.unknown) == (0,) * 5
-        assert verdict.exit_code == 0
 
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.long)])
@@ -246,3 +244,26 @@ def test_producer_killed(tmp_path: Path, spark: Any, say: Callable[[str], None],
     assert counts.ok > 0
     assert counts.recovered + counts.unknown > 0
     assert verdict.exit_code in (0, 3)
+
+
+def test_our_server_killed(
+    tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+) -> None:
+    """Our collector, judged by its capture. Late words keep actions in flight, so that there is more to
+    hit than the real server has."""
+    faults = "delay-ack=p:0.5:40ms,cut-before-write=every:29,seed=5"
+    collector = CollectorProcess(tmp_path / "capture", faults, scheme="logux")
+    figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, clients=2, kills=FEW)
+    verdict = run(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+    counts = verdict.counts
+    say(
+        f"Logux collector killed {figures.kills} times: {figures.sent:,} sent, "
+        f"{figures.resent:,} added again, {counts.duplicated:,} duplicated, {counts.lost:,} lost"
+    )
+    assert figures.kills >= FEW
+    assert figures.resent >= RESENT / 10
+    assert figures.acked == figures.sent == counts.events == counts.ok
+    assert counts.duplicated > 0
+    wrong = (counts.lost, counts.missing, counts.corrupted, counts.unexpected, counts.unknown)
+    assert wrong == (0,) * 5
+    assert verdict.exit_code == 0

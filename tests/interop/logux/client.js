@@ -5,6 +5,7 @@
 // user, token, subprotocol
 // n                actions to add
 // offline          so many of them before it connects
+// pace             ms between two of the others
 // data             what each has beside its number
 // ping, timeout    ms
 // headers          what it says of itself
@@ -25,7 +26,7 @@ const { ClientNode, Log, MemoryStore, Reconnect, WsConnection } = await import('
 const { Client } = await import('@logux/client')
 
 const options = {
-  kind: 'client', user: 'js', token: 'secret', subprotocol: 1, n: 10, offline: 0, data: {}, minDelay: 20,
+  kind: 'client', user: 'js', token: 'secret', subprotocol: 1, n: 10, offline: 0, pace: 0, data: {}, minDelay: 20,
   maxDelay: 50, timeout: 20_000, ping: 10_000, type: 'log/add', headers: null, stay: false,
   ...JSON.parse(process.argv[2])
 }
@@ -109,8 +110,11 @@ node.on('state', () => {
   say({ state: node.state })
 })
 
-function more(to) {
-  for (; added < to; added += 1) add({ type: options.type, data: { ...options.data, n: added } })
+async function more(to, pace) {
+  for (; added < to; added += 1) {
+    if (pace) await new Promise(resolve => setTimeout(resolve, pace))
+    add({ type: options.type, data: { ...options.data, n: added } })
+  }
 }
 
 const input = createInterface({ input: process.stdin })
@@ -127,10 +131,10 @@ input.on('close', () => {
   }
 })
 
-more(options.offline)
+await more(options.offline, 0)
 start()
-node.waitFor('synchronized').then(() => {
-  more(options.n)
+node.waitFor('synchronized').then(async () => {
+  await more(options.n, options.pace)
   say({ ready: added })
   finish()
 })
