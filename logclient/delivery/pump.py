@@ -199,22 +199,10 @@ class PythonPump:
                         return "silence" if end == "protocol" and silent else end
                     continue
                 self._rest(link, now, 0.0 if more else until, timeout)
-                self._drained = False
-                for n in range(GULP):
-                    data = link.receive()
-                    if data is None:
-                        self._drained = n > 0
-                        break
-                    if data == b"":
-                        self.core.receive_eof()
-                        end = self._events(self.clock())
-                        self.flight.commit()
-                        return end or "closed"
-                    self.core.receive_data(data, self.clock())
-                    end = self._events(self.clock())
-                    if end:
-                        self.flight.commit()
-                        return end
+                end = self._hear(link)
+                if end:
+                    self.flight.commit()
+                    return end
         except CredentialError as error:
             self.fatal = Fatal(error)
             self.flight.commit()
@@ -229,6 +217,28 @@ class PythonPump:
             return "memory"
         finally:
             handoff.rouse()
+
+    def _hear(self, link: Link) -> str:
+        """Take what has come, and what follows from all of it; the name of the end that is, or empty."""
+        end = ""
+        self._drained = False
+        try:
+            for n in range(GULP):
+                data = link.receive()
+                if data is None:
+                    self._drained = n > 0
+                    break
+                if data == b"":
+                    self.core.receive_eof()
+                    end = "closed"
+                    break
+                self.core.receive_data(data, self.clock())
+        except OSError:
+            # What came before it counts; and the peer may have said why.
+            if end := self._events(self.clock()):
+                return end
+            raise
+        return self._events(self.clock()) or end
 
     def _send(self, link: Link, now: float) -> bool:
         """Fill the link; whether it would take more at once."""
