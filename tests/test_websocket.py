@@ -345,6 +345,21 @@ class TestMessages:
                 link.wait(-1, PATIENCE, full)
             link.close()
 
+    def test_each_frame_has_a_mask_of_its_own(self) -> None:
+        lengths = [0, 1, 125, 126, 127, 65535, 65536, *[12] * 3000]
+        link, carrier = scripted([])
+        for size in lengths:
+            link.send([b"x" * size])
+        link.flush()
+        wire = bytes(carrier.sent)
+        reader = ServerProtocol(state=State.OPEN, max_size=None)
+        reader.receive_data(wire)
+        assert [(f.opcode, f.fin, len(f.data)) for f in reader.events_received()] == [
+            (TEXT, True, size) for size in lengths
+        ]
+        short = [wire[-18 * n :][2:6] for n in range(1, 3001)]
+        assert len(set(short)) > 2990
+
     def test_wait_ends_with_a_wake(self) -> None:
         read, write = os.pipe()
         try:
@@ -359,7 +374,9 @@ class TestMessages:
     @given(some.data())
     def test_however_it_is_cut(self, data: some.DataObject) -> None:
         """Any messages, cut into any fragments with control frames between them, read in any pieces."""
-        messages = data.draw(some.lists(some.binary(max_size=300), max_size=6))
+        lengths = some.sampled_from([125, 126, 127, 4095, 4096, 4097, 65535, 65536])
+        message = some.binary(max_size=300) | lengths.map(bytes)
+        messages = data.draw(some.lists(message, max_size=6))
         wire = b""
         pings = []
         for message in messages:
@@ -673,6 +690,22 @@ class TestHostile:
             words = ends(link)
             assert words.startswith("the server broke the WebSocket protocol: 1002 (protocol error): ")
             assert bytes(carrier.sent[:1]) == b"\x88"
+
+    def test_nothing_comes_behind_a_farewell(self) -> None:
+        farewell = frame(CLOSE, b"\x03\xe8bye")
+        for pieces in [frame(TEXT, b"[1]") + farewell + frame(TEXT, b"[2]")], [farewell, frame(TEXT, b"[2]")]:
+            link, _ = scripted(pieces)
+            got: list[bytes] = []
+            with pytest.raises(ConnectionError, match=r"closed the connection: 1000.*: bye"):
+                while (message := link.receive()) is not None:
+                    got.append(message)
+            assert got == [b"[1]"] * (len(pieces) == 1)
+
+    @pytest.mark.parametrize("limit", [1, 10, 125, 126, 4095, 4096, 5000])
+    def test_a_message_of_the_limit_and_one_byte_more(self, limit: int) -> None:
+        link, _ = scripted([frame(TEXT, bytes(limit)), frame(TEXT, bytes(limit + 1))], limit)
+        assert link.receive() == bytes(limit)
+        assert ends(link) == f"the server sent a message of more than max_message ({limit}) bytes"
 
     def test_what_swells(self) -> None:
         """A short compressed message that is a long one."""
