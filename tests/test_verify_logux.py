@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import logclient
 from logclient.errors import ExitCode
 from tests import shared
 from tests import verify_files as files
@@ -17,9 +18,12 @@ from tests.verify_scene import P, Q, Scene
 
 shared.need("numpy")
 shared.need("pyarrow")
+shared.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
 frames = pytest.importorskip("logclient.verify.frames")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+
+from logclient.collectors.logux import Collector  # noqa: E402
 
 CONNECT = b'["connect",5,"10:a:b",0,{"token":"s","subprotocol":1}]'
 
@@ -154,3 +158,70 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
     alone = frames.decoded(told, "logux").collect()
     assert [(row.seq, row.error) for row in alone] == [(1, None), (2, None), (3, None), (None, "not_json")]
     assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)
+
+
+@pytest.mark.parametrize("on_doubt", ["new_client", "same", "drop"])
+def test_from_client_to_verdict(scene: Scene, monkeypatch: pytest.MonkeyPatch, on_doubt: str) -> None:
+    """Cuts in the middle of it all: what was in doubt is there twice, or said to have failed."""
+    faults = "cut-before-ack=every:3:max:2,cut-before-write=every:8:max:1,partial-cut=every:10:max:1,seed=1"
+    with Collector(capture=str(scene.capture), faults=faults, count_duplicates=True) as server:
+        client = logclient.connect(
+            server.url,
+            window=10,
+            on_doubt=on_doubt,
+            ledger=str(scene.ledger),
+            backoff_max=0.1,
+            overflow="block",
+        )
+        for n in range(500):
+            client.send({"n": n, "length": 5})
+        assert client.flush(30.0) == 0
+        stats = client.stats()
+        client.close()
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    counts = verdict.counts
+    assert verdict.ok
+    assert server.counts.cuts == 4
+    assert counts.duplicated == server.counts.copies
+    assert (counts.ok, sum(stats.failed.values())) == (stats.acked, 500 - stats.acked)
+    if on_doubt == "drop":
+        assert (counts.duplicated, stats.failed) == (0, {"doubt": counts.recovered + counts.missing})
+        assert counts.recovered >= 20
+    else:
+        assert counts.ok == 500
+        assert counts.duplicated >= 20
+
+
+LIES = {
+    "discard=every:7:max:2": "lost",
+    "swap=every:10:max:1": "reordered",
+    "duplicate=every:12:max:1": "duplicated",
+    "corrupt=every:15:max:1": "corrupted",
+    "add=every:18:max:1": "unexpected",
+}
+
+
+def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    with (
+        Collector(
+            capture=str(scene.capture), faults=",".join([*LIES, "seed=2"]), witness=str(witness)
+        ) as server,
+        logclient.connect(server.url, window=10, ledger=str(scene.ledger)) as client,
+    ):
+        for n in range(300):
+            client.send({"n": n, "message": "a text that a bit may be flipped in"})
+        assert client.flush(30.0) == 0
+        assert client.stats().acked == 300
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    words = {lie.partition("=")[0]: word for lie, word in LIES.items()}
+    truth: dict[str, set[str]] = {}
+    for line in witness.read_text().splitlines():
+        entry = json.loads(line)
+        truth.setdefault(words[entry["fault"]], set()).update(entry["ids"])
+    found: dict[str, set[str]] = {}
+    for word, ident in job.violations(scene.out):
+        found.setdefault(word, set()).add(ident)
+    assert found == truth
+    assert sorted(truth) == sorted(words.values())
+    assert verdict.exit_code == ExitCode.BROKEN
