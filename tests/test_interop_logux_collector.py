@@ -1,0 +1,92 @@
+"""The released @logux/client and @logux/core, shipping to our server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.collectors.capture import CaptureReader
+from tests.logux_server import JsClient, need
+from tests.shared import need as need_module
+
+need()
+need_module("websockets")
+
+from logclient.collectors.logux import Collector, decode  # noqa: E402
+
+KINDS = ["client", "node"]
+DEADLINE = 30.0
+
+
+def address(collector: Collector) -> str:
+    return f"ws://127.0.0.1:{collector.port}"
+
+
+def numbers(actions: list[Any]) -> list[int]:
+    return [action["data"]["n"] for action in actions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestTheirClient:
+    def test_all_is_processed(self, kind: str, tmp_path: Path) -> None:
+        with Collector(token="secret", capture=str(tmp_path / "capture"), keep=True) as collector:
+            with JsClient(address(collector), tmp_path / "errors", kind=kind, n=300, offline=50) as client:
+                done = client.until("done")
+            assert (done["processed"], done["undone"], done["errors"]) == (300, {}, [])
+            assert numbers(collector.events(300)) == list(range(300))
+            counts = collector.counts
+        assert (counts.protocol_errors, counts.undone, counts.refused_logins) == (0, 0, 0)
+        units = [unit.raw for unit in CaptureReader(tmp_path / "capture") if unit.direction == 0]
+        assert numbers([action for raw in units for action in decode(raw)]) == list(range(300))
+
+    def test_across_cuts(self, kind: str, tmp_path: Path) -> None:
+        """What it sends again comes again: nothing is lost, and it hears of each."""
+        faults = "cut-before-ack=from:40:max:2,cut-before-write=from:42:max:1"
+        with Collector(faults=faults, keep=True) as collector:
+            with JsClient(address(collector), tmp_path / "errors", kind=kind, n=200) as client:
+                done = client.until("done")
+            assert done["processed"] == 200
+            assert sorted(set(numbers(collector.events(200)))) == list(range(200))
+            assert collector.counts.cuts == 3
+
+    def test_wrong_token(self, kind: str, tmp_path: Path) -> None:
+        with Collector(token="another") as collector:
+            with JsClient(address(collector), tmp_path / "errors", kind=kind, n=1, stay=True) as client:
+                assert collector.wait_for(lambda counts: counts.refused_logins == 1, timeout=DEADLINE)
+                assert client.end() == 0
+            assert collector.counts.captured_events == 0
+
+    def test_undone(self, kind: str, tmp_path: Path) -> None:
+        def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
+            return "denied" if action["data"]["n"] == 3 else ""
+
+        with (
+            Collector(judge=judge) as collector,
+            JsClient(address(collector), tmp_path / "errors", kind=kind, n=5) as client,
+        ):
+            done = client.until("done")
+        # One action in a message: nothing else is in the queue.
+        assert (done["processed"], done["undone"]) == (4, {"denied": 1})
+
+    def test_it_hears_of_us(self, kind: str, tmp_path: Path) -> None:
+        with (
+            Collector(headers={"region": "north"}, development=True) as collector,
+            JsClient(
+                address(collector), tmp_path / "errors", kind=kind, n=0, stay=True, headers={"app": "x"}
+            ) as client,
+        ):
+            assert collector.wait_for(lambda counts: counts.logins == 1, timeout=DEADLINE)
+            assert list(collector.clients.values()) == [{"app": "x"}]
+            collector.push({"type": "hello", "n": 1})
+            assert client.until("received") == {"type": "hello", "n": 1}
+
+    def test_pings(self, kind: str, tmp_path: Path) -> None:
+        with (
+            Collector(ping=0.1, timeout=5) as collector,
+            JsClient(address(collector), tmp_path / "errors", kind=kind, n=0, stay=True, ping=50) as client,
+        ):
+            assert collector.wait_for(lambda counts: counts.pings >= 3, timeout=DEADLINE)
+            assert collector.counts.connections == 1
+            assert client.end() == 0
