@@ -20,11 +20,13 @@ from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.logjam import Unpacker, expand, pack
 from logclient._ext.logux import Decoder as LoguxDecoder
+from logclient._ext.logux import Hot as LoguxHot
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
 from logclient._ext.plog import Decoder as PlogDecoder
 from logclient._ext.plog import Hot as PlogHot
 from logclient._ext.plog import Reassembler, fragments
 from tests.oracle import logjam as twin
+from tests.oracle import logux_client as logux_client_twin
 from tests.oracle import logux_decoder as logux_twin
 from tests.oracle import plog as plog_twin
 
@@ -385,3 +387,105 @@ def test_logux_load(benchmark: Any, whose: str) -> None:
     data, offsets, lengths = syncs()
     units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
     benchmark(lambda: [load(unit) for unit in units])
+
+
+# ... and written: a sync of 100 at a time, each event's id in and its hash taken
+
+
+@pytest.mark.benchmark(group="Logux, encode 2048 actions")
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(RAW, BODY, id="checked"),
+        pytest.param(DOCUMENT, BODY, id="document"),
+        pytest.param(RAW | 0x10, b'{"type":"log/add","data":%b}' % BODY, id="whole-action"),
+    ],
+)
+def test_logux_encode(benchmark: Any, kind: int, body: bytes) -> None:
+    hot = LoguxHot(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
+
+    def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
+        handoff = Handoff()
+        for _ in range(EVENTS):
+            handoff.push(body, 2, kind)
+        flight = Flight(handoff)
+        hot.connected(b"a:b:c", 0, 0.0, 0.0)
+        hot.look(0.0, 1e9)
+        return (flight, flight.take(EVENTS, 1 << 30)), {}
+
+    def encode(flight: Flight, batch: Any) -> None:
+        left = EVENTS
+        while left:
+            n, _, _ = hot.encode(batch.capsule, 100, 0.0, 1e9)
+            flight.encoded(batch)
+            left -= n
+
+    benchmark.pedantic(encode, setup=setup, **ROUNDS)
+
+
+@pytest.mark.benchmark(group="Logux, encode 2048 actions")
+@pytest.mark.parametrize("whose", ["json", "msgspec", "orjson"])
+def test_logux_dump(benchmark: Any, whose: str) -> None:
+    """Others, with the bodies as they are (json: as objects): nothing checked, nothing hashed."""
+    module: Any = pytest.importorskip(whose)
+    raw: Any
+    dump: Any
+    if whose == "json":
+        value = module.loads(BODY)
+        raw, dump = (
+            (lambda body: value),
+            lambda message: module.dumps(message, separators=(",", ":")).encode(),
+        )
+    elif whose == "msgspec":
+        raw, dump = module.Raw, module.json.Encoder().encode
+    else:
+        raw, dump = module.Fragment, module.dumps
+    bodies, producer = [BODY] * EVENTS, PRODUCER.hex()
+
+    def encode() -> None:
+        for first in range(0, EVENTS, 100):
+            message: list[Any] = ["sync", min(first + 100, EVENTS)]
+            for number, body in enumerate(bodies[first : first + 100], first):
+                message.append({"type": "log/add", "data": raw(body), "id": f"{producer}{number:012x}"})
+                message.append({"id": [5, number], "time": 5})
+            dump(message)
+
+    benchmark(encode)
+
+
+@pytest.mark.benchmark(group="Logux, encode 2048 actions")
+def test_logux_encode_twin(benchmark: Any) -> None:
+    def encode() -> None:
+        for first in range(0, EVENTS, 100):
+            made = [
+                logux_client_twin.action(BODY, RAW, number, PRODUCER)
+                for number in range(first, min(first + 100, EVENTS))
+            ]
+            logux_client_twin.sync(first, [(a.text, 5, 5, 5, -1) for a in made if not isinstance(a, str)], 0)
+
+    benchmark.pedantic(encode, **TWINS)
+
+
+@pytest.mark.benchmark(group="Logux, 2048 answers: processed")
+@pytest.mark.parametrize("whose", ["ours", "json", "msgspec", "orjson", "twin"])
+def test_logux_processed(benchmark: Any, whose: str) -> None:
+    """Ours knows whose they are, and has the answers to them; for the others they are objects."""
+    text = '["sync",0,{"id":"1795155086015 a:b:c %d","type":"logux/processed"},{"id":4,"time":4}]'
+    frames = [(text % n).encode() for n in range(EVENTS)]
+    take: Any
+    if whose == "ours":
+        hot = LoguxHot(PRODUCER, b'"log/add"')
+        hot.connected(b"a:b:c", 0, 0.0, 0.0)
+
+        def answer() -> None:
+            assert all(hot.receive(frame, 0.0) for frame in frames)
+            hot.answers()
+
+        benchmark(answer)
+        return
+    if whose == "twin":
+        benchmark.pedantic(lambda: [logux_client_twin.recognise(f, "a:b:c") for f in frames], **TWINS)
+        return
+    module: Any = pytest.importorskip(whose)
+    take = module.json.decode if whose == "msgspec" else module.loads
+    benchmark(lambda: [take(frame) for frame in frames])
