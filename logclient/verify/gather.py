@@ -120,11 +120,16 @@ class Facts:
         first, last = int(received.min()), int(received.max())
         fields["first_us"] = min(fields["first_us"] or first, first)
         fields["last_us"] = max(fields["last_us"], last)
+        if not bad.any():
+            return
+        for code, word in enumerate(events.names):
+            if word in decode.QUIET:  # a message of Logux for each of its actions, say
+                those = events.status == code
+                if n := int(those.sum()):
+                    fields["quiet"][word] = fields["quiet"].get(word, 0) + n
+                    bad &= ~those
         for row in np.flatnonzero(bad):
             word = events.names[events.status[row]]
-            if word in decode.QUIET:
-                fields["quiet"][word] = fields["quiet"].get(word, 0) + 1
-                continue
             self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
 
     def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
