@@ -23,7 +23,7 @@ from websockets.sync.server import ServerConnection  # noqa: E402
 
 from tests.test_websocket import served  # noqa: E402
 
-TOKEN = "not for anybody's eyes"
+TOKEN = "x7Zq, not for anybody else"
 
 
 @contextmanager
@@ -51,7 +51,7 @@ class TestPing:
         out, err = capsys.readouterr()
         assert err == ""
         assert TOKEN not in out
-        assert TOKEN[:9] not in out
+        assert TOKEN[:4] not in out
         return out
 
     def test_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
