@@ -511,7 +511,7 @@ class Logux:
         elif error.type == "wrong-format" and self._hot.open:
             # One of our actions, and it does not say which: the engine finds a poison after connections that
             # the server ends, and so it does here.
-            self._events.append(Inbound(DebugText(words)))
+            self._events.append(Inbound(DebugText(describe(error))))
             self._over = True
             self._events.append(CloseWanted())
         else:

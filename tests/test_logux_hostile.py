@@ -1,0 +1,315 @@
+"""Logux servers that mean harm: the client is a process of its own, looked at from outside.
+
+Whatever was done to it, it delivers all it has as soon as a server is honest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.outside import MIB, PATIENCE, Outside
+from tests.shared import need
+
+need("websockets")
+
+from websockets.exceptions import ConnectionClosed  # noqa: E402
+from websockets.sync.server import ServerConnection, serve  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+
+PRODUCER = """
+import json
+import sys
+import logclient
+
+url, n, options = json.loads(sys.argv[1])
+client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)
+for number in range(n):
+    client.send({"n": number})
+print(json.dumps("sent"), flush=True)
+for line in sys.stdin:
+    left = client.flush(float(line))
+    stats = client.stats()
+    print(json.dumps([left, stats.acked, stats.failed, stats.connects, stats.last_error]), flush=True)
+"""
+
+Attack = Callable[["Peer"], None]
+
+
+class Peer:
+    """A connection at the server's side, after `connected`."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        connect = json.loads(connection.recv(PATIENCE))
+        assert connect[:2] == ["connect", 5]
+        self.node = connect[2]
+        self.base = int(time.time() * 1000)
+
+    def welcome(self) -> None:
+        self.say("connected", 5, "server:x", [self.base, self.base])
+
+    def say(self, *message: Any) -> None:
+        self.connection.send(json.dumps(message, separators=(",", ":")))
+
+    def syncs(self) -> Any:
+        """(added, the ids of its actions) of each sync that comes."""
+        while True:
+            message = json.loads(self.connection.recv())
+            if message[0] == "ping":
+                self.say("pong", 0)
+            elif message[0] == "sync":
+                ids = []
+                for meta in message[3::2]:
+                    shift, *n = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
+                    ids.append(f"{shift + self.base} {self.node} {n[0] if n else 0}")
+                yield message[1], ids
+
+    def honest(self) -> None:
+        self.welcome()
+        for added, ids in self.syncs():
+            self.say("synced", added)
+            for id in ids:
+                self.say("sync", 0, {"id": id, "type": "logux/processed"}, {"id": 1, "time": 1})
+
+
+class Server:
+    """Each connection is treated as the next of `attacks` says; after those, honestly."""
+
+    def __init__(self, *attacks: Attack) -> None:
+        self.attacks = list(attacks)
+        self.nodes: list[str] = []
+        self._server = serve(
+            self._serve,
+            "127.0.0.1",
+            0,
+            compression=None,
+            max_size=None,
+            ping_interval=None,
+            close_timeout=0.5,
+        )
+        self.port = self._server.socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def _serve(self, connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed, OSError):
+            peer = Peer(connection)
+            self.nodes.append(peer.node)
+            attack = self.attacks.pop(0) if self.attacks else Peer.honest
+            attack(peer)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+
+
+def attacked(
+    *attacks: Attack, n: int = 50, room: int = 8 * MIB, seconds: float = PATIENCE, **options: Any
+) -> tuple[list[Any], Server]:
+    """What a client with `n` events says when all have their fates: within that time and room."""
+    with Server(*attacks) as server:
+        url = f"logux://127.0.0.1:{server.port}"
+        program = Outside(PRODUCER, url, n, options)
+        try:
+            assert program.hear() == "sent"
+            before = program.mark()
+            began = time.monotonic()
+            said = program.ask(str(seconds), seconds + 5)
+            assert time.monotonic() - began < seconds
+            assert program.peak() - before < room
+            left, acked, failed, _, _ = said
+            assert left == 0 and acked + sum(failed.values()) == n
+            assert not server.attacks
+            return said, server
+        finally:
+            program.end()
+
+
+def then_wait(peer: Peer) -> None:
+    """Until the client has gone."""
+    with suppress(ConnectionClosed):
+        while True:
+            peer.connection.recv(PATIENCE)
+
+
+def sending(data: str | bytes, welcome: bool = True) -> Attack:
+    def attack(peer: Peer) -> None:
+        if welcome:
+            peer.welcome()
+        peer.connection.send(data)
+        then_wait(peer)
+
+    return attack
+
+
+def test_messages_that_are_too_long_or_too_deep() -> None:
+    said, _ = attacked(
+        sending(b"[" * (100 * MIB)),
+        sending('["sync",1,' + '{"a":' * 3_000_000),
+        sending("[" * 15_000_000),
+        sending('["sync",1,{"type":"a","b":' + "[" * 600 + "]" * 600 + '},{"id":1,"time":1}]'),
+        sending('["debug","error","' + "\\\\u0000" * 2_000_000 + '"'),
+        room=120 * MIB,  # a message of 16 MiB, as it comes, is joined, and is looked at
+    )
+    assert said[1:3] == [50, {}]
+
+
+WRONG: list[Any] = [
+    None, [], {}, 5, "x", True, [None], [1], [[]], ["sync"], ["sync", None], ["sync", "1"],
+    ["sync", 1, None, None],
+    ["sync", 1, {}, {}], ["sync", 1, {"type": 1}, {"id": 1, "time": 1}],
+    ["sync", 1, {"type": "a"}, {"time": 1}],
+    ["sync", 1, {"type": "a"}, {"id": "1 a 0", "time": 1}],
+    ["sync", 1, {"type": "a"}, {"id": [1, 2, 3], "time": 1}],
+    ["sync", 1, {"type": "a", "length": 1}, {"id": 1, "time": 1}],
+    ["sync", 1, {"type": "a"}, {"id": 1, "time": "1"}],
+    ["sync", 1, {"type": "a"}], ["synced"], ["synced", None], ["synced", "1"], ["synced", {}],
+    ["synced", 1, 1],
+    ["ping"], ["ping", None], ["pong", []], ["headers", None], ["headers", []], ["headers", {"length": 0}],
+    ["debug"], ["debug", "error", None], ["debug", "x", "y"], ["error"], ["error", None], ["error", 5],
+    ["connect", 5, "a", 0], ["connected", 5, "a", [1, 1]], ["connected", None, None, None], ["synced", 1e308],
+]  # fmt: skip
+
+
+def test_wrong_types_everywhere() -> None:
+    """A connection for each; those that are harmless are passed over."""
+
+    def attack(wrong: Any) -> Attack:
+        def tell(peer: Peer) -> None:
+            peer.welcome()
+            peer.say(*wrong) if type(wrong) is list else peer.connection.send(json.dumps(wrong))
+            peer.connection.recv(PATIENCE)
+
+        return tell
+
+    early = [sending(json.dumps(wrong), welcome=False) for wrong in (["sync", 1], ["ping", 1], 5)]
+    said, server = attacked(*early, *map(attack, WRONG), n=20)
+    assert said[1:3] == [20, {}]
+    assert len(server.nodes) >= len(WRONG)
+
+
+@pytest.mark.parametrize(
+    "oddity",
+    [
+        {"id": None}, {"id": 5}, {"id": {}}, {"id": ""}, {"id": "1 2 3"}, {"id": " " * 100},
+        {"id": "9" * 1000},
+        {"id": "1e999 a 0"}, {}, {"id": "\ud800"},
+    ],
+)  # fmt: skip
+def test_outcomes_of_nothing(oddity: dict[str, Any]) -> None:
+    def attack(peer: Peer) -> None:
+        peer.welcome()
+        for kind in ("logux/processed", "logux/undo"):
+            for reason in ("error", None, [], "denied"):
+                peer.say("sync", 0, {**oddity, "type": kind, "reason": reason}, {"id": 1, "time": 1})
+        for added, ids in peer.syncs():
+            peer.say("synced", added)
+            for id in ids:
+                peer.say("sync", 0, {"id": id, "type": "logux/processed"}, {"id": 1, "time": 1})
+
+    said, server = attacked(attack)
+    assert said[1:3] == [50, {}] and len(server.nodes) == 1
+
+
+def test_floods() -> None:
+    """Pings, outcomes of what was never sent, what nobody knows; and nobody reads the answers."""
+
+    def flood(text: str, times: int) -> Attack:
+        def attack(peer: Peer) -> None:
+            peer.welcome()
+            for _ in range(times):
+                peer.connection.send(text % peer.node if "%s" in text else text)
+
+        return attack
+
+    stranger = '["sync",0,{"id":"1 %s 0","type":"logux/processed"},{"id":1,"time":1}]'
+    said, _ = attacked(flood('["ping",0]', 5_000), flood(stranger, 5_000), flood('["unknown"]', 5_000),
+                       room=40 * MIB, seconds=60)  # fmt: skip
+    assert said[1:3] == [50, {}]
+
+
+def test_one_that_never_answers() -> None:
+    """Neither to `connect`, nor to a sync; or it receives, and processes nothing."""
+
+    def silent(peer: Peer) -> None:
+        then_wait(peer)
+
+    def deaf(peer: Peer) -> None:
+        peer.welcome()
+        then_wait(peer)
+
+    def jammed(peer: Peer) -> None:
+        peer.welcome()
+        for added, _ in peer.syncs():
+            peer.say("synced", added)
+
+    said, server = attacked(silent, deaf, jammed, jammed, silence=0.5, ping=0.1, jam_after=0.3)
+    assert said[1:3] == [50, {}]
+    silent_, deaf_, first, second, honest = (node.split(":")[1] for node in server.nodes)
+    assert silent_ == deaf_ and len({deaf_, first, second, honest}) == 4
+    assert "jam" in said[4] or "sign of life" in said[4]
+
+
+def test_one_that_processes_and_never_says_synced() -> None:
+    def attack(peer: Peer) -> None:
+        peer.welcome()
+        for _, ids in peer.syncs():
+            for id in ids:
+                peer.say("sync", 0, {"id": id, "type": "logux/processed"}, {"id": 1, "time": 1})
+
+    said, server = attacked(attack, n=2000)
+    assert said[1:3] == [2000, {}] and len(server.nodes) == 1
+
+
+def test_one_that_undoes_everything() -> None:
+    undone = 0
+
+    def attack(peer: Peer) -> None:
+        nonlocal undone
+        peer.welcome()
+        for added, ids in peer.syncs():
+            peer.say("synced", added)
+            for id in ids:
+                undone += 1
+                peer.say("sync", 0, {"id": id, "type": "logux/undo", "reason": "error"}, {"id": 1, "time": 1})
+
+    said, server = attacked(attack, n=1000, seconds=60)
+    assert said[1:3] == [0, {"error": 1000}] and len(server.nodes) == 1
+    assert undone < 4000
+
+
+def test_one_that_takes_offence_at_an_action() -> None:
+    """It says wrong-format, and does not say which: found as any poison is, and alone in its fate."""
+
+    def touchy(peer: Peer) -> None:
+        peer.welcome()
+        while True:
+            text = peer.connection.recv()
+            message = json.loads(text)
+            if message[0] != "sync":
+                continue
+            if re.search(r'"n":13\b', str(text)):
+                peer.say("error", "wrong-format", text)
+                return
+            peer.say("synced", message[1])
+            for meta in message[3::2]:
+                shift, *n = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
+                id = f"{shift + peer.base} {peer.node} {n[0] if n else 0}"
+                peer.say("sync", 0, {"id": id, "type": "logux/processed"}, {"id": 1, "time": 1})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Peer, "honest", touchy)
+        said, _ = attacked(n=50)
+    assert said[1:3] == [49, {"poison": 1}]
