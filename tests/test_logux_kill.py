@@ -130,11 +130,10 @@ def judge(
 class TestServerKilled:
     """Each acknowledged action was processed, whenever the server died."""
 
-    @pytest.mark.parametrize("keep", [None, "file"], ids=["log not kept", "log kept"])
-    def test_short(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any], keep: Any
+    def test_server_killed(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
     ) -> None:
-        server = Server(tmp_path, keep=keep)
+        server = Server(tmp_path, keep=None)
         figures = ship_through_kills(tmp_path, [server], event, monkeypatch, clients=2, kills=FEW, **OPTIONS)
         verdict = judge(tmp_path, server, spark, figures, say)
         assert figures.kills >= FEW
@@ -207,7 +206,7 @@ class TestJammed:
         )  # fmt: skip
         return server, figures, jams
 
-    def test_short(
+    def test_server_jammed(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
     ) -> None:
         server, figures, jams = self.ship(tmp_path, event, monkeypatch, kills=FEW)
@@ -217,7 +216,7 @@ class TestJammed:
 
     @pytest.mark.long
     @pytest.mark.timeout(3600)
-    def test_half_a_million(
+    def test_half_a_million_through_jams(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
     ) -> None:
         server, figures, jams = self.ship(
