@@ -96,6 +96,14 @@ class AsyncClient:
         """Send a whole action, and wait for its fate; see ``logclient.logux.Client.add``."""
         return await self._fate(self._verb("add")(action, meta, level))
 
+    async def subscribe(self, channel: str, **more: Any) -> Outcome:
+        """Ask for what happens in a channel, and wait for the answer; see ``logclient.logux.Client``."""
+        return await self._fate(self._verb("subscribe")(channel, **more))
+
+    async def unsubscribe(self, channel: str, **more: Any) -> Outcome:
+        """The end of that."""
+        return await self._fate(self._verb("unsubscribe")(channel, **more))
+
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
         """Call ``callback(action, meta)`` in this loop with each action of this type that the server sends.
 

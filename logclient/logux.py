@@ -29,15 +29,19 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import Delivery
 from logclient.errors import EncodeError, EncodeTypeError
 from logclient.protocols.core import Core, CoreEvent, Inbound
-from logclient.protocols.logux import Action, DebugText, Headers
+from logclient.protocols.logux import Action, DebugText, Headers, Opened
 
 __all__ = ["Client", "Pong"]
 
-INFO = 20
+INFO, URGENT = 20, 40
 K_DOCUMENT, K_ID1_TAKEN = 0, 0x04
 WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
 """Kinds of bodies: a whole action, and one behind its time and subprotocol."""
 NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
+
+SUBSCRIBE = "logux/subscribe"
+REFUSED = frozenset(("denied", "unknown_type", "rejected", "error"))
+"""Why a channel is not asked for again."""
 
 MOST = 1 << 53
 """The first whole number that JavaScript cannot tell from its neighbour."""
@@ -119,6 +123,29 @@ class Client(client.Client):
         if "id" in action:
             kind |= K_ID1_TAKEN
         return self._engine.submit(head + body, client.tens(level), kind)
+
+    def subscribe(self, channel: str, **more: Any) -> Delivery:
+        """Ask the server for what happens in a channel, now and on each connection that follows.
+
+        `acked` when it has said yes; then ``on`` hears what it sends. One that it denies is not asked for
+        again.
+
+        Args:
+            more: of the action, such as ``filter``.
+
+        Raises:
+            EncodeError: see ``add``.
+        """
+        action = {**more, "type": SUBSCRIBE, "channel": channel}
+        delivery = self.add(action, level=URGENT)
+        self._inbox.channels[self._actions.encode(action)[0]] = delivery
+        return delivery
+
+    def unsubscribe(self, channel: str, **more: Any) -> Delivery:
+        """The end of what ``subscribe`` with the same arguments has begun."""
+        action = {**more, "type": SUBSCRIBE, "channel": channel}
+        self._inbox.leave(self._actions.encode(action)[0])
+        return self.add({**action, "type": "logux/unsubscribe"}, level=URGENT)
 
     def ping(self, timeout: float = 5.0) -> Pong:
         """Ask the server for a sign of life, in line with what is sent already.
@@ -227,6 +254,7 @@ class Inbox:
         self.headers: dict[str, Any] = {}
         self.server_headers: dict[str, Any] = {}
         self.missed = 0
+        self.channels: dict[bytes, Delivery] = {}  # by the action that subscribes
         self._most = most  # bytes
         self._callbacks: dict[str | None, tuple[Callback, ...]] = {}
         self.begin()
@@ -264,10 +292,28 @@ class Inbox:
         said = event.payload if isinstance(event, Inbound) else None
         if isinstance(said, Action):
             self._take(said.action, said.meta)
+        elif isinstance(said, Opened):
+            self._subscribe()
         elif isinstance(said, Headers):
             self.server_headers = said.data
         elif isinstance(said, DebugText):
             self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
+
+    def leave(self, channel: bytes) -> None:
+        with self._lock:
+            self.channels.pop(channel, None)
+
+    def _subscribe(self) -> None:
+        """Ask again for the channels that another connection had."""
+        with self._lock:
+            for action, delivery in list(self.channels.items()):
+                outcome = delivery.result(0)
+                if outcome is None:
+                    pass  # on its way
+                elif outcome.reason in REFUSED:
+                    del self.channels[action]
+                else:
+                    self.channels[action] = self.engine.submit(action, client.tens(URGENT), WHOLE)
 
     def _take(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
         if None not in self._callbacks and action.get("type") not in self._callbacks:

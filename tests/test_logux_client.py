@@ -329,6 +329,49 @@ class TestReceiving:
         assert shown.count("\n") == 1
 
 
+class TestChannels:
+    def test_they_are_asked_for_on_each_connection(self, peer: LoguxPeer) -> None:
+        secret = undo("denied")
+        honest = peer.answer
+        peer.answer = lambda action: secret(action) if action.get("channel") == "secret" else honest(action)
+        with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
+            client.on("news", lambda action, meta: None)
+            assert client.subscribe("sport", filter={"since": 5}).result(PATIENCE) == OK
+            assert client.subscribe("chess").result(PATIENCE) == OK
+            assert client.subscribe("secret").result(PATIENCE) == Outcome("failed", "denied")
+            with pytest.raises(EncodeError):
+                client.subscribe("odd", length=5)
+            assert client.unsubscribe("chess").result(PATIENCE) == OK
+            peer.lines[0].close()
+            peer.wait(lambda: len(peer.actions) == 5)
+            assert client.flush(PATIENCE) == 0
+            peer.line(1).close()
+            peer.wait(lambda: len(peer.actions) == 6)
+            assert client.flush(PATIENCE) == 0
+        found = [{k: v for k, v in action.items() if k != "id"} for action in sent(peer)]
+        sport = {"type": "logux/subscribe", "channel": "sport", "filter": {"since": 5}}
+        assert found == [
+            sport,
+            {"type": "logux/subscribe", "channel": "chess"},
+            {"type": "logux/subscribe", "channel": "secret"},
+            {"type": "logux/unsubscribe", "channel": "chess"},
+            sport,
+            sport,
+        ]
+        assert len({action["id"] for action in sent(peer)}) == 6
+
+    def test_one_that_is_on_its_way_is_sent_once(self, peer: LoguxPeer) -> None:
+        answer, peer.answer = peer.answer, lambda action: {}
+        with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
+            delivery = client.subscribe("sport")
+            peer.wait(lambda: peer.actions)
+            peer.answer = answer
+            peer.lines[0].close()
+            assert delivery.result(PATIENCE) == OK
+            assert client.ping(PATIENCE)
+            assert len(peer.actions) == 2  # it was in doubt
+
+
 class TestState:
     def test_it_is_told(self, peer: LoguxPeer) -> None:
         client = connect(peer)
@@ -513,6 +556,8 @@ class TestAsync:
                 while heard != [1, 2]:
                     await asyncio.sleep(0.001)
                 end()
+                assert await client.subscribe("sport") == OK
+                assert await client.unsubscribe("sport") == OK
                 assert client.client.state == "synchronized"
             assert [one async for one in actions] == []
 

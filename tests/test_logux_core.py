@@ -31,7 +31,7 @@ from logclient.protocols.core import (
     Reply,
     Retry,
 )
-from logclient.protocols.logux import Action, DebugText, Headers, Logux, Options
+from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
@@ -90,7 +90,7 @@ def connect(core: Logux, now: float = NOW) -> None:
     core.connected(now, random)
     assert core.state == "connecting"
     raw(core)
-    assert tell(core, "connected", 5, "server:x", [BASE, BASE], now=now) == []
+    assert tell(core, "connected", 5, "server:x", [BASE, BASE], now=now) == [Inbound(Opened("server:x"))]
     assert core.state == "synchronized"
 
 

@@ -95,7 +95,7 @@ from logclient.protocols.logux_messages import (
 )
 from logclient.protocols.logux_messages import Headers as HeadersMessage
 
-__all__ = ["Action", "DebugText", "Headers", "Logux", "Options", "Probe", "frames"]
+__all__ = ["Action", "DebugText", "Headers", "Logux", "Opened", "Options", "Probe", "frames"]
 
 DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
 
@@ -161,6 +161,12 @@ class DebugText(NamedTuple):
     """What a server under development has to tell."""
 
     text: str
+
+
+class Opened(NamedTuple):
+    """A server has let us in: a connection begins on which it knows nothing of the ones before."""
+
+    server_id: str
 
 
 class _Suspect(NamedTuple):
@@ -499,6 +505,7 @@ class Logux:
         node = compact(self.node_id)[1:-1]
         self._hot.connected(node, self._base, now, (way - min(max(base - start, 0), way)) / 2)
         self._state = SYNCHRONIZED
+        self._events.append(Inbound(Opened(message.node_id)))
         self._synchronized = now
         for token in self._asked:
             self._ping(token, now)
