@@ -25,7 +25,8 @@ inprocess = pytest.importorskip("tests.verify_inprocess")
 
 from logclient.collectors.logux import Collector  # noqa: E402
 
-CONNECT = b'["connect",5,"10:a:b",0,{"token":"s","subprotocol":1}]'
+TOKEN = b"x7Zq-not-to-be-shown"
+CONNECT = b'["connect",5,"10:a:b",0,{"token":"%b","subprotocol":1}]' % TOKEN
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) ->
     behind = sorted(twice - again)
     sent += [CONNECT, sync([scene.bodies[seq] for seq in behind], -5)]  # added again after a break
     sent += [sync([action(Q, 7)]), b'["sync",1,{"type":"log/add","length":5},{"id":1,"time":1}]', b"[1,",
-             b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', b'["connect",5]']  # fmt: skip
+             b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', CONNECT[:-1] + b",1]"]  # fmt: skip
     write(scene.capture, sent, 11)
     verdict = inprocess.run(
         monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
@@ -108,6 +109,12 @@ def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) ->
     assert reasons["bad_action"]["wrong"].startswith("no action: ")
     assert reasons["bad_action"]["offset"] == 10
     assert bytes.fromhex(reasons["bad_json"]["bytes"]) == b"[1,"
+    assert b"1},1]" in bytes.fromhex(reasons["bad_message"]["bytes"])
+    for path in (path for path in scene.out.rglob("*") if path.is_file()):
+        text = path.read_bytes()
+        assert TOKEN[:4] not in text, path
+        assert TOKEN[:4].hex().encode() not in text, path
+    assert "no list with a type in front" in (scene.out / "report.html").read_text()
 
 
 def test_order_is_no_promise(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
