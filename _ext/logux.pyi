@@ -86,7 +86,7 @@ class Hot:
         Raises:
             ValueError: there is no room.
         """
-    def receive(self, data: bytes, now: float) -> bool:
+    def receive(self, data: ReadableBuffer, now: float) -> bool:
         """Whether this message is one of those that come all the time, and was taken: ``synced``, or a ``sync``
         with one ``logux/processed``, written as JavaScript does."""
     def synced(self, added: float, now: float) -> None:

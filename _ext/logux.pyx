@@ -1009,8 +1009,13 @@ cdef class Hot:
 
     # -- in
 
-    def receive(self, bytes data, double now):
-        cdef int done = receive_message(&self.w, <const uint8_t *> PyBytes_AS_STRING(data), len(data), now)
+    def receive(self, data, double now):
+        cdef Py_buffer view
+        cdef int done
+        self.made()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        done = receive_message(&self.w, <const uint8_t *> view.buf, view.len, now)
+        PyBuffer_Release(&view)
         if done < 0:
             raise MemoryError("no room for an outcome")
         return done == 1
