@@ -16,19 +16,24 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import logclient
+from logclient._ext.logux import Decoder
 from logclient.collectors import main
 from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
-from logclient.protocols.logux_messages import compact
+from logclient.protocols.logux_messages import Refused, Sync, compact, parse
 from tests.shared import clean_environment, need
+from tests.test_logux_messages import messages
 
 need("websockets")
 
 from websockets.exceptions import ConnectionClosed, InvalidMessage  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 
-from logclient.collectors.logux import Collector, decode  # noqa: E402
+from logclient.collectors.logux import Collector, _actions, decode  # noqa: E402
 
 PRODUCER = "0a" * 10
 DEADLINE = 20.0
@@ -519,6 +524,63 @@ class TestLies:
             assert peer.words(1) == ["synced"]
             assert faulty.collector.counts.syncs == 0
         assert [json.loads(raw)[0] for raw in captured(faulty.capture)] == ["connect", "ping", "sync"]
+
+
+# --- our own client, and the decoder of captures --------------------------------------------------
+
+
+class TestOurClient:
+    @pytest.mark.parametrize(
+        "options, query, copies",
+        [
+            ({}, "", 0),
+            ({"strict_spec": True, "minimum": "1.0.0"}, "?strict_spec=true", 0),
+            ({"development": True, "headers": {"a": 1}}, "", 0),
+            ({"deflate": True}, "?deflate=on", 0),
+            ({"keep_log": True, "faults": "cut-before-ack=every:2:max:3"}, "?window=20", 20),
+            ({"faults": "cut-before-write=every:3:max:3"}, "?window=20", 0),
+            ({"faults": "no-reply=from:2:max:3"}, "?window=20&inflight=3&jam_after=1s", 60),
+        ],
+        ids=["plain", "strict", "development", "deflate", "cut", "cut-before-write", "jam"],
+    )
+    def test_ships(self, options: dict[str, Any], query: str, copies: int) -> None:
+        with Collector(keep=True, count_duplicates=True, **options) as collector:
+            with logclient.connect(collector.url + query) as client:
+                for n in range(300):
+                    client.send({"n": n})
+                assert client.flush(DEADLINE) == 0
+                stats = client.stats()
+            assert (stats.acked, stats.failed) == (300, {})
+            numbers = [event["data"]["n"] for event in collector.events()]
+            assert sorted(set(numbers)) == list(range(300))
+            assert len(numbers) == 300 + collector.counts.copies
+            assert collector.counts.copies >= copies
+            assert copies or "faults" in options or not collector.counts.copies
+            assert collector.reasons == {}
+
+    def test_innocents_are_processed(self) -> None:
+        def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
+            return "denied" if action["data"]["n"] % 70 == 5 else ""
+
+        with Collector(judge=judge) as collector, logclient.connect(collector.url) as client:
+            for n in range(300):
+                client.send({"n": n})
+            assert client.flush(DEADLINE) == 0
+            assert (client.stats().acked, client.stats().failed) == (295, {"denied": 5})
+            assert collector.counts.undone > 5, "nobody stood behind them"
+
+
+@settings(max_examples=300)
+@given(messages, st.booleans())
+def test_what_is_taken_can_be_judged(value: Any, ascii_only: bool) -> None:
+    """The decoder of captures finds the actions that the server has answered, to the byte."""
+    raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    try:
+        message = parse(raw)
+    except Refused:
+        return
+    found = [json.loads(raw[one.start : one.end]) for one in _actions(Decoder(), raw)]
+    assert found == [one for one, _ in (message.entries if isinstance(message, Sync) else [])]
 
 
 # --- hostile peers -------------------------------------------------------------------------------
