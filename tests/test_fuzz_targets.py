@@ -116,7 +116,6 @@ REACHED = [
         {"read_message", "unpack_body", "libz_inflate", "scan_object", "number_end", "read_id"},
     ),
     ("logjam_replies", {"client_receive", "next_reply", "take_reply", "outcome_add", "frames_shown"}),
-    ("logux_client", {"receive_message", "take_id", "skip_meta", "read_number", "acknowledge", "add_answer"}),
     ("logux_decoder", {"scan_message", "take_element", "add_action", "number_end", "read_id", "xxh64_of"}),
     ("logux_replies", {"receive_message", "skip_meta", "take_id", "find", "settle", "add_answer"}),
     ("lumberjack_frames", {"reader_step", "reader_pairs", "decode_region", "scan_pairs", "expand_region"}),
