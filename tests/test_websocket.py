@@ -420,6 +420,8 @@ class TestMessages:
                     if not link.send([message]):
                         settled(link)
                     assert received(link) == message
+                link.send([b""])
+                assert received(link) == b" "
                 link.close()
         assert heads[:2] == [None, None]
         assert heads[2] is not None and heads[2].startswith("permessage-deflate") and heads[3]
@@ -622,6 +624,11 @@ class TestHostile:
             else:
                 while carrier.pieces:
                     assert link.receive() is None
+
+    def test_what_fragments_bring_is_not_waited_for(self) -> None:
+        """A last fragment that makes the message too long is refused by its head."""
+        link, _ = scripted([frame(TEXT, bytes(600), fin=False) + frame(0, bytes(500))[:4]], max_message=1000)
+        assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
 
     def test_small_fragments_cost_what_they_bring(self) -> None:
         count = 40_000

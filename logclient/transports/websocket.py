@@ -1,9 +1,12 @@
 """WebSocket (RFC 6455) over TCP or TLS: what is sent at once is one message, what is received is one.
 
-The protocol itself is that of ``websockets``, in its form without input and output. What is sent goes to
-the connection when there is much of it, or when nothing else is to be done: many short messages cost one
-system call. Of pings only the last is answered where the answers cannot be written as fast (section 5.5.3
-allows it), so a peer that sends nothing else fills nothing.
+The protocol itself is that of ``websockets``, in its form without input and output. Ordinary frames never
+reach it: whole messages are taken out of what comes, and made of what is sent, by ``_ext.websocket``; it is
+given all others (control frames, fragments, compressed ones, forbidden ones), each frame by itself.
+
+What is sent goes to the connection when there is much of it, or when nothing else is to be done: many short
+messages cost one system call. Of pings only the last is answered where the answers cannot be written as fast
+(section 5.5.3 allows it), so a peer that sends nothing else fills nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from logclient._ext.websocket import seal, split
 from logclient.errors import CredentialError, MissingExtra
 from logclient.transports.http import REFUSALS, Proxy, ask, plain
 from logclient.transports.tcp import Endpoint, Tcp, TcpLink, reach
@@ -26,7 +29,6 @@ try:
     from websockets.client import ClientProtocol
     from websockets.extensions.permessage_deflate import enable_client_permessage_deflate
     from websockets.frames import CloseCode, Opcode
-    from websockets.frames import apply_mask as masked  # type: ignore[attr-defined]  # compiled, if it can be
     from websockets.protocol import State
     from websockets.uri import WebSocketURI
 except ImportError as error:
@@ -37,14 +39,8 @@ __all__ = ["WebSocket", "WebSocketLink"]
 HELD = 65536
 """Bytes kept back at most, until there is nothing else to do."""
 
-SHORT = 4096
-"""Bytes of the first message that is no short one."""
-
-WHOLE = b"\x81\x82"
-"""First bytes of frames that are a message: of text, or binary (section 5.2)."""
-
-MASKS = 4096
-"""Bytes for masks, drawn at a time."""
+KEYS = 4096
+"""Random bytes to mask frames with, four each, had from the system at once."""
 
 FAREWELL = 1.0
 """Seconds at most for the peer's answer to our close frame."""
@@ -79,11 +75,11 @@ class WebSocketLink:
         self._out: list[bytes] = []
         self._held = 0
         self._pong = b""
-        self._mask, self._masks = 0, b""
-        self._short = min(SHORT, max_message + 1)
-        self._cut = b""  # the beginning of a short message, or of what says how long it is
-        self._passing = 0  # bytes to come of a frame whose beginning the protocol has
-        self._ready: deque[bytes] = deque()
+        self._ready: list[bytes] = []  # the first at the end
+        self._keys = b""
+        self._key = 0  # where the next of them begins
+        self._come = bytearray()  # a frame that is not whole yet
+        self._size = 0  # bytes that it must have before it is looked at again
         self._partial: bytearray | None = None  # a message whose last fragment has not come
         self._over: OSError | None = None  # why no more will come
         self._broken: OSError | None = None  # why no more can be sent: what has come is heard first
@@ -99,33 +95,21 @@ class WebSocketLink:
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes as one text message; False: no more for now, until ``flush`` says True."""
-        if self._protocol.state is not State.OPEN:
+        if self._over is not None:
             return True  # the peer has taken its leave: `receive` says so
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         if self._protocol.extensions:
             self._protocol.send_text(data)
             self._gather()
         else:
-            frame = self._frame(data)
+            if self._key == len(self._keys):
+                self._keys = os.urandom(KEYS)
+                self._key = 0
+            frame = seal(data, self._keys, self._key)
+            self._key += 4
             self._out.append(frame)
             self._held += len(frame)
         return self._held < HELD or self.flush()
-
-    def _frame(self, data: bytes | memoryview) -> bytes:
-        """A text frame (section 5.2). Its mask comes from the system, as those of many others at a time:
-        asking for each costs as much as all the rest of it."""
-        if self._mask == len(self._masks):
-            self._mask, self._masks = 0, os.urandom(MASKS)
-        mask = self._masks[self._mask : self._mask + 4]
-        self._mask += 4
-        size = len(data)
-        if size < 126:
-            head = b"\x81%c" % (0x80 | size)
-        elif size < 65536:
-            head = b"\x81\xfe" + size.to_bytes(2, "big")
-        else:
-            head = b"\x81\xff" + size.to_bytes(8, "big")
-        return head + mask + masked(data, mask)
 
     def _gather(self) -> None:
         """Take what the protocol has to send."""
@@ -179,49 +163,37 @@ class WebSocketLink:
                 words = "the server ended the connection without a close frame (1006)"
                 self._over = self._broken or ConnectionError(words)
         if self._ready:
-            return self._ready.popleft()
+            return self._ready.pop()
         if self._over is not None:
             raise self._over
         return None
 
     def _take(self, data: bytes) -> None:
-        """Take what came over the carrier. Nearly all of it are short messages, each in a frame of its own:
-        those are cut out here, at a fifth of the cost; every other frame goes to the protocol, whole."""
-        if self._cut:
-            data = self._cut + data
-            self._cut = b""
-        at, end = 0, len(data)
-        while at < end:
-            if self._passing:
-                part = data[at : at + self._passing]
-                self._passing -= len(part)
-                at += len(part)
-                self._pass(part)
-                continue
-            head = at + 2
-            size = data[at + 1] if head <= end else 0
-            if size == 126 or size == 127:
-                head += 2 if size == 126 else 8
-                size = int.from_bytes(data[at + 2 : head], "big")
-            if head > end:
+        """Take what came over the carrier; nothing is ready."""
+        come: bytes | bytearray = data
+        if self._come:
+            self._come += data
+            if len(self._come) < self._size:
+                return
+            come = self._come
+        at = 0
+        while self._over is None:
+            partial = self._partial
+            limit = self._max_message - (0 if partial is None else len(partial))
+            at, size = split(come, at, limit, partial is not None, self._ready)
+            if len(come) - at < size:
+                self._size = size
                 break
-            stop = head + size
-            plain = size < self._short and data[at + 1] < 128 and data[at] in WHOLE
-            if plain and self._partial is None and self._open:
-                if stop > end:
-                    break
-                self._ready.append(data[head:stop] or b" ")
-                at = stop
-            else:
-                self._passing = stop - at
-        self._cut = data[at:]
+            self._hand_on(bytes(come[at : at + size]))
+            at += size
+        if come is data:
+            self._come += data[at:]
+        else:
+            del self._come[:at]
+        self._ready.reverse()
 
-    @property
-    def _open(self) -> bool:
-        return self._protocol.state is State.OPEN
-
-    def _pass(self, data: bytes) -> None:
-        """Give it to the protocol, and take what comes of it."""
+    def _hand_on(self, data: bytes) -> None:
+        """Give a frame to the protocol."""
         protocol = self._protocol
         protocol.receive_data(data)
         frames: list[Any] = protocol.events_received()
@@ -238,7 +210,7 @@ class WebSocketLink:
                     self._ready.append(bytes(self._partial) or b" ")
                     self._partial = None
         self._gather()
-        if protocol.state is not State.OPEN:
+        if protocol.close_rcvd is not None or protocol.parser_exc is not None:
             self._over = self._why()
             self.flush()  # our close frame
 
@@ -275,12 +247,11 @@ class WebSocketLink:
             while not self.flush() and (left := now + linger - time.monotonic()) > 0:
                 self._inner.wait(-1, left, True)
             over = now + min(linger, FAREWELL)
-            while protocol.close_rcvd is None and self._over is None and self._broken is None:
+            while self._over is None and self._broken is None:
                 data = self._inner.receive()
                 if data:
-                    protocol.receive_data(self._cut + data)
-                    protocol.events_received()
-                    self._cut = b""
+                    self._take(data)
+                    self._ready.clear()
                 left = over - time.monotonic()
                 if data == b"" or left <= 0:
                     break
