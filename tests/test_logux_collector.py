@@ -666,6 +666,28 @@ class TestHostile:
             assert waiting < 16 << 20
             assert collector.counts.bytes < 64 << 20
 
+    def test_never_reading_comes_to_an_end(self) -> None:
+        """What is owed to it does not keep its connection open."""
+        with (
+            Collector(types=["none"], ping=0, timeout=0.3) as collector,
+            socket.create_connection(("127.0.0.1", collector.port), timeout=0.5) as sock,
+        ):
+            sock.sendall(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+            sync = ["sync", 1, {"type": "x", "pad": "x" * 5000}, {"id": 1, "time": 1}]
+            for message in (["connect", 5, "u:c:t", 0], *[sync] * 10_000):
+                raw = compact(message)
+                length = bytes([0x80 | len(raw)]) if len(raw) < 126 else b"\xfe" + len(raw).to_bytes(2, "big")
+                try:
+                    sock.sendall(b"\x81" + length + bytes(4) + raw)
+                except OSError:  # it is not read from any more, or closed
+                    break
+            assert collector.wait_for(lambda counts: counts.open == 0, timeout=DEADLINE)
+            assert collector.counts.timeouts == 1
+            assert collector.counts.events < 10_000
+
     def test_resets_and_half_closes(self) -> None:
         with Collector() as collector:
             for _ in range(20):

@@ -357,7 +357,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
             self._doom(connection, "")
         elif connection.leave_by == NEVER:
             self._note(f"websocket: {type(error).__name__}")
-            connection.leave_by = now + _FAREWELL
+        connection.leave_by = min(connection.leave_by, now + _FAREWELL)  # to one that does not read, too
 
     def _frame(self, connection: _Connection, frame: Frame, now: float) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):

@@ -446,7 +446,7 @@ class Streams(Running[C], Generic[C, U, K]):
 
     def _note(self, reason: str) -> None:
         self._count["protocol_errors"] += 1
-        # Bounded, whatever writers come up with.
+        # Bounded, whatever peers come up with.
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
@@ -527,7 +527,7 @@ class Streams(Running[C], Generic[C, U, K]):
             try:
                 self._capture.flush()
             except LedgerError:
-                # Not kept, so not acknowledged: their writers send it again, elsewhere or later.
+                # Not kept, so not acknowledged: their peers send it again, elsewhere or later.
                 self._count["capture_errors"] += 1
                 for connection in {unit.connection for unit in fresh}:
                     self._close(connection)
@@ -551,7 +551,7 @@ class Streams(Running[C], Generic[C, U, K]):
             if step.data is None and connection.out:  # what was said before goes out first
                 self._send(connection)
                 if connection.out:
-                    return
+                    break
             steps.popleft()
             if step.count:
                 self._count[step.count] += 1
@@ -581,7 +581,7 @@ class Streams(Running[C], Generic[C, U, K]):
             sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError:  # reset: the writer will send again what it got no ack for
+        except OSError:  # reset: the peer will send again what it got no ack for
             self._close(connection)
             return
         del connection.out[:sent]
