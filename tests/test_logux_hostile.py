@@ -1,6 +1,7 @@
-"""Logux servers that mean harm: the client is a process of its own, looked at from outside.
+"""Logux servers that mean harm, and clients: who is harmed is a process of its own, looked at from outside.
 
-Whatever was done to it, it delivers all it has as soon as a server is honest.
+Whatever was done to it, a client delivers all it has as soon as a server is honest, and a server
+serves others.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.shared import need
 need("websockets")
 
 from websockets.exceptions import ConnectionClosed  # noqa: E402
+from websockets.sync.client import ClientConnection, connect  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
@@ -313,3 +315,174 @@ def test_one_that_takes_offence_at_an_action() -> None:
         patch.setattr(Peer, "honest", touchy)
         said, _ = attacked(n=50)
     assert said[1:3] == [49, {"poison": 1}]
+
+
+def test_words_without_an_end() -> None:
+    """Of every kind that has no answer, and more of them than anybody says."""
+
+    def endless(*message: Any, times: int = 20_000) -> Attack:
+        text = json.dumps(message, separators=(",", ":"))
+
+        def attack(peer: Peer) -> None:
+            peer.welcome()
+            for _ in range(times):
+                peer.connection.send(text)
+            peer.say("error", "timeout", 1)
+
+        return attack
+
+    said, _ = attacked(
+        endless("connected", 5, "server:x", [1, 1]),
+        endless("headers", {"env": "x" * 1000}),
+        endless("debug", "error", "x" * 1000),
+        endless("synced", 1),
+        endless("pong", 1),
+        endless("error", "wrong-format", "x"),
+        room=24 * MIB,
+    )
+    assert said[1:3] == [50, {}]
+
+
+def test_actions_that_nobody_asked_for() -> None:
+    """As many as a message may have, and in as many messages: who listens to none keeps none."""
+
+    def news(each: int, times: int) -> Attack:
+        action = ',{"type":"news/add","n":1},{"id":[1,"server:y",2],"time":1}'
+
+        def attack(peer: Peer) -> None:
+            peer.welcome()
+            for _ in range(times):
+                peer.connection.send(f'["sync",1{action * each}]')
+            peer.say("error", "timeout", 1)
+
+        return attack
+
+    # A message of 100,000 is 6 MiB, and each action twenty times its text as an object of Python.
+    said, _ = attacked(news(100_000, 1), news(1, 2_000), room=256 * MIB, seconds=60)
+    assert said[1:3] == [50, {}]
+
+
+# -- clients that mean harm: our server as a process of its own
+
+COLLECTOR = """
+import json
+import sys
+from logclient.collectors.logux import Collector
+
+(options,) = json.loads(sys.argv[1])
+with Collector(**options) as collector:
+    print(json.dumps(collector.port), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(collector.counts._asdict()), flush=True)
+"""
+
+Harm = Callable[[int], None]
+
+
+@contextmanager
+def dial(port: int, node: str = "u:bad:t", **options: Any) -> Iterator[ClientConnection]:
+    address = f"ws://127.0.0.1:{port}"
+    more: dict[str, Any] = {"compression": None, "max_size": None, "ping_interval": None}
+    with connect(address, close_timeout=0.5, **more) as connection:
+        connection.send(json.dumps(["connect", 5, node, 0, {"token": "secret", **options}]))
+        yield connection
+
+
+def telling(*texts: str | bytes, times: int = 1) -> Harm:
+    """A client that says so until it is thrown out, and then whatever is left to say."""
+
+    def harm(port: int) -> None:
+        with suppress(ConnectionClosed, OSError), dial(port) as connection:
+            for _ in range(times):
+                for text in texts:
+                    connection.send(text)
+            connection.send('["ping",0]')
+            while json.loads(connection.recv(PATIENCE))[0] != "pong":
+                pass
+
+    return harm
+
+
+def wrong_types(port: int) -> None:
+    for wrong in WRONG:
+        telling(json.dumps(wrong))(port)
+
+
+def many(port: int) -> None:
+    """Client ids without an end, and none of them stays."""
+    for number in range(300):
+        with dial(port, f"u:{number}{'x' * 900}:t") as connection:
+            connection.send('["headers",{"a":"%s"}]' % ("x" * 10_000))
+            connection.recv(PATIENCE)
+
+
+def strangers(port: int) -> None:
+    """Tokens without an end. For a while nobody is let in from where they come from."""
+    for number in range(300):
+        with suppress(ConnectionClosed), dial(port, token=f"{number}{'x' * 10_000}") as connection:
+            connection.recv(PATIENCE)
+
+
+def greedy(port: int) -> None:
+    """It asks and asks, and reads no answer."""
+    with suppress(ConnectionClosed, OSError, TimeoutError), dial(port) as connection:
+        connection.socket.settimeout(1.0)
+        for _ in range(50):
+            connection.socket.sendall(PINGS)
+
+
+def served(connection: ClientConnection) -> None:
+    connection.send('["sync",1,{"type":"log/add"},{"id":1,"time":1}]')
+    while '"logux/processed"' not in str(connection.recv(PATIENCE)):
+        pass
+
+
+def frame(text: bytes) -> bytes:
+    """Masked with zeros."""
+    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+
+PINGS = frame(b'["ping",0]') * 10_000
+TINY = ',{"type":"log/add"},{"id":%d,"time":1}'
+
+
+@pytest.mark.parametrize(
+    ("harm", "room"),
+    [
+        pytest.param(telling(b"[" * (100 * MIB)), 24, id="100 MiB"),
+        pytest.param(telling("[" * 15_000_000), 80, id="nothing but brackets"),
+        pytest.param(telling('["headers",{"a":' + "[" * 600 + "]" * 600 + "}]"), 8, id="deep"),
+        pytest.param(telling('["headers",{"a":[' + "[]," * 5_000_000 + "0]}]"), 128, id="values"),
+        # Each action thirty times its text as an object of Python, and a word on each of them.
+        pytest.param(
+            telling('["sync",1' + "".join(TINY % n for n in range(100_000)) + "]"), 192, id="actions"
+        ),
+        pytest.param(telling('["sync",1,{"type":"a"},{"id":[1,"%s",0],"time":1}]' % ("x" * 15_000_000)), 160,
+                     id="an id"),
+        pytest.param(wrong_types, 8, id="wrong types"),
+        pytest.param(telling('["connect",5,"u:bad:t",0]', times=1000), 8, id="connect"),
+        pytest.param(telling('["synced",1]', '["headers",{}]', '["pong",1]', times=20_000), 8, id="words"),
+        pytest.param(telling('["ready",1]', times=1000), 8, id="unknown"),
+        pytest.param(many, 16, id="client ids"),
+        pytest.param(strangers, 16, id="tokens"),
+        pytest.param(greedy, 48, id="answers unread"),
+    ],
+)  # fmt: skip
+def test_a_client_that_means_harm(harm: Harm, room: int) -> None:
+    """Within 30 s and so many MiB; a client beside it is served meanwhile, and one afterwards."""
+    program = Outside(COLLECTOR, {"token": "secret"})
+    try:
+        port = program.hear()
+        with dial(port, "u:other:t") as beside:
+            assert json.loads(beside.recv(PATIENCE))[0] == "connected"
+            before = program.mark()
+            began = time.monotonic()
+            harm(port)
+            assert time.monotonic() - began < PATIENCE
+            served(beside)
+            if harm is not strangers:
+                with dial(port, "u:later:t") as later:
+                    served(later)
+            assert program.peak() - before < room * MIB
+    finally:
+        program.end()
