@@ -45,6 +45,8 @@ class TestGrammar:
             ("lumberjack", "no-reply"),
             ("logjam", "keepalive"),
             ("logjam", "partial-ack"),
+            ("logux", "partial-ack"),
+            ("logux", "keepalive"),
         ):
             with pytest.raises(ConfigError, match=f"'{name}' is no fault"):
                 Faults(f"{name}=every:1", protocol)
