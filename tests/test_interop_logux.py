@@ -5,6 +5,7 @@ The programs are in tests/interop/logux; npm installs them (`make deps`).
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -393,6 +394,42 @@ class TestOurClient:
             for channel, reason in (("news/secret", "denied"), ("nowhere", "rejected")):
                 refused = client.add({"type": "logux/subscribe", "channel": channel}).result(10)
                 assert refused == ("failed", reason)
+
+    def test_channels_are_asked_for_again(self, serve: Serve) -> None:
+        """The server forgets them with the connection."""
+        server = serve()
+        with connected(server) as client, connected(server, user="other") as other:
+            heard: list[str] = []
+            client.on(None, lambda action, meta: heard.append(action["type"]))
+            assert client.subscribe("news/a").result(10) == ("acked", "")
+            assert client.subscribe("news/b").result(10) == ("acked", "")
+            assert client.subscribe("news/secret").result(10) == ("failed", "denied")
+            assert client.unsubscribe("news/b").result(10) == ("acked", "")
+            wait_for(lambda: heard == ["news/last"] * 2, 10, "what was there")
+            for n in (3, 4):
+                server.tell("cut")
+                wait_for(lambda n=n: heard == ["news/last"] * n, 10, "what was there, again")  # type: ignore[misc]
+            for topic in ("b", "a"):
+                assert other.add({"type": "news/add", "topic": topic}).result(10) == ("acked", "")
+            wait_for(lambda: heard[4:] == ["news/add"], 10, "news")
+
+    def test_in_asyncio(self, serve: Serve) -> None:
+        server = serve()
+
+        async def main() -> None:
+            options = {"token": "secret", "user": "u"}
+            async with logclient.AsyncClient(server.url, **options) as client:
+                answers = client.actions("echo/answer")
+                outcomes = await asyncio.gather(*(client.submit({"n": n}) for n in range(500)))
+                assert set(outcomes) == {("acked", "")}
+                for n in range(20):
+                    assert await client.add({"type": "echo/ask", "data": n}) == ("acked", "")
+                    action, _ = await anext(answers)
+                    assert action["data"] == n
+                assert await client.subscribe("news/secret") == ("failed", "denied")
+
+        asyncio.run(main())
+        assert len(list(server.lines())) == 520
 
     def test_meta_of_ones_own(self, serve: Serve) -> None:
         server = serve()
