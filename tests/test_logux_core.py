@@ -1115,6 +1115,7 @@ class Server:
         self.disturbed = 0
         self.sends = 0
         self.over = True
+        self.core: Any = None
 
     def connect(self) -> None:
         self.over = False
@@ -1216,6 +1217,7 @@ class Server:
         return self.out.popleft() if self.out else None
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        assert not self.core.data_to_send(), "it waits with something to say"
         self.clock.now += 0.001 if self.out or self.queue else max(0.001, min(seconds, 1.0))
         if self.script.random() < 0.01:
             self.clock.ahead += self.script.choice([-3600, 3600, 0.5])
@@ -1233,7 +1235,7 @@ def deliver(
     flight = Flight(handoff)
     pump = PythonPump(flight, core, clock=lambda: clock.now, no_progress=1e6)
     server = Server(script, clock)
-    server.calm = calm
+    server.calm, server.core = calm, core
     fates: dict[str, tuple[str, str]] = {}
     for _ in range(rounds):
         if server.over:
