@@ -302,6 +302,18 @@ class TestServes:
 
 
 class TestLogin:
+    def test_the_capture_has_no_token(self, tmp_path: Path) -> None:
+        with Collector(token="hunter2", capture=str(tmp_path / "captured")) as collector:
+            for told in ("hunter2", "hunter2, or so", 'hunter2 "quoted"'):
+                with Peer(collector, told={"token": told, "subprotocol": 1}):
+                    pass
+            with Peer(collector, None) as peer:
+                peer.sock.send('["connect", 5, null, 0, {"token": "hunter2"}]')
+                assert "hunter2" in peer.hear()[2]  # quoted to who has said it
+        files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert sum(data.count(b'"token":"*******"') for data in files) == 1
+        assert not [data for data in files if b"hunter2" in data]
+
     def test_token(self) -> None:
         with Collector(token="secret", minimum=1) as collector:
             with Peer(collector, told={"token": "secret", "subprotocol": 1}) as peer:

@@ -24,6 +24,7 @@ from logclient.collectors.lies import flipped, foreign_id
 from logclient.collectors.streams import NEVER, Connection, Step, Streams
 from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, MissingExtra
+from logclient.protocols.logux_frames import masked
 from logclient.protocols.logux_messages import Connect, Ping, Sync, compact, parse
 from logclient.protocols.logux_node import Heard, Judge, Login, Rules, Server, ServerNode
 
@@ -390,7 +391,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         """A message without an action: nothing is done to it but by a stall."""
         message = heard.message
         if self._capture is not None:
-            self._capture.unit(connection.stream, heard.raw)
+            self._capture.unit(connection.stream, masked(heard.raw))
         if message is None:
             self._note(heard.reason)
         elif isinstance(message, Connect):
@@ -481,9 +482,12 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         if protocol.state is not State.OPEN:
             return Step(b"", count)
         self._gather(connection)  # what the WebSocket had to say came first
-        rows = list(messages)
-        for message in rows:
+        rows: list[bytes] = []
+        for message in messages:
             protocol.send_text(message)
+            rows.append(message)
+            if message.startswith(b'["error"'):  # it may quote what was heard
+                rows[-1] = masked(message)
         return Step(b"".join(protocol.data_to_send()), count, rows=rows, syncs=syncs)
 
     def _said(self, connection: _Connection, step: Step, now: float) -> None:

@@ -26,7 +26,7 @@ from logclient.protocols.logux_messages import (
 from logclient.protocols.logux_messages import Ping as PingMessage
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
-__all__ = ["Probe", "frames"]
+__all__ = ["Probe", "frames", "masked"]
 
 # -- what travelled, for people
 
@@ -75,12 +75,12 @@ def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
         kind = found[1].decode() if found else "message"
         yield Frame(at, 0, len(text), f"{kind} of {len(text):,} byte{'s'[: len(text) != 1]}", {"type": kind})
         offset = rows.offset[0]
-        shown, begin = around(memoryview(_masked(text)), offset)
+        shown, begin = around(memoryview(masked(text)), offset)
         wrong = _WRONG[STATUS_NAMES[status]] if text.strip() else "an empty message"
         yield Frame(at + offset, 1, rows.length[0], "", {}, wrong=wrong, around=shown, around_at=at + begin)
 
 
-def _masked(text: bytes) -> bytes:
+def masked(text: bytes) -> bytes:
     """Without tokens; what takes their place is as long, so that offsets stay what they are."""
     for token in _TOKENS:
         text = token.sub(lambda found: found[1] + b"*" * len(found[2]), text)
@@ -144,7 +144,7 @@ def _other(text: bytes, at: int) -> Frame:
         body = rest[-1]
     carried = b""
     if body is not None:
-        carried = _masked(body.encode("utf-8", "replace") if isinstance(body, str) else _dumped(body))
+        carried = masked(body.encode("utf-8", "replace") if isinstance(body, str) else _dumped(body))
     return Frame(at, 0, len(text), title, fields, carried[:BODY_KEPT], len(carried))
 
 
