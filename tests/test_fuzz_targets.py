@@ -30,6 +30,8 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def seeds(name: str) -> list[bytes]:
     shared.shared_path("vectors")
+    if name.startswith("websocket"):
+        shared.need("websockets")
     if name.startswith("logjam"):
         shared.need("snappy")
         shared.need("lz4.block")
@@ -120,6 +122,7 @@ REACHED = [
     ("logux_replies", {"receive_message", "skip_meta", "take_id", "find", "settle", "add_answer"}),
     ("lumberjack_frames", {"reader_step", "reader_pairs", "decode_region", "scan_pairs", "expand_region"}),
     ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
+    ("websocket_frames", {"split", "seal"}),
     ("plog_datagrams", {"judge_part", "add_open", "make_room", "murmur3_of", "decode_body", "opens_of"}),
 ]
 

@@ -1,86 +1,175 @@
-"""What is taken out of a WebSocket server's bytes without the protocol's library, and what is made for it.
+"""What a WebSocket server sends: what takes whole messages out of it, compiled, and the link above.
 
-An input: how many bytes a frame may bring (two bytes), whether fragments have come before (the top bit of
-them), an allocation that fails (0: none), and what arrives; the same is sent as a message. Held against the
-plain-Python twin.
+An input: a byte of options (the limit of a message, whether fragments are open, where the first frame
+begins), bytes that arrive at one time (0: all), and what arrives. `split` is held against the plain-Python
+twin, `seal` too; what a link receives against the protocol of ``websockets``, given the same bytes at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 
-from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
-from logclient._ext import websocket
+from websockets.client import ClientProtocol
+from websockets.frames import Opcode
+from websockets.protocol import State
+from websockets.uri import WebSocketURI
+
+from fuzz.target import ASAN, TIMEOUT, Plant, exact, must, pieces, vectors
+from logclient._ext.websocket import seal, split
+from logclient.transports.websocket import WebSocketLink
 from tests.oracle import websocket as oracle
 
 EXTENSIONS = ("websocket",)
-MAX_LEN = 70_000
-DICTIONARY = [b"\x81\x00", b"\x82\x01a", b"\x81\x7e", b"\x81\x7f\0\0\0\0\0\0", b"\x89\x00",
-              b"\x88\x02\x03\xe8", b"\x01", b"\x00", b"\x80", b"\xc1", b"\xff\xff"]  # fmt: skip
+MAX_LEN = 2048
+
+LIMITS = (1 << 24, 1000, 126, 3)
+OPEN, LATER, LONG, OUTSIDE = 4, 8, 16, 32  # bits of the options; 1 and 2: the limit
+KEYS = bytes(range(1, 13))
+
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+
+
+def frame(opcode: int, data: bytes = b"", *, fin: bool = True, bits: int = 0, form: int = 0) -> bytes:
+    """As a server sends it; `form`: 126 or 127, a longer length than it needs."""
+    size = len(data)
+    head = bytes([bits | opcode | 128 * fin])
+    if size < 126 and not form:
+        return head + bytes([size]) + data
+    if size < 65536 and form != 127:
+        return head + b"\x7e" + struct.pack("!H", size) + data
+    return head + b"\x7f" + struct.pack("!Q", size) + data
+
+
+DICTIONARY = [
+    *(frame(opcode) for opcode in (0, TEXT, BINARY, CLOSE, PING, PONG)), frame(TEXT, b"[1]"),
+    frame(CLOSE, b"\x03\xe8bye"), frame(TEXT, b"x", fin=False), frame(0, b"y"), frame(TEXT, b"[2]", form=126),
+    frame(TEXT, b"[3]", form=127), b"\x81\x7e\x00\x7e", b"\x81\x7f" + bytes(8), b"\x81\x7f" + b"\xff" * 8,
+    b"\x81\x7f\x80" + bytes(7), b"\x81\x83mask", b"\xc1\x01x", b"\x83\x00", b"\x09\x00", b"\x81\x7e\xff\xff",
+    b"\x00\x00\x00\x00\x01\x00\x00\x00",
+]  # fmt: skip
 
 ROOTS = ("split", "seal")
-APART = {
-    "at: beyond the end": "no caller's: a mistake",
-    "keys: four bytes are needed": "no caller's: a mistake",
-}
-_WHOLE = "unfinished or left - head < length or"
+MISTAKE = "a caller's mistake, no input's: tests/test_websocket_frames.py"
+APART = {"four bytes are needed": MISTAKE}
+
 _LIMIT = "            if length > limit:\n                return at, head\n"
-_NEXT = "            at += head + <size_t>length\n"
 PLANTS = (
-    Plant("length", "_ext/websocket.pyx", _WHOLE, _WHOLE.replace("head <", "head + 1 <"), (ASAN, "taken")),
+    Plant("length", "_ext/websocket.pyx", "if unfinished or left - head < length or",
+          "if unfinished or left < length or", (ASAN, "says otherwise")),
     Plant("allocation", "_ext/websocket.pyx", _LIMIT,
-          _LIMIT.replace("head\n", "head + 0 * len(bytearray(length))\n"),
-          (MEMORY, "MemoryError", "OverflowError")),
-    Plant("endless", "_ext/websocket.pyx", _NEXT,
-          "            at += head + <size_t>length if length else 0\n", (TIMEOUT, MEMORY)),
+          _LIMIT.replace(":\n", " and PyBytes_FromStringAndSize(NULL, <Py_ssize_t>length) is None:\n"),
+          ("MemoryError", "SystemError", "out-of-memory", "the twin says")),
+    Plant("endless", "_ext/websocket.pyx", "                messages.append(b\" \")\n",
+          "                at -= head\n", (TIMEOUT,)),
 )  # fmt: skip
 
 
-def _frame(first: int, body: bytes, head: int = 0) -> bytes:
-    """Its length in as few bytes as it takes, or in `head` more."""
-    size = len(body)
-    if head == 8 or size > 65535:
-        return bytes([first, 127]) + size.to_bytes(8, "big") + body
-    if head == 2 or size > 125:
-        return bytes([first, 126]) + size.to_bytes(2, "big") + body
-    return bytes([first, size]) + body
-
-
 def seeds() -> Iterator[bytes]:
-    """Frames of every kind, whole and cut, allowed and too long."""
-    kinds = [0x81, 0x82, 0x01, 0x80, 0x88, 0x89, 0x8A, 0xC1, 0x83]
-    for limit in (0, 7, 200, 0x7FFF):
-        for unfinished in (0, 0x80):
-            how = bytes([limit >> 8 | unfinished, limit & 255, 0])
-            for first in kinds:
-                for size in (0, 1, 7, 8, 125, 126, 300):
-                    for head in (0, 2, 8):
-                        data = _frame(0x81, b"[1]") + _frame(first, bytes(size), head) + _frame(0x82, b"")
-                        yield how + data
-                        yield how + data[: 5 + size]
-            yield how + b"\x81\x85mask12345"
-            yield how + b"\x81\x7f" + b"\xff" * 8
-    for size in (125, 126, 65_535, 65_536):
-        yield b"\x7f\xff\0" + _frame(0x81, bytes(size))
-        yield b"\x7f\xff\1" + bytes(size)
+    """What the recorded servers say, frames of each kind and form, and what is forbidden, in pieces."""
+    messages = [
+        step["raw"].encode()
+        for case in vectors("logux.json")
+        for step in case["steps"]
+        if step["dir"] == "S" and "raw" in step
+    ]
+    for i in range(0, len(messages), 10):
+        wire = b"".join(frame(TEXT, message) for message in messages[i : i + 10])
+        for step in (0, 1, 7, 100):
+            yield bytes([i // 10 % 16, step]) + wire[: MAX_LEN - 2]
+    wires = [
+        b"", frame(TEXT), frame(BINARY, b"x"), frame(PING, b"p") + frame(TEXT, b"x"), frame(PONG),
+        frame(TEXT, b"a", fin=False) + frame(PING) + frame(0, b"b", fin=False) + frame(0, b"c"),
+        frame(TEXT, b"a", fin=False) + frame(TEXT, b"b"), frame(0, b"a"), frame(3),
+        frame(TEXT, b"x", bits=64),
+        frame(TEXT, b"x") + frame(CLOSE, b"\x03\xe8bye") + frame(TEXT, b"y"), frame(CLOSE, b"\x03"),
+        frame(PING, bytes(126)), frame(PING, fin=False), b"\x81\x83mask123", b"\x81\x7e\xff\xff",
+        b"\x81\x7f" + b"\xff" * 8, b"\x81\x7f\x80" + bytes(7), b"\x81\x7f\x00\x00\x7f" + bytes(5),
+        *(frame(TEXT, bytes(size)) for size in (1030, 2, 3, 4, 124, 125, 126, 127, 128, 999, 1000, 1001)),
+        frame(TEXT, b"[1]", form=126) + frame(TEXT, b"[2]", form=127) + frame(TEXT, b"[3]"),
+        frame(TEXT, bytes(1000), fin=False) + frame(0, b"x", fin=False) + frame(0),
+        *(frame(TEXT, b"[1]" * 50)[:cut] for cut in range(1, 6)),
+        *(frame(TEXT, b"[1]", form=127)[:cut] for cut in range(1, 13)),
+    ]  # fmt: skip
+    for wire in wires:
+        for options in range(16):
+            yield bytes([options, options % 3]) + wire
+            yield bytes([options | LONG | OUTSIDE, 100]) + wire
+            yield bytes([options, 0]) + frame(TEXT, b"first") + wire + frame(TEXT, b"last")
+
+
+class Carrier:
+    """It gives these pieces, then nothing."""
+
+    peer = tls = ""
+
+    def __init__(self, come: Sequence[bytes]) -> None:
+        self.come = list(come)[::-1]
+        self.sent = b""
+
+    def receive(self) -> bytes | None:
+        return self.come.pop() if self.come else None
+
+    def send(self, buffers: Sequence[bytes]) -> bool:
+        self.sent += b"".join(buffers)
+        return True
+
+    def flush(self) -> bool:
+        return True
 
 
 def run(data: memoryview) -> None:
-    if len(data) < 3:
+    if len(data) < 2:
         return
-    limit, failing, body = (data[0] & 0x7F) << 8 | data[1], data[2], data[3:]
-    unfinished = bool(data[0] & 0x80)
-    mine: list[bytes] = []
-    memory.fail_at(failing)
+    options, step, wire = data[0], data[1], data[2:]
+    limit = LIMITS[options & 3]
+    at = len(wire) // 3 if options & LATER else 0
+    got: list[bytes] = []
+    want: list[bytes] = []
+    found = split(exact(bytes(wire)), at, limit, bool(options & OPEN), got)  # type: ignore[arg-type]
+    expected = oracle.split(bytes(wire), at, limit, bool(options & OPEN), want)
+    must(found == expected, "where it ends: the twin says otherwise", found, expected)
+    must(got == want, "the twin says otherwise", got, want)
+    message = bytes(wire) * (64 if options & LONG else 1)
+    must(seal(exact(message), KEYS, at & 4) == oracle.seal(message, KEYS, at & 4), "the twin seals otherwise")
+    if options & OUTSIDE:
+        try:
+            split(wire, len(wire) + 1, limit, False, got)  # type: ignore[arg-type]
+        except ValueError:
+            pass
+        else:
+            must(False, "a frame beyond the end")
+    _link([bytes(piece) for piece in pieces(wire, step) if len(piece)], limit)
+
+
+def _protocol(limit: int) -> ClientProtocol:
+    return ClientProtocol(WebSocketURI(False, "h", 1, "/", ""), state=State.OPEN, max_size=limit)
+
+
+def _link(come: list[bytes], limit: int) -> None:
+    protocol = _protocol(limit)
+    protocol.receive_data(b"".join(come))
+    want: list[bytes] = []
+    partial = b""
+    for event in protocol.events_received():
+        if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):  # type: ignore[union-attr]
+            partial += event.data  # type: ignore[union-attr]
+            if event.fin:  # type: ignore[union-attr]
+                want.append(partial or b" ")
+                partial = b""
+    carrier = Carrier(come)
+    link = WebSocketLink(carrier, _protocol(limit), limit)  # type: ignore[arg-type]
+    got: list[bytes] = []
+    over = False
     try:
-        answer = websocket.split(body, 0, limit, unfinished, mine)  # type: ignore[arg-type]
-        sealed = websocket.seal(body, b"\x01\x80\x00\xfe", 0)
-    except MemoryError:
-        must(failing, "no memory, although no allocation failed")
-        return
-    finally:
-        memory.fail_at(0)
-    its: list[bytes] = []
-    must(answer == oracle.split(bytes(body), 0, limit, unfinished, its) and mine == its, "taken", answer, its)
-    must(sealed == oracle.seal(body, b"\x01\x80\x00\xfe", 0), "made", len(body))
+        while carrier.come or link._ready:
+            message = link.receive()
+            if message is not None:
+                got.append(message)
+        link.receive()
+    except OSError:
+        over = True
+    must(got == want, "received: the protocol says otherwise", got, want)
+    ended = protocol.close_rcvd is not None or protocol.parser_exc is not None
+    # What is wrong with a frame is seen when it is there, by the protocol when its head is.
+    must(over == ended or (ended and link._come), "the end: the protocol says otherwise", over, ended)
