@@ -49,7 +49,7 @@ class AsyncClient:
     """
 
     def __init__(self, url: str | Client, /, **options: Any) -> None:
-        self.client: Any = connect(url, **options) if isinstance(url, str) else url
+        self.client: Any = url if isinstance(url, Client) else connect(url, **options)
         if self.client.config.overflow == "block":
             raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
 from tests.logux_peer import PATIENCE, LoguxPeer, undo, until
-from tests.shared import clean_environment
+from tests.shared import ROOT, clean_environment
 from tests.test_engine_lifecycle import in_child, needs_fork
 
 OK = Outcome("acked")
@@ -532,6 +533,21 @@ class TestLife:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert [action["data"]["n"] for action in sent(peer)] == list(range(1000))
+
+
+@pytest.mark.tree
+def test_the_pages_example(peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "logux.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(import logclient\n.+?)```", page, re.DOTALL)
+    assert code is not None
+    monkeypatch.setenv("LOGS_TOKEN", "secret")
+    text = code[1].replace("logux+tls://logs.example.org:31337", peer.url)
+    exec(text + "    client.flush(20)\n", {})
+    assert [(action["type"], action.get("text")) for action in sent(peer)] == [
+        ("log/add", None),
+        ("chat/add", "hi"),
+    ]
+    assert peer.lines[0].connect[4]["token"] == "secret"
 
 
 class TestAsync:
