@@ -1088,6 +1088,13 @@ class TestProxies:
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
 
+    def test_a_password_that_is_no_utf_8(self, environment: Callable[..., None]) -> None:
+        """The environment is bytes: what they are, the proxy knows."""
+        environment(http_proxy="http://name:p\udcffss@proxy:1")
+        proxy = configured((HOST, 9))._proxy
+        assert proxy is not None and proxy._authorization is not None
+        assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
+
     @pytest.mark.parametrize("userinfo", ["", "name:wrong-secret@"])
     def test_a_proxy_that_wants_another(self, userinfo: str, environment: Callable[..., None]) -> None:
         with serving(Tunnels(closed=True)) as way:

@@ -123,7 +123,7 @@ class Proxy:
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._authorization = Secret(b64encode(pair.encode()).decode())
+            self._authorization = Secret(b64encode(pair.encode("utf-8", "surrogateescape")).decode())
 
     @classmethod
     def from_environment(cls, tls: bool, endpoints: Iterable[Endpoint]) -> Proxy | None:
