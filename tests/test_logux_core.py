@@ -87,7 +87,7 @@ def ready(clock: Clock | None = None, **options: Any) -> Logux:
 
 
 def connect(core: Logux, now: float = NOW) -> None:
-    core.connected(now, random)
+    core.connected(now, lambda: 0.5)
     assert core.state == "connecting"
     raw(core)
     assert tell(core, "connected", 5, "server:x", [BASE, BASE], now=now) == [Inbound(Opened("server:x"))]
@@ -304,6 +304,30 @@ class TestConnect:
         words = str(event.error)
         assert words.isprintable() and len(words) < 400
         assert message[1] in words or not message[1].isprintable()
+
+    @pytest.mark.parametrize("token", ["hunter2", 'hun"ter2', "hunter2" * 1000, "h\xfcnter2"])
+    def test_a_server_that_says_our_token(self, token: str) -> None:
+        """As the real one does of a message that it takes for none."""
+        for name in ("wrong-format", "my-own", f"no {token}"):
+            core = core_of(token=token)
+            core.connected(NOW, random)
+            (message,) = raw(core)
+            (event,) = tell(core, "error", name, message.decode()[:4096])
+            assert isinstance(event, Fatal)
+            assert "ter2" not in str(event.error) and "hun" not in str(event.error)
+        core = core_of(token=token)
+        core.connected(NOW, random)
+        for text in (f"bad {token}!", message.decode()):
+            (told,) = tell(core, "debug", "error", text)
+            assert isinstance(told, Inbound) and "ter2" not in told.payload.text
+        (event,) = tell(core, "error", "refused", {"was": [token]})
+        assert isinstance(event, Fatal) and "hunter2" not in str(event.error)
+
+    def test_what_is_said_of_unknown_messages_is_short(self) -> None:
+        core = ready(strict_spec=True)
+        for _ in range(1000):
+            tell(core, "x" * 1_000_000)
+        assert sum(map(len, raw(core))) < 1_000_000
 
     def test_wrong_format_while_actions_are_under_way(self) -> None:
         """The server does not say which: the engine finds a poison by connections that end."""
@@ -934,12 +958,25 @@ class TestDoubt:
         assert [a == b for a, b in zip(core.node_id.split(":"), node.split(":"), strict=True)] == [
             True,
             False,
-            False,
+            True,
         ]
         (message,) = more(core, flight, batch)
         assert [a["id"] for a in message[2::2]] == [ID % 1, ID % 3]
         assert processed(core, f"{BASE - 250} {node} 0") == [] and core.strangers == 1
         assert processed(core, f"{BASE - 250} {core.node_id} 3") == acked(1)
+
+    def test_no_two_processes_get_the_same_client_id(self) -> None:
+        """Whatever `random` says: many programs seed it."""
+        found = set()
+        for n in range(3):
+            core = Logux(Options(), bytes([n] * 10))
+            core.wall = Clock().wall
+            for _ in range(3):
+                connect(core)
+                found.add(core.node_id.rpartition(":")[0])
+                send(core, 1)
+                core.connection_lost()
+        assert len(found) == 9
 
     def test_the_same_ids(self) -> None:
         core = ready(on_doubt="same", window=2, inflight=2)
@@ -1050,6 +1087,20 @@ class TestTimeouts:
                 flight, batch = flight_of([(b"{}", RAW)])
                 (message,) = [m for m in more(core, flight, batch, NOW + 1) if m[0] == "sync"]
                 tell(core, "synced", message[1], now=NOW + 1)
+
+    def test_patience_has_an_end(self) -> None:
+        """Before the engine has lost its own: then nobody would take another client id."""
+        core = ready(on_doubt="same")
+        flight, batch = send(core, 1)
+        for _ in range(9):
+            tell(core, "synced", 10**6)
+            node = core.node_id
+            assert self.jam(core, NOW + 160)
+            core.connection_lost()
+            flight.requeue()
+            connect(core)
+            assert core.node_id != node
+            more(core, flight, batch)
 
     def test_a_server_that_is_that_slow_is_waited_for(self) -> None:
         core = ready()

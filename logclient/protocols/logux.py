@@ -89,6 +89,7 @@ from logclient.protocols.logux_messages import (
     compact,
     decode_id,
     describe,
+    hide,
     pack,
     parse,
     wrong_format,
@@ -101,6 +102,9 @@ DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", 
 
 NARROW = 8
 """When nothing is processed between two runs of undos, so much less goes out at a time."""
+
+MOST_PATIENCE = 8
+"""Times `jam_after`: after each connection that was left for a jam the next has twice as long, up to that."""
 
 MAX_ANSWERS = 100_000
 """Answers that wait to be sent: a server that asks and does not read is left."""
@@ -232,7 +236,9 @@ class Logux:
         """Messages of unknown types."""
         self._strangers = 0
         number = int.from_bytes(producer, "big")
-        self.node_id = f"{options.user}:{_spell(number, 8)}:{_spell(number >> 48, 6)}"
+        self._parts = options.user, _spell(number, 8), _spell(number >> 48, 6)
+        self.node_id = ":".join(self._parts)
+        self._clients = 1  # client ids that there were
         self._full = options.inflight * options.window
         self._headers: dict[str, Any] = {}
         self._token = 0
@@ -284,18 +290,18 @@ class Logux:
         self._reset()
         if self._renew:
             self._renew = False
-            client, tab = (_spell(int(random() * (1 << 53)), 8) for _ in range(2))
-            self.node_id = f"{self.options.user}:{client}:{tab}"
+            self._clients += 1
+            # Not by chance: who seeds `random` would make the same ids in several processes.
+            user, client, tab = self._parts
+            self.node_id = f"{user}:{client}-{self._clients}:{tab}"
         self.look(now)
         self._state = CONNECTING
         self._began = self._heard = self._said = now
         if self._headers:
             self._say(pack(HeadersMessage(self._headers)))
-        token, subprotocol = self.options.token, self.options.subprotocol
+        token, subprotocol = self._secret, self.options.subprotocol
         if self.options.strict_spec and isinstance(subprotocol, int) and subprotocol:
             subprotocol = f"{subprotocol}.0.0"
-        if isinstance(token, Secret):
-            token = token.reveal()
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
         self._say(pack(Connect(PROTOCOL, self.node_id, max(self._last_received, self._hot.received), kept)))
@@ -317,6 +323,11 @@ class Logux:
     def begin_close(self, now: float) -> None:
         """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
         self._closing = True
+
+    @property
+    def _secret(self) -> str:
+        token = self.options.token
+        return token.reveal() if isinstance(token, Secret) else token or ""
 
     @property
     def state(self) -> str:
@@ -456,7 +467,7 @@ class Logux:
         except UnknownMessage as error:
             self.unknown += 1
             if self.options.strict_spec:
-                self._say(pack(wrong_format(error.error.options)))
+                self._say(pack(wrong_format(error.error.options[:_TEXT])))
         except Refused as error:
             self._break(ProtocolError(f"the server sent what is no message: {_cut(str(error))}"))
 
@@ -466,7 +477,7 @@ class Logux:
         elif isinstance(message, HeadersMessage):
             self._events.append(Inbound(Headers(message.data)))
         elif isinstance(message, Debug):
-            self._events.append(Inbound(DebugText(message.data)))
+            self._events.append(Inbound(DebugText(hide(message.data, self._secret))))
         elif isinstance(message, Connected) and self._state == CONNECTING:
             self._connected(message, now)
         elif self._state != SYNCHRONIZED or isinstance(message, (Connect, Connected)):
@@ -512,13 +523,14 @@ class Logux:
         self._asked.clear()
 
     def _error(self, error: Error) -> None:
-        words = f"the server says {describe(error)}"
+        said = describe(error, self._secret)
+        words = f"the server says {said}"
         if error.type == "wrong-credentials":
             self._break(CredentialError(words))
         elif error.type == "wrong-format" and self._hot.open:
             # One of our actions, and it does not say which: the engine finds a poison after connections that
             # the server ends, and so it does here.
-            self._events.append(Inbound(DebugText(describe(error))))
+            self._events.append(Inbound(DebugText(said)))
             self._over = True
             self._events.append(CloseWanted())
         else:
@@ -648,7 +660,7 @@ class Logux:
                 "going on under a new client id"
             )
             self._renew = True
-            self._patience *= 2
+            self._patience = min(2 * self._patience, MOST_PATIENCE * options.jam_after)
             self._jam_done = hot.done
             self._break(ProtocolError(words))
         else:

@@ -179,8 +179,9 @@ class Probe:
 
     def __init__(self, config: Any) -> None:
         options: dict[str, Any] = {}
-        if config.token is not None:
-            options["token"] = config.token.reveal()
+        self._secret = "" if config.token is None else config.token.reveal()
+        if self._secret:
+            options["token"] = self._secret
         if config.subprotocol:
             options["subprotocol"] = config.subprotocol
         # A server closes what others have opened under the same client id.
@@ -213,7 +214,7 @@ class Probe:
         if isinstance(message, Error):
             if message.type == "wrong-credentials":
                 raise CredentialError("the server does not accept the token (wrong-credentials)")
-            raise ProtocolError(f"the server does not let us in: {describe(message)}")
+            raise ProtocolError(f"the server does not let us in: {describe(message, self._secret)}")
         if isinstance(message, Headers) and "env" in message.data:
             self.about["env"] = str(message.data["env"])[:_SAID]
         if isinstance(message, Connected):

@@ -47,6 +47,7 @@ __all__ = [
     "describe",
     "encode_id",
     "falls_below",
+    "hide",
     "missed_auth",
     "pack",
     "parse",
@@ -68,6 +69,7 @@ MAX_NESTING = 500
 _MAX_VALUES = 1_000_000  # in one message: each costs tens of bytes once it is an object of Python
 _MAX_NUMBER = 1 << 53  # of those that JavaScript counts with
 _ECHOED = 4096  # characters of a bad message that go back to its sender
+_TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # as `connect` has it, sent back in a text
 
 _NUMBERS = (int, float)
 Number = int | float
@@ -178,9 +180,21 @@ def wrong_subprotocol(supported: Any, used: Any) -> Error:
     return Error("wrong-subprotocol", {"supported": supported, "used": used})
 
 
-def describe(error: Error) -> str:
-    """A received error in one line; what the other end wrote is cut, and can do nothing to a terminal."""
-    options = error.options
+def hide(text: str, secret: str) -> str:
+    """What the other end wrote, without our token: it may send back what it was sent, or the beginning."""
+    text = _TOKEN.sub("token ***", text)
+    for form in {secret, _encode(secret)[1:-1], _encode_ascii(secret)[1:-1]} if secret else ():
+        text = text.replace(form, "***")
+    return text
+
+
+def describe(error: Error, secret: str = "") -> str:
+    """A received error in one line; what the other end wrote is cut, and can do nothing to a terminal.
+
+    Args:
+        secret: our token, which is not shown.
+    """
+    options = hide(error.options, secret) if isinstance(error.options, str) else error.options
     if isinstance(options, dict) and "supported" in options:
         told = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
     elif error.type == "timeout":
@@ -188,8 +202,9 @@ def describe(error: Error) -> str:
     else:
         told = "" if options is None else repr(options)
     # repr of a text escapes what does not print.
-    kind = error.type if error.type.isprintable() else repr(error.type)
-    return kind[:64] + (f": {told[:200]}" if told else "")
+    kind = hide(error.type, secret)
+    kind = kind if kind.isprintable() else repr(kind)
+    return kind[:64] + (f": {hide(told, secret)[:200]}" if told else "")
 
 
 class Refused(ProtocolError):
