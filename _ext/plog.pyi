@@ -310,7 +310,7 @@ class Decoder:
         *,
         identity: bool = True,
         datagrams: bool = True,
-        max_message: int = ...,
+        max_message: int = 67108864,
         max_bytes: int | None = None,
         expire: float = 10.0,
     ) -> None: ...

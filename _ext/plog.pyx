@@ -1599,7 +1599,7 @@ cdef class Decoder:
         memset(&self.d, 0, sizeof(lc_decoder))
         open_rows(&self.d.rows, <const uint8_t *> b"\x01\x02\x04", C_COUNT - C_OWN)
 
-    def __init__(self, producers=b"", *, bint identity=True, bint datagrams=True, max_message=MESSAGE_MOST,
+    def __init__(self, producers=b"", *, bint identity=True, bint datagrams=True, max_message=64 << 20,
                  max_bytes=None, double expire=10.0):
         if self.producers is not None:
             raise TypeError("already made")

@@ -24,6 +24,7 @@ from logclient._ext.plog import (
     MAX_DATAGRAM,
     MAX_FRAGMENTS,
     MAX_ID,
+    MAX_MESSAGE,
     MESSAGE,
     OUT_OF_BOUNDS,
     STATUS_NAMES,
@@ -1152,6 +1153,14 @@ class TestDecoder:
         assert len(self.rows(decoder, [second], streams=array("Q", [4]))) == 0
         assert self.rows(decoder, [second], streams=array("Q", [3])).length.tolist() == [100]
         assert decoder.open == [(4, 5, 1, 2)]
+
+    def test_messages_longer_than_it_takes(self) -> None:
+        """64 MiB, unless it is told otherwise."""
+        (first, *_) = fragments(bytes((64 << 20) + 1), 5)
+        for decoder, status in ((Decoder(), "too_large"), (Decoder(max_message=MAX_MESSAGE), None)):
+            found = self.rows(decoder, [first]).status.tolist()
+            assert [STATUS_NAMES[number] for number in found] == [status] * (status is not None)
+        assert decoder.open == [(0, 5, 1, 1025)]
 
     def test_numbers_that_come_again_later(self) -> None:
         """A client that began anew on the same port: what was left is given up in time."""

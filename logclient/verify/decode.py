@@ -51,6 +51,7 @@ class _Codec(NamedTuple):
     own: dict[str, type[np.generic]]
     alone: Callable[[bytes], tuple[bytes, bytes]] | str
     carries: bool = False
+    options: tuple[tuple[str, int], ...] = ()  # of the decoder
 
 
 _CODECS = {
@@ -69,7 +70,10 @@ _CODECS = {
         },
         _alone_logjam,
     ),
-    "plog": _Codec("logclient._ext.plog", {}, "datagrams", carries=True),
+    # Whatever a client may have been told to send.
+    "plog": _Codec(
+        "logclient._ext.plog", {}, "datagrams", carries=True, options=(("max_message", (1 << 31) - 1),)
+    ),
     "logux": _Codec("logclient._ext.logux", {}, "messages"),
 }
 
@@ -204,7 +208,7 @@ def _codec(protocol: str) -> _Codec:
 
 def _decoder(codec: _Codec, producers: bytes, identity: bool, **how: bool) -> Callable[..., Events]:
     module: Any = importlib.import_module(codec.module)
-    decode_units = module.Decoder(producers, identity=identity, **how).decode
+    decode_units = module.Decoder(producers, identity=identity, **dict(codec.options), **how).decode
     names: tuple[str, ...] = module.STATUS_NAMES
 
     return lambda *units: _events(decode_units(*units), codec.own, names)
