@@ -369,7 +369,7 @@ class TestMessages:
     def test_long_ones_beside_others(self) -> None:
         """They are hashed four at a time, in whatever order they come with others, over many runs."""
         rng = Random(1)
-        sizes = [70_000, 300, 66_000, 5, 1340, 2000, 0, 90_000, 1, 2_100_000, 65_507, 65_400, 3000, 3001, 3002]
+        sizes = [70_000, 300, 66_000, 5, 1340, 2000, 0, 90_000, 1, 2_100_000, 65_507, 65_400, 3000, 1400, 999]
         room, tags, most = 1372, b"t" * 1000, 1 << 22
         events = [(b'{"a":"%s"}' % (b"x" * size), RAW) for size in sizes[:8]]
         events += [(rng.randbytes(size), BYTES) for size in sizes[8:]]
