@@ -314,7 +314,14 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             for mine, theirs in zip(got, one, strict=True):
                 mine.update(theirs)  # type: ignore[arg-type]
     samples = got.samples
-    verdicts = list(_verdicts(got))
+    floor = min(statistics.median(values) for name, values in got.spent.items() if name.endswith(REAL))
+    js, paced = (statistics.median(samples[f"{name}, {REAL}"]["wall"]) for name in (JS, PACED))
+    verdicts = [
+        v._replace(why=f"the server's own limit is {paced / floor:.2g} times")
+        if v.reached is False and v.what == f"{PACED}, {REAL} / {OURS}, {REAL}, {CLOCKS['wall']}"
+        else v
+        for v in _verdicts(got)
+    ]
     if verdicts[-1].value > SINK_BOUND:
         verdicts = [
             v._replace(reached=None, why="invalid: the stub is the limit")
@@ -323,8 +330,6 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             for v in verdicts
         ]
     notes = [_said(got, name) for name in samples]
-    floor = min(statistics.median(values) for name, values in got.spent.items() if name.endswith(REAL))
-    js, paced = (statistics.median(samples[f"{name}, {REAL}"]["wall"]) for name in (JS, PACED))
     limit = (
         f"the physical limit: {REAL} takes {floor:.1f} us of its one thread for an action at best, so no "
         f"client has more than {1e6 / floor:,.0f} actions/s: {js / floor:.2g} times what {JS} has, and "
