@@ -111,11 +111,11 @@ class Hot:
     def open(self) -> int:
         """Actions in flight."""
     @property
-    def unsynced(self) -> int:
-        """Syncs in flight that the server did not answer yet."""
+    def synced_first(self) -> bool:
+        """Whether the oldest sync in flight has its answer."""
     @property
     def moved(self) -> float:
-        """When an action got its outcome or a sync its answer last."""
+        """When the oldest sync in flight got an outcome or its answer last, or became the oldest."""
     @property
     def added(self) -> int:
         """Actions sent in all: the last ``added``."""

@@ -84,6 +84,7 @@ cdef enum:
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}
     CLOCKS = 8                   # offsets kept
     HEAD_SIZE = 16               # of a body with a time of its own
+    DOUBTS = 4                   # times what may be in flight: older ones are of events dropped since
     DIGITS = 15                  # of a number that is read here; JavaScript counts no further
     ROOM_KEPT = 1 << 22
     WHOLE = 1                    # nibbles of kinds: the body is an action; ... behind a head
@@ -171,7 +172,7 @@ ctypedef struct lc_client:
     uint32_t *buckets
     uint32_t mask
     uint32_t open
-    uint32_t unsynced            # syncs in flight that have no answer
+    lc_sync *oldest              # of the syncs in flight
     lc_doubt *doubts
     size_t doubt_count
     # what came
@@ -180,7 +181,7 @@ ctypedef struct lc_client:
     size_t answer_runs
     size_t answer_room
     uint64_t answer_count
-    double moved                 # when something got its outcome, or a sync its answer
+    double moved                 # when the oldest sync got an outcome, or its answer, or became it
     uint64_t processed
     uint64_t strangers
     int64_t received             # the highest `added` of the server's
@@ -291,8 +292,22 @@ cdef inline uint32_t find(lc_client *w, int64_t ms, uint64_t counter) noexcept n
     return i
 
 
+# The server works through syncs in their order: what it says of later ones is no sign of life of this one.
+cdef inline void move_on(lc_client *w, lc_sync *s, double now) noexcept nogil:
+    cdef uint32_t k
+    if s != w.oldest:
+        return
+    w.moved = now
+    if s.open:
+        return
+    w.oldest = NULL
+    for k in range(w.inflight):
+        if w.syncs[k].open and (w.oldest == NULL or w.syncs[k].added < w.oldest.added):
+            w.oldest = &w.syncs[k]
+
+
 # Action i has its outcome.
-cdef void settle(lc_client *w, uint32_t i) noexcept nogil:
+cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
     cdef lc_action *a = &w.actions[i]
     cdef lc_sync *s = &w.syncs[i // w.window]
     cdef uint32_t *p = &w.buckets[bucket_of(w, a.ms, a.counter)]
@@ -302,17 +317,15 @@ cdef void settle(lc_client *w, uint32_t i) noexcept nogil:
     a.seq = 0
     w.open -= 1
     s.open -= 1
-    if s.open == 0 and not s.synced:
-        w.unsynced -= 1
+    move_on(w, s, now)
 
 
 cdef int acknowledge(lc_client *w, uint32_t i, double now) noexcept nogil:
     if outcome_add(&w.out, w.actions[i].seq, w.actions[i].seq, ACKED, R_NONE) < 0:
         return STOP_MEMORY
-    settle(w, i)
+    settle(w, i, now)
     w.processed += 1
     w.out.progress += 1
-    w.moved = now
     return 0
 
 
@@ -325,8 +338,7 @@ cdef int take_synced(lc_client *w, double added, double now) noexcept nogil:
         if not s.open or s.synced or s.added > added:
             continue
         s.synced = True
-        w.unsynced -= 1
-        w.moved = now
+        move_on(w, s, now)
         if not w.synced_mode:
             continue
         for i in range(k * w.window, k * w.window + s.count):
@@ -576,13 +588,13 @@ cdef inline void enlist(lc_client *w, uint32_t i) noexcept nogil:
 cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noexcept nogil:
     cdef lc_sync *s = &w.syncs[k]
     if w.open == 0:
+        w.oldest = s
         w.moved = now
     w.added += n
     s.added = w.added
     s.count = s.open = n
     s.synced = False
     w.open += n
-    w.unsynced += 1
 
 
 # The prefix goes before what begins at `room` bytes; where the message begins.
@@ -810,7 +822,8 @@ cdef void forget(lc_client *w) noexcept nogil:
     memset(w.syncs, 0, w.inflight * sizeof(lc_sync))
     memset(w.buckets, 0xFF, (<size_t> w.mask + 1) * sizeof(uint32_t))
     w.ready = False
-    w.open = w.unsynced = 0
+    w.open = 0
+    w.oldest = NULL
     w.out.n = w.out.alive = w.out.progress = 0
     w.answer_runs = 0
     w.answer_count = 0
@@ -909,7 +922,7 @@ cdef class Hot:
     def lost(self, *, bint keep=False, bint drop=False):
         cdef lc_client *w = &self.w
         cdef uint32_t k, i, doubts = w.open
-        cdef size_t n = 0
+        cdef size_t n = 0, most = DOUBTS * <size_t> w.window * w.inflight
         cdef lc_doubt *all_ = NULL
         self.made()
         w.out.n = 0
@@ -939,6 +952,9 @@ cdef class Hot:
         w.doubt_count = n
         if n:
             qsort(all_, n, sizeof(lc_doubt), by_seq)
+        if n > most:
+            memmove(all_, all_ + n - most, most * sizeof(lc_doubt))
+            w.doubt_count = most
         dropped = self.outcomes()
         forget(w)
         for k in range(w.inflight):
@@ -1052,8 +1068,7 @@ cdef class Hot:
         a = &w.actions[i]
         text = self.texts[i // w.window]
         found = (a.seq, text[a.at:a.at + a.size], a.time, a.subprotocol, w.syncs[i // w.window].added)
-        settle(w, i)
-        w.moved = now
+        settle(w, i, now)
         return found
 
     def outcomes(self):
@@ -1090,8 +1105,8 @@ cdef class Hot:
         return self.w.open
 
     @property
-    def unsynced(self):
-        return self.w.unsynced
+    def synced_first(self):
+        return self.w.oldest != NULL and self.w.oldest.synced
 
     @property
     def moved(self):

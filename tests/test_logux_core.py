@@ -997,6 +997,22 @@ class TestDoubt:
         # What was in doubt, then what never went out.
         assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
 
+    def test_doubts_about_what_was_dropped_since_are_forgotten(self) -> None:
+        core = ready(on_doubt="same", window=1, inflight=1)
+        flight, batch = flight_of([(b"{}", RAW)] * 9)
+        for seq in range(1, 7):
+            core.encode(batch, 1, NOW)
+            flight.encoded(batch)
+            core.connection_lost()
+            if seq > 1:
+                flight.apply([(seq, seq)], FATE["failed"])
+            connect(core)
+        flight.requeue()
+        core.encode(batch, 1, NOW)
+        (message,) = [m for m in sent(core) if m[0] == "sync"]
+        assert list(names(core, message).values()) == [ID % 1]
+        assert message[3]["id"] == [-250, 6]  # not the first of all
+
     def test_dropped(self) -> None:
         core = ready(on_doubt="drop", window=2, inflight=2)
         flight, batch = send(core, 6)
@@ -1080,13 +1096,40 @@ class TestTimeouts:
             assert all(name.split(" ")[1] == node for name in names(core, message))
             tell(core, "synced", message[1], now=NOW + 1)
             if helped:
-                (id, _) = names(core, message)
-                assert processed(core, id, NOW + 1) == acked(1)
-                flight.apply([(1, 1)], FATE["acked"])
+                for seq, id in enumerate(names(core, message), 1):
+                    assert processed(core, id, NOW + 1) == acked(seq)
                 core.credit(NOW + 1)
-                flight, batch = flight_of([(b"{}", RAW)])
+                flight, batch = flight_of([(b"{}", RAW)] * 2)
                 (message,) = [m for m in more(core, flight, batch, NOW + 1) if m[0] == "sync"]
                 tell(core, "synced", message[1], now=NOW + 1)
+
+    def test_a_jam_beside_which_other_actions_are_processed(self) -> None:
+        """The real server has a queue for each type that asks for one."""
+        core = ready(ping=1000.0)
+        _, batch = flight_of([(b"{}", RAW)] * 9)
+        core.encode(batch, 1, NOW)
+        tell(core, "synced", 1)
+        for n in range(2, 6):
+            now = NOW + 5 * (n - 1)
+            assert core.encode(batch, 1, now) == 1
+            assert core.next_timeout(now) == NOW + 20
+            assert self.jam(core, now - 0.1) == []
+            tell(core, "synced", n, now=now)
+            message = [m for m in sent(core) if m[0] == "sync"][-1]
+            assert processed(core, next(iter(names(core, message))), now) == acked(n)
+        (event,) = self.jam(core, NOW + 20)
+        assert isinstance(event, Fatal) and "has got 1 actions and processes none" in str(event.error)
+
+    def test_those_after_the_first_have_time_of_their_own(self) -> None:
+        core = ready(window=1, ping=1000.0)
+        _, batch = flight_of([(b"{}", RAW)] * 3)
+        ids = [id for message in more(core, Flight(Handoff()), batch) for id in names(core, message)]
+        tell(core, "synced", 3)
+        for n, id in enumerate(ids):
+            assert core.next_timeout(NOW) == NOW + 19 * n + 20
+            assert self.jam(core, NOW + 19 * (n + 1)) == []
+            assert processed(core, id, NOW + 19 * (n + 1)) == acked(n + 1)
+        assert core._hot.open == 0 and not core._hot.synced_first
 
     def test_patience_has_an_end(self) -> None:
         """Before the engine has lost its own: then nobody would take another client id."""

@@ -145,7 +145,8 @@ class Options(NamedTuple):
     ping: float = 10.0
     """Seconds without a word either way before a ping."""
     jam_after: float = 20.0
-    """Seconds without an outcome although the server has got all, before its queue counts as jammed."""
+    """Seconds without an outcome of the oldest sync, which the server has got, before its queue counts as
+    jammed."""
 
 
 class Action(NamedTuple):
@@ -623,8 +624,8 @@ class Logux:
         while that clock is set gets a wrong time."""
         self._now = now
         self._hot.look(now, self.wall())
-        if self._jam_done >= 0 and self._hot.done != self._jam_done:
-            # Something is processed again: at once, so it was a jam and is over, or is this server that slow?
+        if self._jam_done >= 0 and not self._hot.open and self._hot.done != self._jam_done:
+            # All is processed: at once, so it was a jam and is over, or is this server that slow?
             self._jam_done = -1
             if self._hot.moved - self._synchronized <= self.options.jam_after:
                 self._patience = self.options.jam_after
@@ -638,7 +639,7 @@ class Logux:
         hot = self._hot
         if hot.open or self._pings:
             timeout = max(self._heard, self._since) + silence
-            if hot.open and not hot.unsynced:
+            if hot.synced_first:
                 timeout = min(timeout, hot.moved + self._patience)
             if self._pings:
                 return timeout
@@ -654,10 +655,10 @@ class Logux:
             self._break(TimeoutError("silence: no answer to connect in time"))
         elif (hot.open or self._pings) and now >= max(self._heard, self._since) + options.silence:
             self._break(TimeoutError(f"silence: no answer in time, with {hot.open} actions in flight"))
-        elif hot.open and not hot.unsynced and now >= hot.moved + self._patience:
+        elif hot.synced_first and now >= hot.moved + self._patience:
             words = (
-                f"jam: the server has got {hot.open} actions and processes none for {self._patience:g} s; "
-                "going on under a new client id"
+                f"jam: the server has got {hot.open} actions and processes none of the first for "
+                f"{self._patience:g} s; going on under a new client id"
             )
             self._renew = True
             self._patience = min(2 * self._patience, MOST_PATIENCE * options.jam_after)
