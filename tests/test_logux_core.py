@@ -212,6 +212,12 @@ class TestConnect:
         core.connection_lost()
         core.connected(NOW, random)
         assert sent(core)[0] == ["headers", {"lang": "fr"}]
+        mine = {"a": [1]}
+        core.call("headers", mine)
+        mine["a"].append(2)
+        core.connection_lost()
+        core.connected(NOW, random)
+        assert sent(core)[0] == ["headers", {"a": [1]}]
         core.call("headers", {})
         assert sent(core) == [["headers", {}]]
         core.connection_lost()
@@ -1364,7 +1370,7 @@ FATES = {
 
 
 class TestServers:
-    @settings(max_examples=60)
+    @settings(max_examples=150)
     @given(
         st.lists(st.sampled_from(["", "", "", "", *FATES]), min_size=1, max_size=120),
         st.integers(0, 2**32).map(Random), st.booleans(), st.sampled_from([(1, 1), (2, 3), (3, 10),
@@ -1403,6 +1409,15 @@ class TestServers:
         assert set(fates.values()) == {FATES[what]}
         # What goes out is of the order of what fails, not its square.
         assert sum(map(len, server.undone.values())) + server.disturbed < most * n
+
+    @settings(max_examples=30)
+    @given(st.integers(1, 200), st.integers(0, 2**32).map(Random), st.booleans())
+    def test_received_is_enough_where_that_is_wanted(self, n: int, script: Random, calm: bool) -> None:
+        server, fates, _ = deliver(
+            [""] * n, script, calm=calm, ack="synced", window=7, silence=5.0, ping=2.0, jam_after=3.0
+        )
+        assert set(fates.values()) == {("acked", "")}
+        assert server.disturbed or len(server.nodes) == 1
 
     def test_a_few_that_fail_among_many(self) -> None:
         does = ["throw" if n % 100 == 7 else "" for n in range(5000)]

@@ -18,7 +18,7 @@ import pytest
 
 from logclient.errors import CredentialError
 from logclient.protocols.core import Alive, CoreEvent, Fatal, Inbound, Outcome, Progress, Reply
-from logclient.protocols.logux import DebugText, Headers, Logux, Options
+from logclient.protocols.logux import DebugText, Headers, Logux, Opened, Options
 from tests import shared
 from tests.batches import flight_of
 
@@ -273,7 +273,7 @@ class Player:
         if before != "connecting":
             assert isinstance(events[0], Fatal)
             return
-        assert events == [] and self.core.state == "synchronized"
+        assert events == [Inbound(Opened(message[2]))] and self.core.state == "synchronized"
         self.base = message[3][1]
         # As if nothing had been on the way: times are then what the recorded client said.
         self.core._hot.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)

@@ -422,10 +422,11 @@ class Logux:
                 raise ValueError("headers: a mapping, without a number as length")
             try:
                 message = pack(HeadersMessage(payload))
-                parse(message)
+                copied = parse(message)
             except (TypeError, ValueError, RecursionError) as error:
                 raise ValueError(f"headers: {error}") from None
-            self._headers = dict(payload)
+            assert isinstance(copied, HeadersMessage)
+            self._headers = copied.data  # not the caller's own, who may change it
             if self._state != DISCONNECTED:
                 self._say(message)
             self._token += 1
