@@ -104,6 +104,31 @@ class AsyncClient:
         """The end of that."""
         return await self._fate(self._verb("unsubscribe")(channel, **more))
 
+    @property
+    def state(self) -> str:
+        """What the connection does; see ``logclient.logux.Client``."""
+        return str(self._verb("state"))
+
+    @property
+    def node_id(self) -> str:
+        """Our node id; another one after a fork, or after doubt."""
+        return str(self._verb("node_id"))
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What we tell the server of ourselves; set it to replace the whole."""
+        return dict(self._verb("headers"))
+
+    @headers.setter
+    def headers(self, headers: Mapping[str, Any]) -> None:
+        self._verb("headers")
+        self.client.headers = headers
+
+    @property
+    def server_headers(self) -> dict[str, Any]:
+        """What the server has last told of itself."""
+        return dict(self._verb("server_headers"))
+
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
         """Call ``callback(action, meta)`` in this loop with each action of this type that the server sends.
 
@@ -146,8 +171,8 @@ class AsyncClient:
         if delivery is not None:
             delivery.hurry()
 
-    def _verb(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = getattr(self.client, name, None)
+    def _verb(self, name: str) -> Any:
+        found = getattr(self.client, name, None)
         if found is None:
             raise ConfigError(f"{name}: not a verb of {self.client.config.protocol}")
         return found

@@ -108,6 +108,33 @@ class TestFates:
 
         asyncio.run(main())
 
+    def test_what_it_knows_of_a_connection(self) -> None:
+        pytest.importorskip("websockets")
+        from logclient.collectors.logux import Collector
+
+        async def main(url: str) -> None:
+            async with AsyncClient(url, user="10") as client:
+                assert client.state == "disconnected"
+                assert client.node_id.startswith("10:")
+                assert client.headers == {}
+                client.headers = {"locale": "fr"}
+                assert client.headers == {"locale": "fr"}
+                assert (await client.ping()).node_id == "server:logclient"
+                assert client.state == "synchronized"
+                while collector.clients.get(client.node_id) != {"locale": "fr"}:
+                    await asyncio.sleep(0.001)
+                while client.server_headers != {"env": "test"}:
+                    await asyncio.sleep(0.001)
+            other = AsyncClient(url_of(1))
+            with pytest.raises(ConfigError, match="headers: not a verb of lumberjack"):
+                other.headers = {}
+            with pytest.raises(ConfigError, match="state: not a verb of lumberjack"):
+                assert other.state
+
+        url_of = url
+        with Collector(headers={"env": "test"}) as collector:
+            asyncio.run(asyncio.wait_for(main(collector.url), 20))
+
     def test_a_ping(self) -> None:
         async def main() -> None:
             client = AsyncClient("plog://127.0.0.1:1")
