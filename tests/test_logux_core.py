@@ -259,7 +259,8 @@ class TestConnect:
 
     @pytest.mark.parametrize("message", [
         ["connected", 5, "server:x", [1.5, 2.5]], ["connected", 5, "server:x", [-5, -4]],
-        ["connected", 5, "server:x", [0, 2**53]], ["sync", 1], ["synced", 1], ["ping", 1], ["pong", 1],
+        ["connected", 5, "server:x", [0, 2**53]], ["connected", 5, "s" * 1025, [1, 1]],
+        ["sync", 1], ["synced", 1], ["ping", 1], ["pong", 1],
         ["connect", 5, "x", 0], ["connected", 5, "x y", [1, 1]], ["connected", "5", "x", [1, 1]],
         ["connected", 5, "x", None], ["sync", 1, None, None], [], [1], None, {"length": 1},
         ["error"], ["headers", None], ["headers", {"length": 1}], ["debug", "other", "x"],
@@ -328,6 +329,11 @@ class TestConnect:
             assert isinstance(told, Inbound) and "ter2" not in told.payload.text
         (event,) = tell(core, "error", "refused", {"was": [token]})
         assert isinstance(event, Fatal) and "hunter2" not in str(event.error)
+
+    def test_what_it_tells_developers_is_no_command_to_a_terminal(self) -> None:
+        (told,) = tell(core_of(), "debug", "error", "\x1b[2J\n" + "x" * 5000)
+        assert isinstance(told, Inbound)
+        assert told.payload.text.isprintable() and len(told.payload.text) < 1100
 
     def test_what_is_said_of_unknown_messages_is_short(self) -> None:
         core = ready(strict_spec=True)
