@@ -17,6 +17,7 @@ ctypedef struct lc_flight:
     uint64_t staged_bytes
     uint64_t horizon         # an event of `kept` at or beyond it must wait for the next detach
     lc_chunk *dead           # used up; handed back at the next lock
+    lc_batch *spare          # one that is done, for the next: its pages would be fresh ones else
     uint64_t expected        # the sequence that comes next; a later one leaves a gap: dropped
     uint64_t inflight        # events on the wire, over all batches
     uint64_t aside           # events held back meanwhile

@@ -154,16 +154,23 @@ cdef void _free_batch(lc_flight *f, lc_batch *b) noexcept nogil:
     for i in range(b.chunk_count):
         _let_go(f, <lc_chunk *> b.chunks[i])
     free(b.id_hash)
-    free(b)
+    free(f.spare)
+    f.spare = b
 
 
-cdef lc_batch *_new_batch(uint32_t n) noexcept nogil:
+cdef lc_batch *_new_batch(lc_flight *f, uint32_t n) noexcept nogil:
     # One allocation: the struct, then the columns, widest first.
     cdef uint8_t *p
-    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
+    cdef lc_batch *b = f.spare
+    if b != NULL and b.room >= n:
+        f.spare = NULL
+        n = b.room
+    else:
+        b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
     if b == NULL:
         return NULL
     memset(b, 0, sizeof(lc_batch))
+    b.room = n
     p = <uint8_t *> (b + 1)
     b.seq = <uint64_t *> p
     b.created_us = <int64_t *> (p + 8 * <size_t> n)
@@ -192,7 +199,7 @@ cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcep
     e = _peek(f, &source)
     if e == NULL:
         return NULL
-    b = _new_batch(events)
+    b = _new_batch(f, events)
     if b == NULL:
         return NULL
     while e != NULL and n < events:
@@ -684,6 +691,7 @@ cdef class Flight:
             later = c.next
             free(c)
             c = later
+        free(self.f.spare)
         free(self.f.report.items)
         free(self.f.line.data)
         free(self.f.packed.data)

@@ -75,6 +75,7 @@ ctypedef struct lc_batch:
     uint32_t low             # events before this index have their fate
     uint32_t chunk_count
     void **chunks            # the hand-off's
+    uint32_t room            # events that the arrays have room for
 
 
 # A reused output buffer. encode appends; the pump resets size when all is sent. For ZeroMQ it holds
