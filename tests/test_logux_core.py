@@ -924,6 +924,25 @@ class TestRuns:
             (1, "failed", "error"), (3, "failed", "error"),
         ]  # fmt: skip
 
+    @pytest.mark.parametrize("data", [
+        b"[" * 900 + b"]" * 900, b'{"a\\"[":' * 600 + b"1" + b"}" * 600, b"[" + b"0," * 3_100_000 + b"0]",
+    ], ids=["deep", "deep objects", "wide"])  # fmt: skip
+    def test_undone_with_all_that_there_was_in_it(self, data: bytes) -> None:
+        """The server sends the action back, however much there is in it."""
+        core = ready()
+        send(core, 2)
+        id = f"{BASE - 250} {core.node_id}"
+        undone = b'["sync",0,{"action":{"type":"log/add","data":%b},"id":"%b 0","reason":"denied",'
+        core.receive_data(
+            undone % (data, id.encode()) + b'"type":"logux/undo"},{"id":[1,1],"time":1,"subprotocol":1}]', NOW
+        )
+        assert list(core.events_received()) == [Outcome("failed", "denied", [(1, 1)])]
+        assert sent(core) == [["synced", 0]]
+        # Nothing else may have so much in it.
+        core.receive_data(b'["sync",0,{"type":"a","data":%b},{"id":[1,1],"time":1}]' % data, NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal)
+
     def test_a_lost_connection_forgets_suspects(self) -> None:
         core = ready()
         flight, _, ids = self.run(core, 2)

@@ -90,6 +90,7 @@ from logclient.protocols.logux_messages import (
     decode_id,
     describe,
     hide,
+    outline,
     pack,
     parse,
     wrong_format,
@@ -467,6 +468,7 @@ class Logux:
         self._heard = now
         if self._over or self._hot.receive(data, now):
             return
+        why = ""
         try:
             self._take(parse(data), now)
         except UnknownMessage as error:
@@ -474,7 +476,23 @@ class Logux:
             if self.options.strict_spec:
                 self._say(pack(wrong_format(error.error.options[:_TEXT])))
         except Refused as error:
-            self._break(ProtocolError(f"the server sent what is no message: {_cut(str(error))}"))
+            why = f"the server sent what is no message: {_cut(str(error))}"
+        if why and not self._undone_at_length(data, now):
+            self._break(ProtocolError(why))
+
+    def _undone_at_length(self, data: bytes, now: float) -> bool:
+        """An undo has the action in it, and that may be nested deeper, or have more in it, than is read of a
+        server: nobody looks there."""
+        if b'"logux/undo"' not in data:
+            return False
+        try:
+            message = parse(outline(data))
+        except Refused:
+            return False
+        if not isinstance(message, Sync) or any(one["type"] != "logux/undo" for one, _ in message.entries):
+            return False
+        self._take(message, now)
+        return True
 
     def _take(self, message: Message, now: float) -> None:
         if isinstance(message, Error):

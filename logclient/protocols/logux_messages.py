@@ -49,6 +49,7 @@ __all__ = [
     "falls_below",
     "hide",
     "missed_auth",
+    "outline",
     "pack",
     "parse",
     "parse_id",
@@ -231,6 +232,8 @@ class UnknownMessage(Refused):
 
 # Brackets as one up (1) and one down (255 is -1), commas as neither; quotes part what is text.
 _UP_AND_DOWN = bytes(1 if c in b"[{" else 255 if c in b"]}" else 0 if c == 0x2C else c for c in range(256))
+_NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
+_OUTLINE = 3  # levels: the message, an action, what that has
 _REST = bytes(c for c in range(256) if c not in b'[]{},"')
 
 
@@ -249,6 +252,23 @@ def _check_size(raw: bytes) -> None:
     # Up to the first place where it is no JSON this is exact, and the decoder goes no further.
     if max(accumulate(memoryview(outside).cast("b")), default=0) > MAX_NESTING:
         raise ValueError(f"nested deeper than {MAX_NESTING}")
+
+
+def outline(raw: bytes) -> bytes:
+    """A message in which all that its actions and metas have nested further than one level is null."""
+    parts: list[bytes] = []
+    depth = at = 0
+    for found in _NESTING.finditer(raw):
+        byte = raw[found.start()]
+        if byte in b"[{":
+            depth += 1
+            if depth == _OUTLINE + 1:
+                parts += raw[at : found.start()], b"null"
+        elif byte in b"]}":
+            depth -= 1
+            if depth == _OUTLINE:
+                at = found.end()
+    return b"".join([*parts, raw[at:]])
 
 
 def _constant(name: str) -> Any:
