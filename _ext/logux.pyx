@@ -1081,6 +1081,10 @@ cdef class Hot:
 
     def told(self):
         cdef lc_outcomes *out = &self.w.out
+        cdef uint32_t k
+        for k in range(self.w.inflight):
+            if self.w.syncs[k].open == 0 and self.texts[k] is not None:
+                self.texts[k] = None         # one of many MiB is not held until another takes its place
         result = out.alive, out.progress, self.w.answer_count
         out.alive = out.progress = 0
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from collections import deque
 from random import Random, random
 from typing import Any, NamedTuple
@@ -1027,6 +1028,18 @@ class TestDoubt:
         (message,) = more(core, flight, batch)
         # What was in doubt, then what never went out.
         assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
+
+    def test_what_has_its_outcome_is_not_kept(self) -> None:
+        core = ready()
+        _, batch = flight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)])
+        tracemalloc.start()
+        try:
+            more(core, Flight(Handoff()), batch)
+            held = tracemalloc.get_traced_memory()[0]
+            processed(core, f"{BASE - 250} {core.node_id} 0")
+            assert tracemalloc.get_traced_memory()[0] < held - (1 << 20)
+        finally:
+            tracemalloc.stop()
 
     def test_doubts_about_what_was_dropped_since_are_forgotten(self) -> None:
         core = ready(on_doubt="same", window=1, inflight=1)

@@ -114,11 +114,6 @@ class CallbackThread:
         self._thread: threading.Thread | None = None
         self._linger = LINGER
 
-    @property
-    def waiting(self) -> int:
-        """How many are still to be run."""
-        return len(self._waiting)
-
     def hurry(self, seq: int) -> None:
         hurry = self._hurry()
         if hurry is not None:
