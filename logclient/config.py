@@ -432,8 +432,8 @@ _TABLE = (
     Option("ping", "duration", _duration(0.001, 3600), 10.0, "10s",
            "A ping goes out when nothing was sent or heard for so long.", _LOGUX),
     Option("jam_after", "duration", _duration(0.001, _DAY), 20.0, "20s",
-           "A server that receives actions and processes none for so long has a jammed queue: what is in "
-           "doubt is handled, under a new client id.", _LOGUX),
+           "A server that has received actions and processes none of the oldest for so long has a jammed "
+           "queue: what is in doubt is handled, under a new client id.", _LOGUX),
     Option("deflate", "choice", _choice("off", "on"), "off", "off",
            "Compress WebSocket messages where the server agrees.", _LOGUX),
     Option("max_message", "size", _size(1024, 1 << 30), 16 << 20, "16MiB",
