@@ -181,6 +181,8 @@ class TestTheLoopGoesOn:
 class TestCancelled:
     def test_the_event_is_delivered_all_the_same(self) -> None:
         async def main(port: int) -> None:
+            errors: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
             async with AsyncClient(url(port)) as client:
                 tasks = [asyncio.ensure_future(client.submit({"n": n})) for n in range(50)]
                 await asyncio.sleep(0)
@@ -190,6 +192,8 @@ class TestCancelled:
                 assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 25
                 assert await client.flush() == 0
                 assert client.stats().acked == 50
+            await asyncio.sleep(0)
+            assert errors == []
 
         with Collector() as collector:
             asyncio.run(main(collector.port))

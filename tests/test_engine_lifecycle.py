@@ -19,7 +19,7 @@ import pytest
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from logclient.delivery import pump as pump_module
-from logclient.delivery.outcomes import Outcome
+from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, Peer, acknowledge, silent
 
@@ -488,33 +488,57 @@ def test_a_note_is_taken_by_the_connection(build: Make) -> None:
 # -- deliveries ---------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_a_result_does_not_wait_for_a_report(
-    build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def followed(rig: Rig) -> Delivery:
+    body = b"event %d" % (len(rig.bodies) + 1)
+    delivery = rig.engine.submit(body, 2, 0)
+    rig.bodies[delivery.seq] = body
+    return delivery
+
+
+@pytest.fixture
+def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told is told because somebody waits for it."""
     for module in (engine_module, pump_module):
         monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
     monkeypatch.setattr(engine_module, "TURN", 1000.0)
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_who_waits_for_a_result_does_not_wait_for_a_report(build: Make, setup: Setup) -> None:
     rig = build(setup, nap=1.0)
-    for n in range(20):
-        rig.bodies[n + 1] = b"event %d" % n
-        outcome = rig.engine.submit(rig.bodies[n + 1], 2, 0).result(PATIENCE)
+    for _ in range(20):
+        outcome = followed(rig).result(PATIENCE)
         assert outcome is not None and outcome.ok
-    # Several at a time, the last first; and one that is there already.
-    deliveries = []
-    for n in range(20, 40):
-        rig.bodies[n + 1] = b"event %d" % n
-        deliveries.append(rig.engine.submit(rig.bodies[n + 1], 2, 0))
+    deliveries = [followed(rig) for _ in range(20)]
+    assert deliveries[-1].result(PATIENCE) is not None
+    assert all(d.result(PATIENCE) for d in deliveries)
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_several_who_wait_are_told_each_in_time(build: Make) -> None:
+    rig = build(FIFO)
+    rig.server.script = silent
+    deliveries = [followed(rig) for _ in range(3)]
     threads = [threading.Thread(target=d.result, args=(PATIENCE,)) for d in reversed(deliveries)]
     for thread in threads:
         thread.start()
+    rig.server.events(3)
+    for n in (1, 2, 3):
+        rig.server.peers[0].ack(1)
+        rig.until(lambda stats, n=n: stats.acked == n and deliveries[n - 1].done())  # type: ignore[misc]
     for thread in threads:
         thread.join(PATIENCE)
-    assert all(d.done() for d in deliveries)
-    assert rig.engine.flush(PATIENCE) == 0
-    rig.bodies[41] = b"event"
-    one = rig.engine.submit(rig.bodies[41], 2, 0)
-    assert rig.engine.flush(PATIENCE) == 0
-    assert one.result(PATIENCE) is not None
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_who_waits_late_is_told_what_is_there(build: Make) -> None:
+    rig = build(FIFO)
+    first = followed(rig)
+    rig.until(lambda _: first.done())  # with the first report of all
+    delivery = followed(rig)
+    rig.until(lambda stats: stats.acked == 2)
+    assert not delivery.done()
+    assert delivery.result(PATIENCE) == Outcome("acked")
 
 
 def submit(rig: Rig, body: bytes) -> Any:

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ class TestSending:
         user, client_id, tab = connect_message[2].split(":")
         assert user == "10" and client_id and tab
 
-    def test_whole_actions(self, peer: LoguxPeer) -> None:
-        with connect(peer) as client:
+    @pytest.mark.parametrize("check", [True, False])
+    def test_whole_actions(self, peer: LoguxPeer, check: bool) -> None:
+        with connect(peer, check=check) as client:
             chat = client.add({"type": "chat/add", "text": "hi"})
             own = client.add({"type": "chat/add", "id": "my own"})
             meta = client.add({"type": "chat/add"}, {"time": 1_600_000_000_123, "subprotocol": 3})
@@ -459,9 +461,11 @@ class TestLife:
         assert client.add({"type": "a"}).result(PATIENCE) == Outcome("dropped", "closed")
 
     def test_one_that_nobody_holds_ends(self, peer: LoguxPeer) -> None:
+        def hear(client: Client, action: dict[str, Any], meta: dict[str, Any]) -> None:
+            client.send("heard")
+
         client = connect(peer)
-        heard: list[str] = []
-        client.on("a", lambda action, meta: heard.append(action["type"]))
+        client.on("a", partial(hear, client))
         peer.line()
         client.send("last")
         engine, found = client._engine, weakref.ref(client)
