@@ -34,7 +34,6 @@ from logclient.protocols.logux import Action, DebugText, Headers, Opened
 __all__ = ["Client", "Pong"]
 
 INFO, URGENT = 20, 40
-K_DOCUMENT, K_ID1_TAKEN = 0, 0x04
 WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
 """Kinds of bodies: a whole action, and one behind its time and subprotocol."""
 NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
@@ -119,10 +118,7 @@ class Client(client.Client):
             raise
         if mangled:
             self.handoff.count_mangled(mangled)
-        kind = K_DOCUMENT | (WHOLE_WITH_META if head else WHOLE)
-        if "id" in action:
-            kind |= K_ID1_TAKEN
-        return self._engine.submit(head + body, client.tens(level), kind)
+        return self._engine.submit(head + body, client.tens(level), WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
         """Ask the server for what happens in a channel, now and on each connection that follows.
