@@ -111,6 +111,9 @@ class Hot:
     def open(self) -> int:
         """Actions in flight."""
     @property
+    def oldest(self) -> int:
+        """``added`` of the oldest sync in flight; 0: there is none."""
+    @property
     def synced_first(self) -> bool:
         """Whether the oldest sync in flight has its answer."""
     @property

@@ -1109,6 +1109,10 @@ cdef class Hot:
         return self.w.open
 
     @property
+    def oldest(self):
+        return self.w.oldest.added if self.w.oldest != NULL else 0
+
+    @property
     def synced_first(self):
         return self.w.oldest != NULL and self.w.oldest.synced
 

@@ -855,6 +855,15 @@ class TestRuns:
         self.apply(flight, end)
         assert flight.inflight == 0 and core.credit(NOW)[0] == 100
 
+    def test_a_suspect_is_still_on_its_way(self) -> None:
+        core = ready()
+        flight, _, (id,) = self.run(core, 1)
+        undo(core, id)
+        assert core.state == "sending"
+        (id,) = self.again(core, flight).values()
+        processed(core, id)
+        assert core.state == "synchronized"
+
     def test_its_text_is_as_it_was(self) -> None:
         core = ready()
         flight, batch = flight_of([
@@ -1174,6 +1183,27 @@ class TestTimeouts:
             assert self.jam(core, NOW + 19 * (n + 1)) == []
             assert processed(core, id, NOW + 19 * (n + 1)) == acked(n + 1)
         assert core._hot.open == 0 and not core._hot.synced_first
+
+    def test_a_jam_is_over_when_what_was_in_it_is_processed(self) -> None:
+        """Though there is always something newer in flight."""
+        core = ready(window=1, inflight=2)
+        flight, batch = flight_of([(b"{}", RAW)] * 9)
+        core.encode(batch, 1, NOW)
+        flight.encoded(batch)
+        tell(core, "synced", 1)
+        assert self.jam(core, NOW + 20)
+        core.connection_lost()
+        flight.requeue()
+        connect(core)
+        for seq in range(1, 4):
+            more(core, flight, batch)
+            id = f"{BASE - 250} {core.node_id} {seq}"
+            assert processed(core, id) == acked(seq)
+            flight.apply([(seq, seq)], FATE["acked"])
+            more(core, flight, batch)
+            assert core.state == "sending"
+        tell(core, "synced", 99)
+        assert self.jam(core, NOW + 20)
 
     def test_patience_has_an_end(self) -> None:
         """Before the engine has lost its own: then nobody would take another client id."""

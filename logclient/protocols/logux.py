@@ -251,6 +251,7 @@ class Logux:
         self._renew = False  # the client id, at the next connection
         self._patience = options.jam_after
         self._jam_done = -1  # what was processed when a jam was left
+        self._jam_added = 0
         self._synchronized = 0.0  # when `connected` came
         self._now = 0.0
         self._state = DISCONNECTED
@@ -337,7 +338,7 @@ class Logux:
     @property
     def state(self) -> str:
         """``disconnected``, ``connecting``, ``synchronized``, ``sending``; may be asked by any thread."""
-        return SENDING if self._state == SYNCHRONIZED and self._hot.open else self._state
+        return SENDING if self._state == SYNCHRONIZED and (self._hot.open or self._suspects) else self._state
 
     @property
     def strangers(self) -> int:
@@ -648,11 +649,12 @@ class Logux:
         """See how far the wall clock is ahead of the monotonic one; at least once a second, or what is made
         while that clock is set gets a wrong time."""
         self._now = now
-        self._hot.look(now, self.wall())
-        if self._jam_done >= 0 and not self._hot.open and self._hot.done != self._jam_done:
-            # All is processed: at once, so it was a jam and is over, or is this server that slow?
+        hot = self._hot
+        hot.look(now, self.wall())
+        if self._jam_done >= 0 and hot.done != self._jam_done and not 0 < hot.oldest <= self._jam_added:
+            # What was in it is processed: at once, so it was a jam and is over, or is this server that slow?
             self._jam_done = -1
-            if self._hot.moved - self._synchronized <= self.options.jam_after:
+            if hot.moved - self._synchronized <= self.options.jam_after:
                 self._patience = self.options.jam_after
 
     def next_timeout(self, now: float) -> float | None:
@@ -688,6 +690,7 @@ class Logux:
             self._renew = True
             self._patience = min(2 * self._patience, MOST_PATIENCE * options.jam_after)
             self._jam_done = hot.done
+            self._jam_added = hot.added + hot.open  # when it is sent again
             self._break(ProtocolError(words))
         else:
             self._ping(0, now)
