@@ -1205,6 +1205,23 @@ class TestTimeouts:
         tell(core, "synced", 99)
         assert self.jam(core, NOW + 20)
 
+    def test_what_is_processed_at_once_does_not_hurry_what_is_slow(self) -> None:
+        """Or it would be added again for ever."""
+        core = ready(ping=1000.0)
+        flight, batch = send(core, 2)
+        tell(core, "synced", 2)
+        assert self.jam(core, NOW + 20)
+        core.connection_lost()
+        flight.requeue()
+        connect(core)
+        (message,) = more(core, flight, batch)
+        tell(core, "synced", message[1])
+        quick, slow = names(core, message)
+        assert processed(core, quick) == acked(1)
+        core.credit(NOW)
+        assert self.jam(core, NOW + 39) == []
+        assert processed(core, slow, NOW + 39) == acked(2)
+
     def test_patience_has_an_end(self) -> None:
         """Before the engine has lost its own: then nobody would take another client id."""
         core = ready(on_doubt="same")
