@@ -210,6 +210,13 @@ class TestSync:
         assert back[1][2]["action"] == foreign
         assert list(back[1][2]) == ["action", "id", "reason", "type"]
 
+    def test_what_is_kept_of_an_id_has_bounds(self) -> None:
+        peer = connected(Rules(keep_log=True))
+        tabs = ["t" * 1000, "t" * 1100]
+        for tab in tabs:
+            peer.say(*sync(([1, f"u:c:{tab}", 1], ADD)))
+        assert [peer.server.keeps(f"{WALL + 1} u:c:{tab} 1") for tab in tabs] == [True, False]
+
     @pytest.mark.parametrize("reason", ["denied", "unknownType", "wrongChannel", "error"])
     def test_undone_takes_the_rest_of_its_sync_with_it(self, reason: str) -> None:
         def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:

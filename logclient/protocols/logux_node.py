@@ -344,7 +344,8 @@ class ServerNode:
             action_id = f"{plain(relative + base)} {node} {plain(counter)}"
             if action_id in seen:  # still in the queue
                 continue
-            if (node != own and parse_id(node).client != self.client_id) or not meta.keys() <= ALLOWED_META:
+            foreign = node != own and (len(node) > _NODE_ID_MAX or parse_id(node).client != self.client_id)
+            if foreign or not meta.keys() <= ALLOWED_META:
                 text = f'Action "{action_id}" was denied' if node == own else ""
                 outcomes.append((self._undo(action, action_id, "denied", wall),))
                 undone += 1
