@@ -293,7 +293,7 @@ class Inbox:
         elif isinstance(said, Headers):
             self.server_headers = said.data
         elif isinstance(said, DebugText):
-            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text}")
+            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
 
     def leave(self, channel: bytes) -> None:
         with self._lock:

@@ -67,6 +67,12 @@ def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any
     ]
 
 
+def test_a_line_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Some of its words are a server's."""
+    Reporter().complain("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
+    assert capsys.readouterr().err == "logclient: says: \\x1b[2Jboom      at  x \xe4\n"
+
+
 def test_kinds_that_name_an_event_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(every=0.0)
     tracemalloc.start()

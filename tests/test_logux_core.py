@@ -331,11 +331,6 @@ class TestConnect:
         (event,) = tell(core, "error", "refused", {"was": [token]})
         assert isinstance(event, Fatal) and "hunter2" not in str(event.error)
 
-    def test_what_it_tells_developers_is_no_command_to_a_terminal(self) -> None:
-        (told,) = tell(core_of(), "debug", "error", "\x1b[2J\n" + "x" * 5000)
-        assert isinstance(told, Inbound)
-        assert told.payload.text.isprintable() and len(told.payload.text) < 1100
-
     def test_what_is_said_of_unknown_messages_is_short(self) -> None:
         core = ready(strict_spec=True)
         for _ in range(1000):

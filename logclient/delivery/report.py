@@ -56,7 +56,10 @@ class Reporter:
 
 
 def _write(text: str, level: int) -> None:
-    line = text.replace("\r", " ").replace("\n", " ")
+    # Some of the words are a peer's: one line, and nothing in it that a terminal obeys.
+    line = text
+    if not text.isprintable():
+        line = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
     # Not getLogger: its lock may be held by who waits for us (dictConfig closes old handlers under it).
     logger = logging.root.manager.loggerDict.get(NAME)
     handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]

@@ -111,7 +111,6 @@ MAX_ANSWERS = 100_000
 """Answers that wait to be sent: a server that asks and does not read is left."""
 
 _TEXT = 256  # characters of what a server says, in words of ours
-_DEBUG = 1000  # ... of what it tells developers
 _NODE_ID = 1024  # of a server's node id, which goes into the id of each of its actions
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"
 _EVERYTHING = (1 << 64) - 1
@@ -169,7 +168,6 @@ class DebugText(NamedTuple):
     """What a server under development has to tell."""
 
     text: str
-    """How it begins; printable."""
 
 
 class Opened(NamedTuple):
@@ -501,7 +499,7 @@ class Logux:
         elif isinstance(message, HeadersMessage):
             self._events.append(Inbound(Headers(message.data)))
         elif isinstance(message, Debug):
-            self._events.append(Inbound(DebugText(_cut(hide(message.data, self._secret), _DEBUG))))
+            self._events.append(Inbound(DebugText(hide(message.data, self._secret))))
         elif isinstance(message, Connected) and self._state == CONNECTING:
             self._connected(message, now)
         elif self._state != SYNCHRONIZED or isinstance(message, (Connect, Connected)):
@@ -718,6 +716,6 @@ def _read_id(id: Any) -> tuple[str, int, int]:
     return node, int(ms), int(counter)
 
 
-def _cut(text: str, most: int = _TEXT) -> str:
+def _cut(text: str) -> str:
     """Words of which some are the server's: not too many, and nothing in them that a terminal obeys."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_TEXT])
