@@ -187,8 +187,8 @@ def ask(port: int, order: str) -> Answer:
         at = time.monotonic()
     finally:
         connection.close()
-    if response.status != 200 or not body:
-        # A worker that is ended quickly may get as far as the status line.
+    if response.status != 200 or not body.startswith(b"{"):
+        # A worker that is ended quickly may get as far as the status line, or writes another behind it.
         raise http.client.HTTPException(f"status {response.status}, {len(body)} bytes")
     answer = json.loads(body)
     assert answer["order"] == order
