@@ -313,6 +313,8 @@ cdef class ZmqPump(CompiledPump):
         fds[0].events = fds[1].events = fds[2].events = <short> POLLIN
         fds[0].revents = fds[1].revents = fds[2].revents = 0
         poll(fds, 3, timeout)
+        if fds[1].revents:
+            self.told = True
         if fds[0].revents or fds[1].revents:
             woken |= <int> WOKEN_BY_PEER
         if fds[2].revents:

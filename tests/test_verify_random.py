@@ -76,10 +76,10 @@ def test_histories_in_process(
 @pytest.mark.parametrize(
     ("kind", "histories", "bits", "tail"),
     [
-        ("plain", 3000, 3, 2),
-        ("anonymous", 1500, 2, 1),
+        ("plain", 2000, 3, 2),
+        ("anonymous", 1000, 2, 1),
         ("unclosed", 500, 4, 8),
-        ("logjam", 1500, 3, 2),
+        ("logjam", 1000, 3, 2),
     ],
 )
 def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:

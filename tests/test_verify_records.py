@@ -58,8 +58,8 @@ def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config
     for made in asks.create_topics([new]).values():
         made.result(30)
     wrong = []
-    # A leader that is elected just now is asked again soon.
-    producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    # A leader that is elected just now is asked again soon, and what it has refused stays in order.
+    producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
     for record in some:
         producer.produce(
             name, record.value, record.key, record.partition, timestamp=record.at_ms,

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logclient.delivery import engine
 from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
@@ -253,6 +254,22 @@ def test_cuts_lose_and_reorder_nothing(make: Callable[..., Rig]) -> None:
     assert stats.acked == 1500 and stats.disconnects > 5 and stats.resent > 0
     first = list(dict.fromkeys(got.seq for peer in rig.server.peers for got in peer.got))
     assert first == list(range(1, 1501))
+
+
+def test_a_cut_is_noticed_in_the_middle_of_a_turn(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the pump comes back by itself, and not by looking again and again."""
+    monkeypatch.setattr(engine, "TURN", 1000.0)
+    rig = make()
+    rig.server.script = lambda peer: peer.ack() if len(rig.server.peers) > 1 or len(peer.got) == 1 else None
+    rig.put()
+    rig.settle()
+    rig.put()
+    (peer,) = rig.server.peers
+    rig.until(lambda s: len(peer.got) == 2)
+    peer.cut()
+    assert rig.settle().acked == 2
 
 
 def test_a_reply_to_nothing_ends_the_connection(make: Callable[..., Rig]) -> None:
