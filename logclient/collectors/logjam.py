@@ -764,7 +764,8 @@ class Collector(Running[Counts]):
         if peer is None or peer.doomed:
             fd = self._source(frame)
             if peer is not None:
-                if _address(fd) in ("", peer.address):
+                # An id that ROUTER has made is of one connection, whose descriptor may be another's by now.
+                if routing_id[:1] == b"\0" or _address(fd) in ("", peer.address):
                     return peer
                 self._forget(peer)  # with a fixed routing id, a new connection
             peer = self._peers[routing_id] = self._new_peer(routing_id, fd, _address(fd))
