@@ -176,7 +176,7 @@ cdef extern from *:
 
 cdef enum:
     SEED = 42
-    HASH_LANES = 4           # the most that xxh64_many takes at once
+    HASH_LANES = 4           # the most that xxh64_each takes at once
 
 
 cdef inline uint64_t xxh64_round(uint64_t acc, uint64_t lane) noexcept nogil:
@@ -283,13 +283,13 @@ cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size
     second[0] = xxh64_finish(e, q, length)
 
 
-# How many texts xxh64_many is best given: four, where their lanes lie side by side in one register.
+# How many texts xxh64_each is best given: four, where their lanes lie side by side in one register.
 cdef inline uint32_t xxh64_lanes() noexcept nogil:
     return 4 if lc_can_four() else 2
 
 
 # XXH64 of up to HASH_LANES texts.
-cdef inline void xxh64_many(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
+cdef inline void xxh64_each(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
                             uint64_t *hashes) noexcept nogil:
     cdef uint64_t lanes[HASH_LANES][4]
     cdef const uint8_t *q

@@ -5,7 +5,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_many, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_of
 from logclient._ext.hot cimport STOP_MEMORY, lc_batch, lc_wire
 from logclient._ext.jsonscan cimport lc_span
 
@@ -106,7 +106,7 @@ cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t 
     cdef uint32_t i
     for i in range(count):
         p[i] = data + at[i]
-    xxh64_many(p, sizes, count, SEED, hashes)
+    xxh64_each(p, sizes, count, SEED, hashes)
     for i in range(count):
         batch.hash[index[i]] = hashes[i]
 

@@ -11,7 +11,6 @@
 # 64 MiB, other framings of a compression, topics that are dropped without a word) cannot be built here.
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -103,7 +102,7 @@ from logclient._ext.jsonscan cimport (
     lc_span,
     scan_object,
 )
-from logclient._ext.views cimport Column, Events, Writer, column
+from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 MAX_BODY = <int> BODY_LIMIT
 
@@ -1079,35 +1078,21 @@ cdef class Decoder:
         unpacker_close(&self.d.unpacker)
 
     def decode(self, data, offsets, lengths):
-        cdef Py_buffer view, at, size
-        cdef Py_ssize_t n, i
         if self.packages is None:
             raise TypeError("not made")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
+        cdef Py_ssize_t n = units_of(at, size, None), i
         try:
-            PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
-            try:
-                PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
-                try:
-                    n = at.len // 8
-                    if at.len % 8 or size.len != at.len:
-                        raise ValueError(f"offsets and lengths must be int64, equally many: "
-                                         f"{at.len} and {size.len} bytes")
-                    with nogil:
-                        i = decode_units(&self.d, <const uint8_t *> view.buf, view.len,
-                                         <const int64_t *> at.buf, <const int64_t *> size.buf, n)
-                finally:
-                    PyBuffer_Release(&size)
-            finally:
-                PyBuffer_Release(&at)
+            with nogil:
+                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
+                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
             if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.len} bytes")
+                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
             if i < 0:
                 raise MemoryError()
             return self.take()
         finally:
             free_rows(&self.d.rows)
-            PyBuffer_Release(&view)
 
     cdef Decoded take(self):
         cdef lc_rows *r = &self.d.rows

@@ -69,7 +69,7 @@ from logclient._ext.jsonscan cimport (
     skip_space,
     string_end,
 )
-from logclient._ext.views cimport Events
+from logclient._ext.views cimport Events, Lent, units_of
 
 # ---------------------------------------------------------------------------------------------------
 # The client
@@ -1612,30 +1612,17 @@ cdef class Decoder:
         free_rows(&self.d.rows)
 
     def decode(self, data, offsets, lengths):
-        cdef Py_buffer view, at, size
-        cdef Py_ssize_t n, i
-        cdef Events out
         if self.producers is None:
             raise TypeError("not made")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
+        cdef Py_ssize_t n = units_of(at, size, None), i
+        cdef Events out
         try:
-            PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
-            try:
-                PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
-                try:
-                    n = at.len // 8
-                    if at.len % 8 or size.len != at.len:
-                        raise ValueError(f"offsets and lengths must be int64, equally many: "
-                                         f"{at.len} and {size.len} bytes")
-                    with nogil:
-                        i = decode_units(&self.d, <const uint8_t *> view.buf, view.len,
-                                         <const int64_t *> at.buf, <const int64_t *> size.buf, n)
-                finally:
-                    PyBuffer_Release(&size)
-            finally:
-                PyBuffer_Release(&at)
+            with nogil:
+                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
+                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
             if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.len} bytes")
+                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
             if i < 0:
                 raise MemoryError()
             out = Events.__new__(Events)
@@ -1643,7 +1630,6 @@ cdef class Decoder:
             return out
         finally:
             free_rows(&self.d.rows)
-            PyBuffer_Release(&view)
 
 
 def decode_messages(data, offsets, lengths, producers=b"", *, bint identity=True):

@@ -91,7 +91,7 @@ from logclient._ext.jsonscan cimport (
     scan_object,
     user_id,
 )
-from logclient._ext.views cimport Column, Events, Writer, column
+from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 MAX_WINDOW = WINDOW_LIMIT
 MAX_DEPTH = SCAN_DEPTH
@@ -1452,35 +1452,21 @@ cdef class Decoder:
         inflater_close(&self.d.inflater)
 
     def decode(self, data, offsets, lengths):
-        cdef Py_buffer view, at, size
-        cdef Py_ssize_t n, i
         if self.zlib is None:
             raise TypeError("not made")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
+        cdef Py_ssize_t n = units_of(at, size, None), i
         try:
-            PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
-            try:
-                PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
-                try:
-                    n = at.len // 8
-                    if at.len % 8 or size.len != at.len:
-                        raise ValueError(f"offsets and lengths must be int64, equally many: "
-                                         f"{at.len} and {size.len} bytes")
-                    with nogil:
-                        i = decode_units(&self.d, <const uint8_t *> view.buf, view.len,
-                                         <const int64_t *> at.buf, <const int64_t *> size.buf, n)
-                finally:
-                    PyBuffer_Release(&size)
-            finally:
-                PyBuffer_Release(&at)
+            with nogil:
+                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
+                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
             if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.len} bytes")
+                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
             if i < 0:
                 raise MemoryError()
             return self.take()
         finally:
             free_rows(&self.d.rows)
-            PyBuffer_Release(&view)
 
     cdef Decoded take(self):
         cdef Decoded out = Decoded.__new__(Decoded)

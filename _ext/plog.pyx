@@ -11,7 +11,6 @@
 # a byte below 32 is dropped by the server, an empty datagram is read as what came before it.
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -70,7 +69,7 @@ from logclient._ext.ids cimport (
     trim,
 )
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_object, lc_span
-from logclient._ext.views cimport Column, Events, Writer, column
+from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 cdef extern from *:
     """
@@ -1279,28 +1278,6 @@ cdef list opens_of(lc_defrag *d):
     return found
 
 
-# A simple buffer, given back when this goes. Simple: numpy, array, mmap and pyarrow disagree on the names of
-# items.
-@cython.final
-cdef class _Lent:
-    cdef Py_buffer b
-
-    def __cinit__(self, data):
-        PyObject_GetBuffer(data, &self.b, PyBUF_SIMPLE)
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.b)
-
-
-# How many units these columns tell of; the third may be left out.
-cdef Py_ssize_t units_of(_Lent offsets, _Lent lengths, _Lent more) except -1:
-    cdef Py_ssize_t size = offsets.b.len
-    if size % 8 or lengths.b.len != size or more is not None and more.b.len != size:
-        raise ValueError(f"columns must have 8 bytes an item, equally many: {size}, {lengths.b.len}"
-                         f"{'' if more is None else f', {more.b.len}'} bytes")
-    return size // 8
-
-
 cdef enum:
     JUDGED_COLUMNS = 9
 
@@ -1405,7 +1382,7 @@ cdef class Reassembler:
         close_defrag(&self.d)
 
     def feed(self, data, offsets, lengths, streams, double now):
-        cdef _Lent view = _Lent(data), at = _Lent(offsets), size = _Lent(lengths), stream = _Lent(streams)
+        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths), stream = Lent(streams)
         cdef Py_ssize_t n = units_of(at, size, stream), i = 0
         cdef lc_judgements j
         cdef void **columns = <void **> &j
@@ -1615,9 +1592,9 @@ cdef class Decoder:
         close_defrag(&self.d.defrag)
 
     def decode(self, data, offsets, lengths, streams=None, received_us=None):
-        cdef _Lent view = _Lent(data), at = _Lent(offsets), size = _Lent(lengths)
-        cdef _Lent stream = None if streams is None else _Lent(streams)
-        cdef _Lent time = None if received_us is None else _Lent(received_us)
+        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
+        cdef Lent stream = None if streams is None else Lent(streams)
+        cdef Lent time = None if received_us is None else Lent(received_us)
         cdef Py_ssize_t n = units_of(at, size, stream), i
         cdef const uint64_t *of_stream = NULL
         cdef const int64_t *times = NULL

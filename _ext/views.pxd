@@ -32,3 +32,10 @@ cdef class Events:
     cdef readonly Column unit, offset, length, id_hash
 
     cdef int fill(self, lc_rows *r) except -1
+
+
+cdef class Lent:
+    cdef Py_buffer b
+
+
+cdef Py_ssize_t units_of(Lent offsets, Lent lengths, Lent more) except -1

@@ -78,3 +78,9 @@ class Events:
     @property
     def id_hash(self) -> Column:
         """uint64, two a row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless ``FOREIGN``."""
+
+@final
+class Lent:
+    """A buffer of bytes, whatever its type: what decoders are given."""
+
+    def __init__(self, data: ReadableBuffer) -> None: ...

@@ -231,3 +231,25 @@ cdef class Events:
             hashes[2 * r.foreign[3 * i] + 1] = r.foreign[3 * i + 2]
         self.id_hash = column(<void **> &hashes, 2 * r.n, 8, c'Q')
         return 0
+
+
+# A simple buffer, given back when this goes. Simple: numpy, array, mmap and pyarrow disagree on the names of
+# items.
+@cython.final
+cdef class Lent:
+    """A buffer of bytes, whatever its type."""
+
+    def __cinit__(self, data):
+        PyObject_GetBuffer(data, &self.b, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.b)
+
+
+# How many units these columns tell of; the third may be left out.
+cdef Py_ssize_t units_of(Lent offsets, Lent lengths, Lent more) except -1:
+    cdef Py_ssize_t size = offsets.b.len
+    if size % 8 or lengths.b.len != size or more is not None and more.b.len != size:
+        raise ValueError(f"offsets, lengths and the like must be int64, equally many: {size}, {lengths.b.len}"
+                         f"{'' if more is None else f', {more.b.len}'} bytes")
+    return size // 8

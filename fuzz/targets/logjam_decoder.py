@@ -58,9 +58,7 @@ APART = {
         ("UNPACK_MISSING", "S_NO_LIBRARY", "is not installed"), "where a package is missing: as above"
     ),
     **dict.fromkeys(("free(d.zstream)", "d.zstream = NULL", "d.by = BY_PYTHON", "d.python = "), PYTHON),
-    **dict.fromkeys(
-        ("raise TypeError", "producers: 10 bytes", "producers: not asc", "equally many", "at.len}"), MISTAKE
-    ),
+    **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     "room = 1 << 30": "a body over a gibibyte",
     "return INFLATE_MEMORY": "libz's own memory: what it asks for does not fail here",
 }

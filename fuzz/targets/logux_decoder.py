@@ -38,9 +38,7 @@ DICTIONARY = [
 
 ROOTS = ("Decoder", "decode_messages", "expand")
 MISTAKE = "a caller's mistake, no input's: tests/test_logux_decoder.py"
-APART = dict.fromkeys(
-    ("raise TypeError", "producers: 10 bytes", "producers: not asc", "equally many", "at.len}"), MISTAKE
-)
+APART = dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE)
 
 _CLOSED = "            m.close = p\n            p += 1\n            depth -= 1\n"
 PLANTS = (

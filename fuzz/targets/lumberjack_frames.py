@@ -55,9 +55,7 @@ APART = {
         ("python_inflate()", "path_of()", "libz_open()", "free(d.zstream)", "d.zstream = NULL"), PYTHON
     ),
     **dict.fromkeys(("d.by = BY_PYTHON", "d.python = "), PYTHON),
-    **dict.fromkeys(
-        ("raise TypeError", "producers: 10 bytes", "producers: not asc", "equally many", "at.len}"), MISTAKE
-    ),
+    **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     **dict.fromkeys(("leaves the data", "return i"), MISTAKE),
     "room = 1 << 30": "a frame over a gibibyte",
     "def __repr__": "for people",

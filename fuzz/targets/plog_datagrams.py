@@ -48,9 +48,7 @@ DICTIONARY = [
 ROOTS = ("Reassembler", "Judged", "Decoder")
 MISTAKE = "a caller's mistake, no input's: tests/test_plog_core.py"
 APART = {
-    **dict.fromkeys(
-        ("raise TypeError", "raise IndexError", "columns must have", "more is None else"), MISTAKE
-    ),
+    **dict.fromkeys(("raise TypeError", "raise IndexError"), MISTAKE),
     **dict.fromkeys(("raise ValueError", "leaves the data", "return i", "open_defrag()"), MISTAKE),
     **dict.fromkeys(("fragments()", "datagrams()"), "the client's"),
 }
