@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.patience import PATIENCE
+
 
 @asynccontextmanager
 async def serve(app: Callable[..., Any]) -> AsyncIterator[tuple[int, list[BaseException]]]:
@@ -32,7 +34,7 @@ async def serve(app: Callable[..., Any]) -> AsyncIterator[tuple[int, list[BaseEx
     finally:
         server.close()
         if tasks:
-            await asyncio.wait(tasks, timeout=20)
+            await asyncio.wait(tasks, timeout=PATIENCE)
 
 
 async def _one(app: Callable[..., Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -7,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from logclient.delivery import report
 from tests import shared
+from tests.patience import PATIENCE
 
 # No deadline: other work on the machine is no failure. Found examples stay out of the tree.
 settings.register_profile(
@@ -32,6 +36,31 @@ pytest_plugins = [
 # The other Pythons of `make test-pythons` are without what the verifier needs.
 if not shared.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy")):
     collect_ignore_glob = ["test_verify*.py"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks
+def pytest_configure(config: pytest.Config) -> None:
+    """The same for everybody: signals as in a terminal, and how long to wait (``tests.patience``)."""
+    # Background jobs of scripts, nohup and many CI runners start us with SIGINT ignored, and every program
+    # that a test starts and interrupts would inherit that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
+        config.option.timeout = 10 * PATIENCE
+
+    from logclient.collectors import lumberjack, running
+
+    for method in (running.Running.wait_for, lumberjack.Collector.wait_for):
+        assert method.__kwdefaults__ is not None
+        method.__kwdefaults__["timeout"] = PATIENCE
+    running.Running.events.__defaults__ = (None, PATIENCE)
+
+
+@pytest.fixture(autouse=True)
+def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test reports holds no line of another back, though a process has one reporter."""
+    monkeypatch.setattr(report, "process", report.Reporter())
 
 
 @pytest.fixture(scope="session")

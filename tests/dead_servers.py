@@ -22,9 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from tests.cores.sink import Sink
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
-
-PATIENCE = 30.0
 
 
 class Refusing(Sink):

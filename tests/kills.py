@@ -20,6 +20,7 @@ import pytest
 import logclient
 from logclient.delivery.engine import Engine
 from logclient.delivery.pump import FATE
+from tests.patience import PATIENCE
 from tests.processes import Killable, url_of
 from tests.shared import clean_environment
 
@@ -100,7 +101,7 @@ class Fleet:
     def flows(self, n: int) -> bool:
         """Wait until `n` more are settled; False when there is nothing more to send."""
         before = self.settled
-        wait_for(lambda: self.settled > before + n or not self.sending, 60, "a flow")
+        wait_for(lambda: self.settled > before + n or not self.sending, 2 * PATIENCE, "a flow")
         return self.sending
 
     def users(self, collector: Killable) -> int:
@@ -114,7 +115,7 @@ class Fleet:
             self.total("inflight") > 0 or self.total("handed") > handed
         )
 
-    def stop(self, timeout: float = 60.0) -> int:
+    def stop(self, timeout: float = 2 * PATIENCE) -> int:
         """Send no more, deliver what is there; how many events were given up."""
         self._done.set()
         self._sender.join()
@@ -163,18 +164,18 @@ def ship_through_kills(
                     break
                 meanwhile(fleet)
                 moment = time.monotonic() + randomly.uniform(0.0, 0.2)
-                wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
+                wait_for(lambda moment=moment: time.monotonic() > moment, PATIENCE, "the moment")
                 handed = fleet.total("handed")
-                wait_for(lambda handed=handed: fleet.under_way(collectors, handed), 30, "a batch out")
+                wait_for(lambda handed=handed: fleet.under_way(collectors, handed), PATIENCE, "a batch out")
                 victim = max(collectors, key=fleet.users)
                 users, breaks, connects = fleet.users(victim), len(broken), fleet.total("connects")
                 victim.end(signal.SIGKILL)
-                wait_for(lambda n=breaks + users: len(broken) >= n, 30, "a broken connection")
+                wait_for(lambda n=breaks + users: len(broken) >= n, PATIENCE, "a broken connection")
                 # What ZeroMQ has taken without asking for a reply is under way too, and in flight no more.
                 hits += any(broken[breaks:]) or handed > 0
                 if len(collectors) == 1:
                     victim.start()
-                wait_for(lambda n=connects + users: fleet.total("connects") >= n, 30, "a new connection")
+                wait_for(lambda n=connects + users: fleet.total("connects") >= n, PATIENCE, "a connection")
                 if len(collectors) > 1:
                     victim.start()
         finally:
@@ -210,6 +211,6 @@ def kill_producers(collector: Killable, ledger: Path, kills: int = KILLS, **opti
             assert producer.stdout is not None
             assert producer.stdout.readline() == b"flowing\n"
             moment = time.monotonic() + randomly.uniform(0.0, 0.3)
-            wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
+            wait_for(lambda moment=moment: time.monotonic() > moment, PATIENCE, "the moment")
             producer.kill()
     assert len(list(ledger.glob("*.ledger"))) == kills

@@ -12,12 +12,13 @@ import pytest
 
 from tests.cores.sink import Arrived
 from tests.outside import Outside
+from tests.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
 from logclient.collectors.logjam import Collector  # noqa: E402
 
-DEADLINE = 20_000  # ms
+DEADLINE = int(PATIENCE * 1000)  # ms
 NOW = 1_795_155_232_892
 PRODUCER = "0a" * 10
 APP_ENV, TOPIC = b"shop-production", b"logs.shop.production"

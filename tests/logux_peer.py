@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.shared import need
 
 need("websockets")
@@ -19,7 +20,6 @@ need("websockets")
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 
-PATIENCE = 20.0
 NODE_ID = "server:peer"
 
 

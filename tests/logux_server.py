@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests import shared
+from tests.patience import PATIENCE
 
 SOURCES = shared.ROOT / "tests" / "interop" / "logux"
 INSTALLED = Path(sys.prefix) / "logux"
@@ -99,12 +100,12 @@ class _Program:
         elif self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
-            code = self.process.wait(10)
+            code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
         finally:
-            self.process.wait(10)
+            self.process.wait(PATIENCE)
             for pipe in (self.process.stdin, self.process.stdout):
                 if pipe is not None:
                     try:
@@ -159,7 +160,7 @@ class LoguxServer:
         self._program.tell(do=do, **given)
         return self._program.said()
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Until it has ended by itself (``die``); its exit code."""
         assert self._program is not None
         code = self._program.process.wait(seconds)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 MIB = 1 << 20
-PATIENCE = 30.0
 
 
 class Outside:

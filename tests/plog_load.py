@@ -16,6 +16,7 @@ from typing import Any
 
 import logclient
 from tests.dead_servers import rss
+from tests.patience import PATIENCE
 
 MTU = 600  # of an IP packet: with its headers and ours it has room for 548 bytes of an event
 SMALL, LARGE = (10, 200), (600, 1400)
@@ -35,7 +36,7 @@ def settle(client: Any) -> None:
     """Until the server has read what came before this question: it has one queue for all."""
     for left in range(30, -1, -1):
         try:
-            client.stat(timeout=10)
+            client.stat(timeout=PATIENCE)
             return
         except logclient.ConnectFailed:
             if not left:
@@ -62,7 +63,7 @@ def main(url: str, ledger: str, events: int, clients: int, pace: int) -> dict[st
         thread.start()
     for thread in threads:
         thread.join()
-    left = sum(client.flush(timeout=600) for client in some)
+    left = sum(client.flush(timeout=20 * PATIENCE) for client in some)
     seconds = time.monotonic() - begun
     settle(some[0])
     stats = [client.stats() for client in some]

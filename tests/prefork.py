@@ -28,12 +28,13 @@ import pytest
 
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import decode
+from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 from tests.shared import ROOT, clean_environment, missing, need
 
 EXAMPLES = ROOT / "docs" / "examples"
 
-LIMIT_S = 60.0
+LIMIT_S = 2 * PATIENCE
 """Nothing here takes so long unless it hangs."""
 
 STEPS = ("received", "priced", "answered")
@@ -60,13 +61,13 @@ def program(name: str) -> str:
 class Site:
     """A collector in a process of its own, a folder for the ledgers, and questions about both."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scheme: str = "lumberjack") -> None:
         if not os.path.isdir("/proc/self/fd"):
             pytest.skip("this system has no /proc")
         self.folder = folder
         self.ledger = folder / "ledger"
         self.capture = folder / "capture"
-        self.collector = CollectorProcess(self.capture)
+        self.collector = CollectorProcess(self.capture, scheme=scheme)
 
     @property
     def url(self) -> str:

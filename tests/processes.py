@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 #: What the URL of a client has behind the ports.
@@ -75,7 +76,7 @@ class CollectorProcess:
         """Send the signal and see the process go."""
         assert self._process is not None
         self._process.send_signal(number)
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE)
         self._process = None
 
     def __enter__(self) -> CollectorProcess:

@@ -15,11 +15,11 @@ from typing import Any
 from logclient.client import Client
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tls import server_context
+from tests.patience import PATIENCE
 from tests.shared import need
 
 trustme = need("trustme")
 
-PATIENCE = 20.0
 HOST = "127.0.0.1"
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -60,6 +60,20 @@ def context(version: str, cert: str, ca: str | None = None) -> ssl.SSLContext:
     made = server_context(cert, ca=ca)
     made.minimum_version = made.maximum_version = VERSIONS[version]
     return made
+
+
+def show(tls: ssl.SSLContext, cert: str, ca: str | None = None) -> None:
+    """Show another certificate from the next handshake on.
+
+    ``load_cert_chain`` on a context in use is no way to do that: it sets the certificate before the key, and
+    a handshake between the two has neither and fails with a reason of its own.
+    """
+    other = server_context(cert, ca=ca)
+
+    def replace(sock: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        sock.context = other
+
+    tls.sni_callback = replace  # called whether the client names a server or not
 
 
 def until(what: Callable[[], Any]) -> Any:

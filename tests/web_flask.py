@@ -13,12 +13,13 @@ from app import app, client, log  # type: ignore[import-not-found]
 from flask import Response
 
 from logclient import logjam
+from tests.patience import PATIENCE
 
 __all__ = ["app"]
 
 # The master forks its workers with a connection of its own.
 log.info("m0x0x0 loaded")
-if client.flush(30.0):
+if client.flush(PATIENCE):
     raise TimeoutError("the device does not answer")
 
 

@@ -23,9 +23,9 @@ from logclient.collectors.capture import FROM_PEER, CaptureReader
 from logclient.collectors.logjam import Device
 from logclient.collectors.messages import frames, opened
 from tests.oracle.logjam_document import judge
+from tests.patience import PATIENCE
 
 CLIENTS = 16
-PATIENCE_S = 60.0
 MARKER = re.compile(r"\bm\d+x\d+x\d+\b")
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -83,7 +83,7 @@ def load(
 
     def client(number: int) -> None:
         dice = random.Random(f"{seed} {number}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2 * PATIENCE)
         try:
             for n in range(number, count, CLIENTS):
                 (kind,) = dice.choices(list(kinds), weights)
@@ -150,7 +150,7 @@ def odd_requests(port: int, count: int, *, seed: int) -> set[str]:
             words = dice.randbytes(dice.choice([1, 20, 200, 1500]))
             value = words if dice.random() < 0.5 else words.hex().encode()
             head.append(name.encode() + b": x" + bytes(b for b in value if b >= 0x20 and b != 0x7F) + b"x")
-        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
+        with socket.create_connection(("127.0.0.1", port), 2 * PATIENCE) as sock:
             sock.sendall(b"\r\n".join([*head, b"Connection: close", b"", b""]))
             with sock.makefile("rb") as file:
                 answer = file.read()

@@ -24,4 +24,4 @@ def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     yield make
     for rig in made:
         if not rig.finished:
-            rig.finish(0.5)
+            rig.finish(0.05)

@@ -21,6 +21,10 @@ class Books(NamedTuple):
     created: dict[int, int]
     closed: dict[str, Any] | None
     stopped: bool
+    deferred: set[int]
+    """Sequences that later ones may have overtaken."""
+    before: int
+    """Bytes before the last ``close``, in all parts."""
 
     def count(self, status: str) -> dict[str, int]:
         return dict(Counter(why for kind, why in self.fates.values() if kind == status))
@@ -44,12 +48,15 @@ def recount(directory: Path, producer: str) -> Books:
     fates: dict[int, tuple[str, str]] = {}
     hashes: dict[int, int] = {}
     created: dict[int, int] = {}
+    deferred: set[int] = set()
     closed, stopped, last = None, False, 0
+    size = before_close = 0
     parts = sorted(directory.glob(f"{producer}-*.ledger"))
     for number, part in enumerate(parts, 1):
         assert part.name == f"{producer}-{number:04d}.ledger"
         lines = part.read_bytes().split(b"\n")
         for text in lines[:-1]:  # what follows the last newline is torn
+            begin, size = size, size + len(text) + 1
             if not text:
                 continue
             try:
@@ -86,14 +93,16 @@ def recount(directory: Path, producer: str) -> Books:
                     assert before == "" or status != "dropped", f"{seq} was sent and is dropped"
                     fates[seq] = (status, line["reason"])
                     last = max(last, seq)
+            elif kind == "deferred":
+                deferred.update(seqs_of(line))
             elif kind == "close":
-                closed = line
+                closed, before_close = line, begin
                 last = max(last, line["last"])
             elif kind == "stopped":
                 stopped = True
             else:
                 raise AssertionError(f"no such line: {kind}")
-    return Books(opened, last, fates, hashes, created, closed, stopped)
+    return Books(opened, last, fates, hashes, created, closed, stopped, deferred, before_close)
 
 
 if __name__ == "__main__":

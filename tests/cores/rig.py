@@ -18,6 +18,7 @@ from tests.cores import plain
 from tests.cores.compiled import Compiled
 from tests.cores.recount import Books, recount
 from tests.cores.server import MemoryServer, MemoryTransport, Server, SocketServer
+from tests.patience import PATIENCE
 
 
 class Setup(NamedTuple):
@@ -90,7 +91,7 @@ class Rig:
             transport = (
                 MemoryTransport(self.server)
                 if isinstance(self.server, MemoryServer)
-                else Tcp(connect_timeout=5.0)
+                else Tcp(connect_timeout=PATIENCE)
             )
         self.reporter = reporter or Recorder()
         self.heard: list[Any] = []
@@ -134,7 +135,7 @@ class Rig:
 
     def settle(self) -> Stats:
         """Until everything has its fate."""
-        assert self.engine.flush(20.0) == 0
+        assert self.engine.flush(PATIENCE) == 0
         return self.stats()
 
     def stats(self) -> Stats:
@@ -142,7 +143,7 @@ class Rig:
         assert adds_up(stats), stats
         return stats
 
-    def until(self, what: Callable[[Stats], Any], timeout: float = 20.0) -> Stats:
+    def until(self, what: Callable[[Stats], Any], timeout: float = PATIENCE) -> Stats:
         """Until the counts are as wanted."""
         pause = threading.Event()
         for _ in range(int(timeout * 500)):
@@ -179,7 +180,7 @@ class Rig:
 
     # -- the end
 
-    def finish(self, timeout: float = 5.0) -> Stats:
+    def finish(self, timeout: float = PATIENCE) -> Stats:
         """Close, and check what must be true of every run."""
         if self.finished:
             return self.stats()
@@ -216,6 +217,7 @@ class Rig:
         assert books.count("failed") == books.closed["failed"] == stats.failed
         assert books.count("dropped") == books.closed["dropped"] == stats.dropped
         assert books.count("sent") == {}
+        assert books.before == books.closed["bytes"]
         seen = {got.seq for got in arrived}
         for got in arrived:
             assert books.hashes[got.seq] == xxh64(got.payload)

@@ -11,7 +11,8 @@ from typing import Any
 
 import zmq
 
-from tests.cores.server import PATIENCE, Peer, Server
+from tests.cores.server import Peer, Server
+from tests.patience import PATIENCE
 
 
 class Wire:

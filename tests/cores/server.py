@@ -16,9 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from logclient._ext.flight import Flight
-
-PATIENCE = 20.0
-"""Seconds after which a test gives up waiting for what must come."""
+from tests.patience import PATIENCE
 
 
 class Got(NamedTuple):

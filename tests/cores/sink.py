@@ -9,6 +9,7 @@ import threading
 from types import TracebackType
 
 from logclient._ext.lumberjack import Reader, encode_ack
+from tests.patience import PATIENCE
 
 ID = re.compile(rb'"event\.id":"([0-9a-f]{20})([0-9a-f]{12})"')
 
@@ -63,7 +64,7 @@ class Sink(Arrived):
             sock.close()
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(10.0)
+                thread.join(PATIENCE)
 
     def _accept(self) -> None:
         while True:
