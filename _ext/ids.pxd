@@ -87,14 +87,33 @@ cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
         wire.capacity = 0
 
 
-# The hash of the user's own id, where it is the only one that travels.
-cdef inline int keep_user_id(lc_batch *batch, uint32_t i, lc_span *own) noexcept nogil:
+# How the ledger and the verifier name a user's own id: one that has the form of ours (32 lower-case hex
+# digits, not all of them 0) by the number that it is, so that it can be told whose it could be; any other
+# by its hash.
+cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogil:
+    cdef uint64_t value[2]
+    cdef uint8_t bad = 0
+    cdef int i
+    if own.size == ID_SIZE:
+        value[0] = value[1] = 0
+        for i in range(ID_SIZE):
+            bad |= lc_unhex[own.at[i]]
+            value[i >> 4] = value[i >> 4] << 4 | lc_unhex[own.at[i]]
+        if bad & 16 == 0 and value[0] | value[1]:
+            words[0] = value[0]
+            words[1] = value[1]
+            return
+    words[0] = xxh64_of(own.at, own.size, SEED)
+    words[1] = xxh64_of(own.at, own.size, SEED + 1)
+
+
+# The user's own id, where it is the only one that travels.
+cdef inline int keep_user_id(lc_batch *batch, uint32_t i, const lc_span *own) noexcept nogil:
     if batch.id_hash == NULL:
         batch.id_hash = <uint64_t *> calloc(batch.n, 2 * sizeof(uint64_t))
         if batch.id_hash == NULL:
             return STOP_MEMORY
-    batch.id_hash[2 * i] = xxh64_of(own.at, own.size, SEED)
-    batch.id_hash[2 * i + 1] = xxh64_of(own.at, own.size, SEED + 1)
+    name_user_id(own, batch.id_hash + 2 * i)
     return 0
 
 
@@ -227,7 +246,7 @@ ctypedef struct lc_rows:
     int columns
     size_t item[C_MOST]          # bytes of one value
     void *at[C_MOST]
-    # of rows with an id that is the user's own only: row, hash, hash
+    # of rows with an id that is the user's own only: row, and its name in two words
     uint64_t *foreign
     size_t foreigners
     size_t foreign_capacity
@@ -286,7 +305,7 @@ cdef inline int add_common(lc_rows *r, uint8_t status, const lc_id *id_, uint64_
 
 
 # The user's own id, of the row that is added next.
-cdef inline int keep_foreign(lc_rows *r, lc_span *own) noexcept nogil:
+cdef inline int keep_foreign(lc_rows *r, const lc_span *own) noexcept nogil:
     cdef size_t capacity
     cdef uint64_t *p
     if r.foreigners == r.foreign_capacity:
@@ -298,8 +317,7 @@ cdef inline int keep_foreign(lc_rows *r, lc_span *own) noexcept nogil:
         r.foreign_capacity = capacity
     p = r.foreign + 3 * r.foreigners
     p[0] = r.n
-    p[1] = xxh64_of(own.at, own.size, SEED)
-    p[2] = xxh64_of(own.at, own.size, SEED + 1)
+    name_user_id(own, p + 1)
     r.foreigners += 1
     return 0
 

@@ -180,6 +180,7 @@ ctypedef struct lc_object:
     const uint8_t *close     # the closing brace
     bint empty
     bint has_metadata        # a key "@metadata", whatever is in it
+    bint flat_event          # a key "event", and what it stands for is no object
     lc_span metadata_id      # "@metadata": {"_id": ...}
     lc_span dotted_id        # "event.id": ...
     lc_span event_id         # "event": {"id": ...}
@@ -448,6 +449,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                     elif key_is(k, q - k, escaped, b"event", 5):
                         key = 2
                         o.event_id.at = NULL
+                        o.flat_event = p[0] != c'{'
                     elif key_is(k, q - k, escaped, b"request_id", 10):
                         span = &o.request_id
                     elif key_is(k, q - k, escaped, b"uuid", 4):
@@ -587,12 +589,14 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
         size = p - k - 1
         if (size == 9 and memcmp(k + 1, b"@metadata", 9) == 0
                 or size == 8 and memcmp(k + 1, b"event.id", 8) == 0):
-            return False         # "event" is none with a scalar behind it
+            return False
         span = NULL
         if size == 10 and memcmp(k + 1, b"request_id", 10) == 0:
             span = &o.request_id
         elif size == 4 and memcmp(k + 1, b"uuid", 4) == 0:
             span = &o.uuid
+        elif size == 5 and memcmp(k + 1, b"event", 5) == 0:
+            o.flat_event = True
         p += 2
         if p[0] == c' ':
             p += 1

@@ -895,14 +895,17 @@ cdef class Hot:
     # -- clocks
 
     def look(self, double now, double wall):
+        self.made()
         look_at_clocks(&self.w, now, wall)
 
     def when(self, int64_t us, double now, uint64_t seq):
+        self.made()
         return made_at(&self.w, us, now, seq)
 
     def to_wall(self, double relative):
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
+        self.made()
         return (at + (w.clocks[w.clock_count - 1].ahead if w.clock_count else 0)) * 1e3
 
     # -- connections
@@ -965,6 +968,7 @@ cdef class Hot:
 
     def credit(self, uint32_t most):
         cdef lc_client *w = &self.w
+        self.made()
         if not w.ready or w.open >= most or free_sync(w) == NONE:
             return 0
         return min(w.window, most - w.open)
@@ -1042,6 +1046,7 @@ cdef class Hot:
             raise MemoryError("no room for an outcome")
 
     def answer(self, int64_t added):
+        self.made()
         if add_answer(&self.w, added) < 0:
             raise MemoryError("no room for an answer")
         self.w.received = max(self.w.received, added)

@@ -70,14 +70,20 @@ class Sender:
             EncodeTypeError: it is none of the three (a TypeError).
             EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
             QueueFull: with ``overflow=raise``.
+            TypeError: ``__init__`` has not run.
         """
 
 class Emitter:
     """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock."""
 
-    filters: list[Any]
     @property
     def encoder(self) -> Encoder: ...
+    @property
+    def filters(self) -> list[Any]:
+        """``logging.Filterer``'s list."""
+
+    @filters.setter
+    def filters(self, value: list[Any]) -> None: ...
     @property
     def formatter(self) -> logging.Formatter | None:
         """The formatter; without one of the user's, the one of our own documents."""
@@ -95,10 +101,13 @@ class Emitter:
         own_format: bool,
     ) -> None: ...
     def handle(self, record: logging.LogRecord) -> Any:
-        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception."""
+        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception.
+
+        Before ``__init__`` a record is ignored.
+        """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Ship a record, whatever the filters say."""
+        """Ship a record, whatever the filters say. Before ``__init__`` it is ignored."""
 
 def own_thread(own: bool = True) -> bool:
     """Mark (or unmark) the calling thread as one of a sender's: what it logs is ignored.

@@ -4,6 +4,11 @@ One pass in C writes the document into a buffer on the stack (longer ones move t
 into the hand-off. No lock is taken and nothing is shared between two calls, so a log call in a
 destructor or a signal handler, in the middle of another one, finds nothing half done.
 
+Any Python code that runs meanwhile (a `__str__`, a destructor that the garbage collector calls) may
+replace or delete what a document is made of. So the usual attributes of a record are read and written by
+functions that are `nogil`: the compiler accepts nothing in them that could run Python code, and borrowed
+references stay good. Before anything else runs, `Encoder._hold` takes references of its own.
+
 Two forms of the same document: a JSON object (Lumberjack version 2), and the pair block of Lumberjack
 version 1: a 32-bit count, then that many keys and values, each behind its 32-bit length.
 
@@ -40,6 +45,8 @@ cdef extern from "Python.h":
         const char *tp_name
     PyTypeObject *Py_TYPE(PyObject *o) nogil
     void Py_INCREF(PyObject *o)
+    void Py_XINCREF(PyObject *o)
+    void Py_XDECREF(PyObject *o)
     void Py_DECREF(PyObject *o)
     PyObject *Py_None
     PyObject *Py_True
@@ -61,12 +68,12 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o) nogil
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
-    int PyDict_Next(PyObject *d, Py_ssize_t *pos, PyObject **key, PyObject **value)
-    long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow)     # never fails for an int
+    int PyDict_Next(PyObject *d, Py_ssize_t *pos, PyObject **key, PyObject **value) nogil
+    long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow) nogil     # never fails for an int
     double PyFloat_AsDouble(object o) except? -1
     char *PyOS_double_to_string(double v, char code, int precision, int flags, int *kind) except NULL
     void PyMem_Free(void *p)
-    unsigned long PyThread_get_thread_ident() nogil
+    dict PyDict_Copy(object o)
     object PyObject_GenericGetDict(object o, void *context)
     object PyUnicode_FromObject(object o)
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
@@ -74,7 +81,12 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     #if PY_VERSION_HEX < 0x030C0000
-    #define lc_ready(s) PyUnicode_READY(s)      /* a string of the old C API may not be in its final form */
+    /* A string of the old C API may not be in its final form. */
+    static inline int lc_ready(PyObject *s) {
+        if (PyUnicode_READY(s) == 0) return 0;
+        PyErr_Clear();
+        return -1;
+    }
     #else
     #define lc_ready(s) 0
     #endif
@@ -84,6 +96,10 @@ cdef extern from *:
     #define LC_SHARED 0
     #endif
     #define lc_raise_what_is_set() (-1)
+    /* What an exact string stands for in a dict whose keys are exact strings: no Python code runs. */
+    static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
+        return PyDict_GetItemWithError(dict, key);
+    }
     /* An int that is small enough (they nearly all are), without a call; else 0. */
     #if PY_VERSION_HEX >= 0x030C0000
     #define lc_compact(v) PyUnstable_Long_IsCompact((PyLongObject *)(v))
@@ -96,7 +112,8 @@ cdef extern from *:
     bint lc_compact(PyObject *v) nogil
     long long lc_compact_value(PyObject *v) nogil
     int lc_raise_what_is_set() except -1
-    int lc_ready(PyObject *s)
+    int lc_ready(PyObject *s) nogil
+    PyObject *lc_find(PyObject *dict, PyObject *key) nogil
     bint LC_SHARED           # another thread may change a container while it is read
     bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
     int PyUnicode_KIND(PyObject *s) nogil
@@ -158,6 +175,24 @@ cdef enum:
     S_UNUSED
     SLOTS
     ORDER = 32
+
+# What a record's document is made of, in this order, up to its error and the user's fields.
+cdef enum:
+    STEP_TIME, STEP_LEVEL, STEP_MESSAGE, STEP_ECS
+    STEP_LOGGER, STEP_FILE, STEP_LINE, STEP_FUNCTION
+    STEP_PID, STEP_PROCESS, STEP_THREAD_ID, STEP_THREAD
+    STEPS
+
+cdef enum:
+    ODD = 1                  # it takes Python code to write this
+
+# The attributes of a record. The references are borrowed until they are held, and good until then, for no
+# Python code has run.
+ctypedef struct Slots:
+    PyObject *of[SLOTS]
+    Py_ssize_t extra         # where the first attribute is that logging did not make, or -1
+    bint mixed               # some of logging's are behind it
+    bint held
 
 cdef tuple SLOT_NAMES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
@@ -250,7 +285,7 @@ cdef inline int _raw(Out *o, const char *text, size_t n) noexcept nogil:
 
 # -- strings and numbers
 
-cdef int _chars_wide(Out *o, PyObject *s) noexcept:
+cdef int _chars_wide(Out *o, PyObject *s) noexcept nogil:
     # Any string, a segment at a time: room for the worst case of a megabyte would be six.
     cdef size_t n, step, at = 0
     cdef int kind, bad = 0
@@ -285,7 +320,7 @@ cdef int _chars_wide(Out *o, PyObject *s) noexcept:
 
 
 # The characters of a str, without quotes. Leaves room for the closing quote.
-cdef inline int _chars(Out *o, PyObject *s) noexcept:
+cdef inline int _chars(Out *o, PyObject *s) noexcept nogil:
     cdef size_t n
     if PyUnicode_IS_COMPACT_ASCII(s) and not o.plain:
         n = <size_t> PyUnicode_GET_LENGTH(s)
@@ -299,7 +334,7 @@ cdef inline int _chars(Out *o, PyObject *s) noexcept:
     return _chars_wide(o, s)
 
 
-cdef int _string(Out *o, PyObject *s) noexcept:
+cdef int _string(Out *o, PyObject *s) noexcept nogil:
     cdef size_t n
     cdef uint8_t *p
     if o.plain:
@@ -319,7 +354,7 @@ cdef int _string(Out *o, PyObject *s) noexcept:
     return _raw(o, b'"', 1)
 
 
-cdef inline long long _number(PyObject *v, int *overflow) noexcept:
+cdef inline long long _number(PyObject *v, int *overflow) noexcept nogil:
     # Of an int (or of a subclass: by its value).
     if lc_compact(v):
         return lc_compact_value(v)
@@ -334,10 +369,11 @@ cdef int _integer(Out *o, PyObject *v) except -2:
             return -1
         o.p = lc_int(o.p, value)
         return 0
-    return _huge(o, <object> v)
+    return _huge(o, v)
 
 
-cdef int _huge(Out *o, object v) except -2:
+cdef int _huge(Out *o, PyObject *number) except -2:
+    cdef object v = <object> number      # a reference of our own: a garbage collection may happen here
     cdef str text
     try:
         text = int.__repr__(v)
@@ -572,13 +608,19 @@ cdef str _unprintable(Out *o, object v):
 
 # -- keys
 
-cdef bint _has_surrogate(str text) noexcept:
+cdef bint _has_surrogate(PyObject *text) noexcept nogil:
     cdef Py_ssize_t i
-    cdef Py_UCS4 c
-    if PyUnicode_KIND(<PyObject *> text) == PyUnicode_1BYTE_KIND:
+    cdef uint32_t c
+    cdef int kind
+    cdef void *data
+    if lc_ready(text) < 0:
+        return True
+    kind = PyUnicode_KIND(text)
+    if kind == PyUnicode_1BYTE_KIND:
         return False
-    for i in range(len(text)):
-        c = text[i]
+    data = PyUnicode_DATA(text)
+    for i in range(PyUnicode_GET_LENGTH(text)):
+        c = (<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]
         if 0xD800 <= c <= 0xDFFF:
             return True
     return False
@@ -599,7 +641,7 @@ cdef str _key(Out *o, object key):
                 text = _exact(str(key))
         except Exception:
             text = f"<unprintable {type(key).__name__}>"
-    if _has_surrogate(text):
+    if _has_surrogate(<PyObject *> text):
         o.mangled += 1
         text = "".join(["\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text])
     return text
@@ -688,11 +730,12 @@ cdef inline int _close(Out *o, bint text) noexcept nogil:
     return 0
 
 
-cdef int _text_field(Out *o, int key, PyObject *v) except -2:
+cdef int _plain_text(Out *o, int key, PyObject *v) noexcept nogil:
+    # 0, -1 or ODD.
     if v == NULL or v == Py_None or o.taken >> key & 1:
         return 0
     if not PyUnicode_CheckExact(v):
-        return _odd_field(o, key, v)
+        return ODD
     if _reserve(o, 2 * LC_SLACK) < 0:
         return -1
     _open(o, key, True)
@@ -701,21 +744,27 @@ cdef int _text_field(Out *o, int key, PyObject *v) except -2:
     return _close(o, True)
 
 
-cdef int _number_field(Out *o, int key, PyObject *v) except -2:
+cdef int _plain_number(Out *o, int key, PyObject *v) noexcept nogil:
     cdef int overflow = 0
     cdef long long number
     if v == NULL or v == Py_None or o.taken >> key & 1:
         return 0
     if not PyLong_CheckExact(v):
-        return _odd_field(o, key, v)
+        return ODD
     number = _number(v, &overflow)
     if overflow:
-        return _odd_field(o, key, v)
+        return ODD
     if _reserve(o, 3 * LC_SLACK) < 0:
         return -1
     _open(o, key, False)
     o.p = lc_int(o.p, number)
     return _close(o, False)
+
+
+# `v` must be held.
+cdef int _text_field(Out *o, int key, PyObject *v) except -2:
+    cdef int status = _plain_text(o, key, v)
+    return _odd_field(o, key, v) if status == ODD else status
 
 
 cdef int _odd_field(Out *o, int key, PyObject *v) except -2:
@@ -730,7 +779,7 @@ cdef int _odd_field(Out *o, int key, PyObject *v) except -2:
     return _close(o, False)
 
 
-cdef int _message_chars(Out *o, PyObject *s) noexcept:
+cdef int _message_chars(Out *o, PyObject *s) noexcept nogil:
     # The message, of which only so much is written as the document has room for.
     cdef Py_ssize_t i, n
     cdef size_t room = o.room
@@ -740,7 +789,10 @@ cdef int _message_chars(Out *o, PyObject *s) noexcept:
     cdef void *data
     if o.cut == WHOLE:
         return _chars(o, s)
-    if _reserve(o, 2 * LC_SLACK) < 0 or lc_ready(s) < 0:
+    if _reserve(o, 2 * LC_SLACK) < 0:
+        return -1
+    if lc_ready(s) < 0:
+        o.reason = <uint8_t> R_UNENCODABLE
         return -1
     if o.cut == BLANK:
         return 0
@@ -807,7 +859,7 @@ cdef int _fields(Out *o, PyObject *d, Py_ssize_t at, dict standard) except -2:
     while PyDict_Next(d, &at, &k, &v):
         if not PyUnicode_CheckExact(k):
             return 1
-        if standard is not None and <str> k in standard:
+        if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
             continue
         own = _carrier(k) if o.cut == WHOLE else _own_key(k)
         if own >= 0:
@@ -886,7 +938,7 @@ cdef int _end(Out *o) noexcept nogil:
 
 # -- the message
 
-cdef int _format(Out *o, PyObject *msg, PyObject *args) noexcept:
+cdef int _format(Out *o, PyObject *msg, PyObject *args) noexcept nogil:
     """`msg % args` for %s and %d of plain values: 1; 0 for anything else (what was written is void)."""
     cdef const uint8_t *p
     cdef const uint8_t *q
@@ -988,11 +1040,13 @@ def own_thread(bint own=True):
 
 
 cdef bint _in_destructor() except -1:
-    # Whether a `__del__` is on the stack: a garbage collection that happens in the sender's thread runs
-    # the application's destructors there, and what they log is the application's.
+    # Whether a `__del__` or a callback of `weakref.finalize` is on the stack: a garbage collection that
+    # happens in the sender's thread runs the application's there, and what they log is the application's.
+    cdef object weakref = sys.modules.get("weakref")
+    cdef object finalize = None if weakref is None else weakref.finalize.__call__.__code__
     cdef object frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name == "__del__" or frame.f_code is finalize:
             return True
         frame = frame.f_back
     return False
@@ -1090,10 +1144,12 @@ cdef class Encoder:
         cdef uint8_t stack[STACK]
         cdef Out o
         cdef int64_t seq
+        cdef uint8_t reason
         o.heap = NULL
         try:
             if self._mapping(&o, stack, obj) < 0:
-                if self.handoff.put(&o.reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
+                reason = o.reason if o.reason != R_NONE else <uint8_t> R_UNENCODABLE
+                if self.handoff.put(&reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
                     self.handoff.refuse()
                 raise _error(o.reason, obj, self.max_event_bytes)
             seq = self.handoff.put(o.base, <uint32_t> (o.p - o.base), level,
@@ -1176,154 +1232,136 @@ cdef class Encoder:
 
     # -- records
 
-    cdef inline bint _walk(self, PyObject *d, PyObject **slot, Py_ssize_t *extra) noexcept:
-        # One pass over the record's dictionary; *extra is where the first attribute is that logging did not
-        # make, or -1. Returns whether there are some of logging's behind it.
+    cdef inline void _walk(self, PyObject *standard, PyObject *d, Slots *s) noexcept nogil:
+        # One pass over the record's dictionary. `standard` is the encoder's.
         cdef PyObject *k
         cdef PyObject *v
+        cdef PyObject *place
         cdef Py_ssize_t at = 0, before = 0
         cdef int i = 0
-        cdef bint mixed = False
-        extra[0] = -1
-        memset(slot, 0, SLOTS * sizeof(PyObject *))
+        s.extra = -1
+        s.mixed = False
+        memset(s.of, 0, SLOTS * sizeof(PyObject *))
         while PyDict_Next(d, &at, &k, &v):
             if i < self.count and k == self.names[i]:
-                slot[self.slots[i]] = v
+                s.of[self.slots[i]] = v
                 lc_prefetch(v)
                 i += 1
-            elif not PyUnicode_CheckExact(k) or <str> k not in self.standard:
-                if extra[0] < 0:
-                    extra[0] = before
             else:
-                slot[<int> self.standard[<str> k]] = v
-                mixed = extra[0] >= 0
+                place = lc_find(standard, k) if PyUnicode_CheckExact(k) else NULL
+                if place != NULL:
+                    s.of[lc_compact_value(place)] = v
+                    s.mixed = s.extra >= 0
+                elif s.extra < 0:
+                    s.extra = before
             before = at
-        return mixed
+
+    cdef dict _hold(self, dict attributes, Slots *s):
+        """Before any Python code runs: what it can take away no longer.
+
+        Returns the dictionary to go on with: a copy, when fields of the user's are to be read from it.
+        """
+        cdef Slots again
+        cdef int i
+        if s.held:
+            return attributes
+        for i in range(<int> S_UNUSED):
+            Py_XINCREF(s.of[i])
+        s.held = True
+        if s.extra >= 0 and not LC_SHARED:
+            attributes = PyDict_Copy(attributes)
+            self._walk(<PyObject *> self.standard, <PyObject *> attributes, &again)
+            s.extra = again.extra
+            s.mixed = again.mixed
+        return attributes
 
     cdef int _fill(self, Out *o, object record, object override, int64_t *created_us,
                    uint8_t *level) except -2:
-        cdef PyObject *slot[SLOTS]
-        cdef object attributes = PyObject_GenericGetDict(record, NULL)
-        cdef PyObject *d
-        cdef PyObject *v
-        cdef Py_ssize_t extra
-        cdef dict standard               # None: no attribute of logging's stands among the user's
-        cdef dict fields = None          # the user's, when they cannot be taken from the record as they are
-        cdef object msg, text = None, exc_info = None, exc_text = None, stack_info = None
-        cdef size_t start
-        cdef int status
-        cdef uint32_t mangled
-        if LC_SHARED:
-            attributes = attributes.copy()
-        d = <PyObject *> attributes
-        standard = self.standard if self._walk(d, slot, &extra) else None
-        if o.guard and _own_logger(slot[S_NAME]):
+        cdef Slots s
+        cdef object made = PyObject_GenericGetDict(record, NULL)
+        cdef dict attributes = PyDict_Copy(made) if LC_SHARED or type(made) is not dict else made
+        cdef int i
+        self._walk(<PyObject *> self.standard, <PyObject *> attributes, &s)
+        s.held = False
+        if o.guard and _own_logger(s.of[S_NAME]):
             return 1
-        created_us[0] = _created(slot[S_CREATED])
-        level[0] = _level(slot[S_LEVELNO])
+        try:
+            return self._write(o, record, attributes, &s, override, created_us, level)
+        finally:
+            if s.held:
+                for i in range(<int> S_UNUSED):
+                    Py_XDECREF(s.of[i])
+
+    cdef int _write(self, Out *o, object record, dict attributes, Slots *s, object override,
+                    int64_t *created_us, uint8_t *level) except -2:
+        cdef PyObject *standard = <PyObject *> self.standard
+        cdef PyObject *chosen = NULL     # the text of the message, when it is not the record's
+        cdef dict fields = None          # the user's, when they cannot be taken from the record as they are
+        cdef object text = None
+        cdef bint own_message = False    # the record may have a getMessage() of its own
+        cdef bint odd = False
+        cdef int status, step = 0
+        level[0] = _level(s.of[S_LEVELNO])
+        if not _plain_time(s.of[S_CREATED], created_us):
+            attributes = self._hold(attributes, s)
+            created_us[0] = _created(s.of[S_CREATED])
 
         # What of ours the user replaces has to be known before the first of it is written.
         if override is None:
-            v = slot[S_MSG]
-            if v != NULL and not PyUnicode_CheckExact(v):
-                msg = <object> v
-                if isinstance(msg, dict) and not (slot[S_ARGS] != NULL and <object> slot[S_ARGS]):
-                    fields = self._merged(o, attributes, extra, msg)
+            own_message = type(record) is not self.record_type
+            if s.of[S_MSG] != NULL and PyDict_Check(s.of[S_MSG]):
+                attributes = self._hold(attributes, s)
+                if s.of[S_ARGS] == NULL or not <object> s.of[S_ARGS]:
+                    fields = self._merged(o, attributes, s.extra, <object> s.of[S_MSG])
                     if fields is None:
                         return -1
-                    self._walk(d, slot, &extra)
         elif isinstance(override, dict):
-            fields = self._merged(o, attributes, extra, override)
+            attributes = self._hold(attributes, s)
+            fields = self._merged(o, attributes, s.extra, override)
             if fields is None:
                 return -1
-            self._walk(d, slot, &extra)
         else:
             text = override
-        if fields is not None:
-            if isinstance(fields.get("message"), str):
-                text = fields.pop("message")         # to its place
-            o.taken = _taken(<PyObject *> fields, 0, None, &status)
-            if text is None:
-                o.taken |= <uint32_t> 1 << KEY_MESSAGE
-        elif extra >= 0:
-            o.taken = _taken(d, extra, standard, &status)
-            if status:
+        if fields is None and s.extra >= 0:
+            o.taken = _taken(<PyObject *> attributes, s.extra, standard if s.mixed else NULL, &odd)
+            if odd:
+                attributes = self._hold(attributes, s)
                 fields = _normal(o, attributes, self.standard)
                 if fields is None:
                     return -1
-                o.taken = _taken(<PyObject *> fields, 0, None, &status)
-                self._walk(d, slot, &extra)
+                o.taken = _taken(<PyObject *> fields, 0, NULL, &odd)
+        elif fields is not None:
+            if isinstance(fields.get("message"), str):
+                text = fields.pop("message")         # to its place
+            o.taken = _taken(<PyObject *> fields, 0, NULL, &odd)
+            if text is None:
+                o.taken |= <uint32_t> 1 << KEY_MESSAGE
+        if text is not None:
+            chosen = <PyObject *> text
 
-        if not o.taken >> KEY_TIMESTAMP & 1:
-            if _reserve(o, 4 * LC_SLACK) < 0:
-                return -1
-            _open(o, KEY_TIMESTAMP, True)
-            o.p = lc_time(o.p, created_us[0], o.here)
-            _close(o, True)
-        status = _level_field(o, slot[S_LEVELNAME])
+        while True:
+            status = _plainly(o, s.of, chosen, own_message, created_us[0], &step)
+            if status != ODD:
+                break
+            attributes = self._hold(attributes, s)
+            status = self._oddly(o, record, s.of, step)
+            if status < 0:
+                break
+            step += 1
         if status < 0:
             return status
-        if not o.taken >> KEY_MESSAGE & 1:
-            if _reserve(o, 2 * LC_SLACK) < 0:
-                return -1
-            _open(o, KEY_MESSAGE, True)
-            status = 0
-            v = slot[S_MSG]
-            if text is None and type(record) is self.record_type and v != NULL and PyUnicode_CheckExact(v):
-                # Without any Python code: the slots stay good.
-                if slot[S_ARGS] == NULL or slot[S_ARGS] == Py_None:
-                    status = 1
-                elif PyTuple_CheckExact(slot[S_ARGS]):
-                    status = PyTuple_GET_SIZE(slot[S_ARGS]) == 0
-                if status:
-                    if _message_chars(o, v) < 0:
-                        return -1
-                elif PyTuple_CheckExact(slot[S_ARGS]):
-                    start = <size_t> (o.p - o.base)
-                    mangled = o.mangled
-                    status = _format(o, v, slot[S_ARGS])
-                    if status < 0:
-                        return -1
-                    if status == 0:
-                        o.p = o.base + start
-                        o.mangled = mangled
-                    elif o.mangled > mangled:
-                        o.mangled = mangled + 1      # the message is one value
-            if status == 0:
-                if text is None:
-                    if type(record) is not self.record_type and \
-                            getattr(type(record), "getMessage", None) is not self.get_message:
-                        text = _get_message(o, record)
-                    else:
-                        text = _message(o, <object> v if v != NULL else "",
-                                        <object> slot[S_ARGS] if slot[S_ARGS] != NULL else None)
-                    self._walk(d, slot, &extra)
-                if _message_chars(o, <PyObject *> text) < 0:
-                    return -1
-            _close(o, True)
-
-        status = _origin(o, slot)
-        if status == 0:
-            status = _origin_slowly(o, slot)
-        if status < 0:
-            return status
-        status = _process(o, slot)
-        if status < 0:
-            return status
-        if _given(slot[S_EXC_INFO]) or _given(slot[S_EXC_TEXT]) or _given(slot[S_STACK_INFO]):
-            exc_info = <object> slot[S_EXC_INFO] if slot[S_EXC_INFO] != NULL else None
-            exc_text = <object> slot[S_EXC_TEXT] if slot[S_EXC_TEXT] != NULL else None
-            stack_info = <object> slot[S_STACK_INFO] if slot[S_STACK_INFO] != NULL else None
-            standard = self.standard             # exc_text is set, and may not have been there
-            status = self._error_fields(o, record, exc_info, exc_text, stack_info)
+        if _given(s.of[S_EXC_INFO]) or _given(s.of[S_EXC_TEXT]) or _given(s.of[S_STACK_INFO]):
+            attributes = self._hold(attributes, s)
+            status = self._error_fields(o, record, _or_none(s.of[S_EXC_INFO]), _or_none(s.of[S_EXC_TEXT]),
+                                        _or_none(s.of[S_STACK_INFO]))
             if status < 0:
                 return status
         if _mark(o) < 0:
             return -1
         if fields is not None:
             status = _fields(o, <PyObject *> fields, 0, None)
-        elif extra >= 0:
-            status = _fields(o, d, extra, standard)
+        elif s.extra >= 0:
+            status = _fields(o, <PyObject *> attributes, s.extra, self.standard if s.mixed else None)
         else:
             status = 0
         if status == 1:
@@ -1332,6 +1370,29 @@ cdef class Encoder:
         if status < 0:
             return status
         return _end(o)
+
+    cdef int _oddly(self, Out *o, object record, PyObject **slot, int step) except -2:
+        """One step of a document that takes Python code. The attributes are held."""
+        cdef object text
+        cdef PyObject *v
+        cdef int key
+        if step == STEP_LEVEL:
+            text = _lower(<object> slot[S_LEVELNAME])
+            return _text_field(o, KEY_LEVEL, <PyObject *> text)
+        if step != STEP_MESSAGE:
+            v = _of_step(slot, step, &key)
+            return _odd_field(o, key, v)
+        if type(record) is not self.record_type and \
+                getattr(type(record), "getMessage", None) is not self.get_message:
+            text = _get_message(o, record)
+        else:
+            text = _message(o, <object> slot[S_MSG] if slot[S_MSG] != NULL else "", _or_none(slot[S_ARGS]))
+        if _reserve(o, 2 * LC_SLACK) < 0:
+            return -1
+        _open(o, KEY_MESSAGE, True)
+        if _message_chars(o, <PyObject *> text) < 0:
+            return -1
+        return _close(o, True)
 
     cdef dict _merged(self, Out *o, dict attributes, Py_ssize_t extra, object msg):
         """The fields of a message that is a mapping (structlog's way), over those of `extra`."""
@@ -1415,7 +1476,7 @@ cdef inline bint _is_short(PyObject *v) noexcept nogil:
 
 
 # What log.origin.* and its neighbours mostly are, with room made once: 1; 0: not so simple.
-cdef int _origin(Out *o, PyObject **slot) noexcept:
+cdef int _origin(Out *o, PyObject **slot) noexcept nogil:
     cdef PyObject *name = slot[S_NAME]
     cdef PyObject *file = slot[S_FILENAME]
     cdef PyObject *line = slot[S_LINENO]
@@ -1436,29 +1497,51 @@ cdef int _origin(Out *o, PyObject **slot) noexcept:
     return 1
 
 
-cdef int _origin_slowly(Out *o, PyObject **slot) except -2:
-    cdef int status
-    if not o.taken >> KEY_ECS & 1:
-        if _reserve(o, 3 * LC_SLACK) < 0:
-            return -1
-        _open(o, KEY_ECS, True)
-        memcpy(o.p, b"8.11.0", 6)
-        o.p += 6
-        _close(o, True)
-    status = _text_field(o, KEY_LOGGER, slot[S_NAME])
-    if status < 0:
-        return status
-    status = _text_field(o, KEY_FILE, slot[S_FILENAME])
-    if status < 0:
-        return status
-    status = _number_field(o, KEY_LINE, slot[S_LINENO])
-    if status < 0:
-        return status
-    return _text_field(o, KEY_FUNCTION, slot[S_FUNCNAME])
+cdef inline PyObject *_of_step(PyObject **slot, int step, int *key) noexcept nogil:
+    # From STEP_LOGGER on: the attribute and its key.
+    if step == STEP_LOGGER:
+        key[0] = KEY_LOGGER
+        return slot[S_NAME]
+    if step == STEP_FILE:
+        key[0] = KEY_FILE
+        return slot[S_FILENAME]
+    if step == STEP_LINE:
+        key[0] = KEY_LINE
+        return slot[S_LINENO]
+    if step == STEP_FUNCTION:
+        key[0] = KEY_FUNCTION
+        return slot[S_FUNCNAME]
+    if step == STEP_PID:
+        key[0] = KEY_PID
+        return slot[S_PROCESS]
+    if step == STEP_PROCESS:
+        key[0] = KEY_PROCESS
+        return slot[S_PROCESSNAME]
+    if step == STEP_THREAD_ID:
+        key[0] = KEY_THREAD_ID
+        return slot[S_THREAD]
+    key[0] = KEY_THREAD
+    return slot[S_THREADNAME]
 
 
-# process.*: of a thread they are nearly always the same, so its last ones are kept as text.
-cdef int _process(Out *o, PyObject **slot) except -2:
+# These steps from *step on, up to `end`: 0, -1, or ODD and where.
+cdef int _plain_steps(Out *o, PyObject **slot, int *step, int end) noexcept nogil:
+    cdef PyObject *v
+    cdef int key = 0, status
+    while step[0] < end:
+        v = _of_step(slot, step[0], &key)
+        if key == KEY_LINE or key == KEY_PID or key == KEY_THREAD_ID:
+            status = _plain_number(o, key, v)
+        else:
+            status = _plain_text(o, key, v)
+        if status:
+            return status
+        step[0] += 1
+    return 0
+
+
+# process.*: of a thread they are nearly always the same, so its last ones are kept as text. 0, -1 or ODD.
+cdef int _process(Out *o, PyObject **slot, int *step) noexcept nogil:
     cdef PyObject *process_name = slot[S_PROCESSNAME]
     cdef PyObject *thread_name = slot[S_THREADNAME]
     cdef int status, overflow = 0
@@ -1469,7 +1552,8 @@ cdef int _process(Out *o, PyObject **slot) except -2:
             and slot[S_PROCESS] != NULL and PyLong_CheckExact(slot[S_PROCESS])
             and slot[S_THREAD] != NULL and PyLong_CheckExact(slot[S_THREAD])):
         pid = _number(slot[S_PROCESS], &overflow)
-        thread = _number(slot[S_THREAD], &overflow)
+        if overflow == 0:
+            thread = _number(slot[S_THREAD], &overflow)
         process_n = <size_t> PyUnicode_GET_LENGTH(process_name)
         thread_n = <size_t> PyUnicode_GET_LENGTH(thread_name)
         if overflow == 0 and process_n <= 32 and thread_n <= 32:
@@ -1484,17 +1568,8 @@ cdef int _process(Out *o, PyObject **slot) except -2:
                 o.p += last.size
                 return 0
     start = <size_t> (o.p - o.base)
-    status = _number_field(o, KEY_PID, slot[S_PROCESS])
-    if status < 0:
-        return status
-    status = _text_field(o, KEY_PROCESS, process_name)
-    if status < 0:
-        return status
-    status = _number_field(o, KEY_THREAD_ID, slot[S_THREAD])
-    if status < 0:
-        return status
-    status = _text_field(o, KEY_THREAD, thread_name)
-    if status < 0:
+    status = _plain_steps(o, slot, step, STEPS)
+    if status:
         return status
     if last != NULL:
         start = <size_t> (o.p - o.base) - start
@@ -1511,6 +1586,119 @@ cdef int _process(Out *o, PyObject **slot) except -2:
     return 0
 
 
+cdef int _plain_level(Out *o, PyObject *v) noexcept nogil:
+    # 0, -1 or ODD.
+    cdef size_t start
+    cdef uint8_t *p
+    if v == NULL or v == Py_None or o.taken >> KEY_LEVEL & 1:
+        return 0
+    if not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v):
+        return ODD
+    if _reserve(o, 2 * LC_SLACK) < 0:
+        return -1
+    _open(o, KEY_LEVEL, True)
+    start = <size_t> (o.p - o.base)
+    if _chars(o, v) < 0:
+        return -1
+    p = o.base + start
+    while p < o.p:
+        if c'A' <= p[0] <= c'Z':
+            p[0] |= 0x20
+        p += 1
+    return _close(o, True)
+
+
+# `text`: the message, if it is not the record's; `own`: the record's class may have its own getMessage().
+cdef int _plain_message(Out *o, PyObject **slot, PyObject *text, bint own) noexcept nogil:
+    # 0, -1 or ODD.
+    cdef PyObject *v = slot[S_MSG] if text == NULL else text
+    cdef PyObject *args = NULL
+    cdef size_t start
+    cdef uint32_t mangled
+    cdef int status
+    if o.taken >> KEY_MESSAGE & 1:
+        return 0
+    if text == NULL:
+        if own or v == NULL or not PyUnicode_CheckExact(v):
+            return ODD
+        args = slot[S_ARGS]
+        if args == Py_None:
+            args = NULL
+        elif args != NULL:
+            if not PyTuple_CheckExact(args):
+                return ODD
+            if PyTuple_GET_SIZE(args) == 0:
+                args = NULL
+            elif o.block:
+                return ODD               # _format cannot write there
+    if _reserve(o, 2 * LC_SLACK) < 0:
+        return -1
+    start = <size_t> (o.p - o.base)
+    mangled = o.mangled
+    _open(o, KEY_MESSAGE, True)
+    if args == NULL:
+        if _message_chars(o, v) < 0:
+            return -1
+    else:
+        status = _format(o, v, args)
+        if status < 0:
+            return -1
+        if status == 0:
+            o.p = o.base + start
+            o.mangled = mangled
+            return ODD
+        if o.mangled > mangled:
+            o.mangled = mangled + 1      # the message is one value
+    return _close(o, True)
+
+
+# The steps of a document from *step on, as far as no Python code has to run: 0: it has them all; -1; or ODD,
+# and *step is the one that it takes Python code to write.
+cdef int _plainly(Out *o, PyObject **slot, PyObject *text, bint own, int64_t created_us,
+                  int *step) noexcept nogil:
+    cdef int status
+    if step[0] <= STEP_TIME and not o.taken >> KEY_TIMESTAMP & 1:
+        if _reserve(o, 4 * LC_SLACK) < 0:
+            return -1
+        _open(o, KEY_TIMESTAMP, True)
+        o.p = lc_time(o.p, created_us, o.here)
+        _close(o, True)
+    if step[0] <= STEP_LEVEL:
+        status = _plain_level(o, slot[S_LEVELNAME])
+        if status:
+            step[0] = STEP_LEVEL
+            return status
+    if step[0] <= STEP_MESSAGE:
+        status = _plain_message(o, slot, text, own)
+        if status:
+            step[0] = STEP_MESSAGE
+            return status
+    if step[0] <= STEP_ECS:
+        status = _origin(o, slot)
+        if status < 0:
+            return -1
+        step[0] = STEP_PID
+        if status == 0:
+            step[0] = STEP_LOGGER
+            if not o.taken >> KEY_ECS & 1:
+                if _reserve(o, 3 * LC_SLACK) < 0:
+                    return -1
+                _open(o, KEY_ECS, True)
+                memcpy(o.p, b"8.11.0", 6)
+                o.p += 6
+                _close(o, True)
+    status = _plain_steps(o, slot, step, STEP_PID)
+    if status:
+        return status
+    if step[0] == STEP_PID:
+        return _process(o, slot, step)
+    return _plain_steps(o, slot, step, STEPS)
+
+
+cdef inline object _or_none(PyObject *v):
+    return None if v == NULL else <object> v
+
+
 cdef inline bint _given(PyObject *v) noexcept:
     return v != NULL and v != Py_None
 
@@ -1524,30 +1712,44 @@ cdef void _again(Out *o, uint8_t *stack, uint8_t cut, bint block) noexcept nogil
     _begin(o, stack, STACK, limit, block, cut, limit - used if cut == CUT else 0)
 
 
-cdef uint32_t _taken(PyObject *d, Py_ssize_t at, dict standard, int *odd) except? 0xFFFFFFFF:
+# `standard`: NULL, or what is not the user's.
+cdef uint32_t _taken(PyObject *d, Py_ssize_t at, PyObject *standard, bint *odd) noexcept nogil:
     # The bits of our keys that are among the user's; *odd: there is a key that needs _normal.
     cdef PyObject *k
     cdef PyObject *v
     cdef uint32_t bits = 0
     cdef int own
-    odd[0] = 0
+    odd[0] = False
     while PyDict_Next(d, &at, &k, &v):
-        if not PyUnicode_CheckExact(k) or _has_surrogate(<str> k):
-            odd[0] = 1
+        if not PyUnicode_CheckExact(k) or _has_surrogate(k):
+            odd[0] = True
             return bits
-        if standard is None or <str> k not in standard:
+        if standard == NULL or lc_find(standard, k) == NULL:
             own = _own_key(k)
             if own >= 0:
                 bits |= <uint32_t> 1 << own
     return bits
 
 
+cdef inline bint _plain_time(PyObject *v, int64_t *us) noexcept nogil:
+    # Whether it is a float that can be written as it is; then its microseconds.
+    cdef double seconds
+    if v == NULL or not PyFloat_CheckExact(v):
+        return False
+    seconds = PyFloat_AS_DOUBLE(v)
+    if not (seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US):
+        return False
+    us[0] = llrint(seconds * 1e6)
+    return us[0] != 0
+
+
 cdef int64_t _created(PyObject *v) noexcept:
+    # Of any object, which must be held; now, when it has no time.
     cdef double seconds = 0
     cdef int64_t us
-    if v != NULL and PyFloat_CheckExact(v):
-        seconds = PyFloat_AS_DOUBLE(v)
-    elif v != NULL:
+    if _plain_time(v, &us):
+        return us
+    if v != NULL:
         try:
             seconds = PyFloat_AsDouble(<object> v)
         except Exception:
@@ -1560,7 +1762,7 @@ cdef int64_t _created(PyObject *v) noexcept:
     return <int64_t> (time.time_ns() // 1000)
 
 
-cdef uint8_t _level(PyObject *v) noexcept:
+cdef uint8_t _level(PyObject *v) noexcept nogil:
     # What the hand-off keeps of it: levelno // 10, at most 5.
     cdef int overflow = 0
     cdef long long number
@@ -1578,30 +1780,6 @@ cdef object _lower(object name):
     return _exact(name).lower() if isinstance(name, str) else name
 
 
-cdef int _level_field(Out *o, PyObject *v) except -2:
-    cdef object lower
-    cdef size_t start
-    cdef uint8_t *p
-    if v == NULL or v == Py_None or o.taken >> KEY_LEVEL & 1:
-        return 0
-    if not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v):
-        lower = _lower(<object> v)
-        return _text_field(o, KEY_LEVEL, <PyObject *> lower)
-    if _reserve(o, 2 * LC_SLACK) < 0:
-        return -1
-    _open(o, KEY_LEVEL, True)
-    start = <size_t> (o.p - o.base)
-    if _chars(o, v) < 0:
-        return -1
-    p = o.base + start
-    while p < o.p:
-        if c'A' <= p[0] <= c'Z':
-            p[0] |= 0x20
-        p += 1
-    return _close(o, True)
-
-
-@cython.auto_pickle(False)
 cdef class Sender:
     """The compiled half of ``logclient.Client``: ``send`` in one call."""
 
@@ -1610,7 +1788,11 @@ cdef class Sender:
     cdef object slowly
 
     def _bind(self, Encoder encoder not None, slowly):
-        """`slowly(seq, event, level)` goes on where the hand-off wants more than a put."""
+        """Once: `slowly(seq, event, level)` goes on where the hand-off wants more than a put."""
+        if self.handoff is not None:
+            raise TypeError(f"{type(self).__name__}: __init__ has run already")
+        if encoder.handoff is None:
+            raise TypeError("encoder: needs a hand-off")
         self.encoder = encoder
         self.handoff = encoder.handoff
         self.slowly = slowly
@@ -1631,6 +1813,8 @@ cdef class Sender:
         cdef int64_t seq
         cdef Py_ssize_t size
         cdef uint8_t tens = <uint8_t> (0 if level < 0 else min(level // 10, 5))
+        if self.handoff is None:
+            raise TypeError(f"{type(self).__name__}: __init__ has not run")
         if PyBytes_Check(event):
             size = PyBytes_GET_SIZE(event)
             # Far over any max_event_bytes: a tombstone, of which no byte is read.
@@ -1643,31 +1827,42 @@ cdef class Sender:
         return seq
 
 
-@cython.auto_pickle(False)
+cdef object _attribute(object record, str name):
+    # Of a record, or None: it may be a property, and that may raise.
+    try:
+        return getattr(record, name, None)
+    except Exception:
+        return None
+
+
 cdef class Emitter:
     """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock.
 
     It comes first among the handler's bases; ``logging.Handler`` brings the rest.
     """
 
-    cdef public object filters       # logging.Filterer's list
     cdef readonly Encoder encoder
     cdef Handoff handoff
     cdef object attend               # Client._attend()
     cdef object put_slowly           # Client._put_slowly(code, body, level, kind)
     cdef object maker                # maker(record, made): ships it; None: our own document is made here
     cdef object own_formatter
-    cdef object user_formatter       # None: our document
     cdef bint own_emit               # a subclass has an emit() of its own
     cdef bint own_format             # ... a format()
-    cdef bint direct                 # none of these
+    # Set at any time while other threads log: read and written in a critical section of this object.
+    cdef object user_formatter       # None: our document
+    cdef object other_filters        # None: `own_filters` are those in force
+    # The list that logging.Filterer makes. Without the GIL it is never replaced: `handle` looks into it.
+    cdef list own_filters
+    cdef bint direct                 # bound, and none of these has a say, but for `own_filters`
 
     def _bind(self, Encoder encoder not None, attend, put_slowly, maker, formatter, bint own_emit,
               bint own_format):
-        """Before ``logging.Handler.__init__``: where events go, and what a subclass has made its own."""
+        """Once, before ``logging.Handler.__init__``: where events go, and what a subclass has of its own."""
+        if self.encoder is not None:
+            raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.handoff is None:
             raise TypeError("encoder: needs a hand-off")
-        self.encoder = encoder
         self.handoff = encoder.handoff
         self.attend = attend
         self.put_slowly = put_slowly
@@ -1675,35 +1870,66 @@ cdef class Emitter:
         self.own_formatter = formatter
         self.own_emit = own_emit
         self.own_format = own_format
-        self.filters = []
+        self.encoder = encoder
         self.formatter = None
+
+    cdef void _look(self) noexcept:
+        # Inside the critical section.
+        self.direct = (self.encoder is not None and self.own_filters is not None
+                       and self.other_filters is None and self.user_formatter is None
+                       and not self.own_emit and not self.own_format)
+
+    cdef object _filters(self):
+        with cython.critical_section(self):
+            return self.own_filters if self.other_filters is None else self.other_filters
+
+    @property
+    def filters(self):
+        """logging.Filterer's list."""
+        return self._filters()
+
+    @filters.setter
+    def filters(self, value):
+        with cython.critical_section(self):
+            if type(value) is list and (self.own_filters is None or not LC_SHARED):
+                self.own_filters = value
+                self.other_filters = None
+            else:
+                self.other_filters = None if value is self.own_filters else value
+            self._look()
 
     @property
     def formatter(self):
         """The formatter; without one of the user's, the one of our own documents."""
-        return self.own_formatter if self.user_formatter is None else self.user_formatter
+        with cython.critical_section(self):
+            return self.own_formatter if self.user_formatter is None else self.user_formatter
 
     @formatter.setter
     def formatter(self, value):
-        self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
-        self.direct = not self.own_emit and not self.own_format and self.user_formatter is None
+        with cython.critical_section(self):
+            self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
+            self._look()
 
     @cython.binding(False)           # a plain method descriptor: a third of the price of a call
     @cython.always_allow_keywords(False)
     def handle(self, record):
-        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception."""
-        cdef PyObject *filters = <PyObject *> self.filters
-        if self.direct and PyList_CheckExact(filters) and PyList_GET_SIZE(filters) == 0:
+        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception.
+
+        Before `__init__` a record is ignored.
+        """
+        if self.direct and PyList_GET_SIZE(<PyObject *> self.own_filters) == 0:
             self._ship(record, None)
             return record
         return self._handle_slowly(record)
 
     def emit(self, record):
-        """Ship a record, whatever the filters say."""
+        """Ship a record, whatever the filters say. Before `__init__` it is ignored."""
         self._ship_formatted(record)
 
     cdef object _handle_slowly(self, object record):
-        if self.filters:
+        if self.encoder is None:
+            return False
+        if self._filters():
             try:
                 verdict = self.filter(record)
             except Exception:
@@ -1726,10 +1952,14 @@ cdef class Emitter:
 
     cdef int _ship_formatted(self, object record) except -1:
         # With the formatter that the user has set, or the format() of a subclass.
-        cdef object name = getattr(record, "name", None)
+        cdef object name
         cdef object made = None
-        if self.user_formatter is None and not self.own_format or lc_this_thread.own \
-                or _own_logger(<PyObject *> name):
+        if self.encoder is None:
+            return 0
+        if self.user_formatter is None and not self.own_format or lc_this_thread.own:
+            return self._ship(record, None)
+        name = _attribute(record, "name")
+        if _own_logger(<PyObject *> name):
             return self._ship(record, None)
         try:
             made = self.format(record)
@@ -1746,8 +1976,8 @@ cdef class Emitter:
         return self._ship(record, made)
 
     cdef int _ship_bytes(self, object record, bytes body) except -1:
-        cdef object level = getattr(record, "levelno", None)
-        cdef object created = getattr(record, "created", None)
+        cdef object level = _attribute(record, "levelno")
+        cdef object created = _attribute(record, "created")
         return self._put(record, <const uint8_t *> PyBytes_AS_STRING(body), <size_t> PyBytes_GET_SIZE(body),
                          _level(<PyObject *> level), <uint8_t> K_RAW, _created(<PyObject *> created))
 
@@ -1795,7 +2025,7 @@ cdef class Emitter:
 
     cdef int _ship_made(self, object record, object made) except -1:
         # A document that is not made here: a line of a request, or what another protocol wants.
-        cdef object name = getattr(record, "name", None)
+        cdef object name = _attribute(record, "name")
         if _own_logger(<PyObject *> name):
             self.handoff.count_ignored()
             return 0

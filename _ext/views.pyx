@@ -92,6 +92,7 @@ cdef class Writer:
 
     @property
     def capsule(self):
+        self.made()
         capsule = PyCapsule_New(&self.hot, b"logclient.hot", NULL)
         Py_INCREF(self)
         PyCapsule_SetContext(capsule, <void *> self)
@@ -178,6 +179,8 @@ cdef class Column:
     def __getbuffer__(self, Py_buffer *view, int flags):
         if flags & PyBUF_WRITABLE:
             raise BufferError("read-only")
+        if self.item == 0:
+            raise BufferError("made by a decoder")
         view.buf = self.data if self.data != NULL else <void *> self.code
         view.len = self.n * self.item
         view.itemsize = self.item

@@ -11,6 +11,8 @@ import pytest
 
 import logclient
 from logclient import errors
+from tests.patience import PATIENCE
+from tests.shared import ROOT, clean_environment
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_every_public_name_loads_and_no_more_than_it_needs() -> None:
         "from logclient import *\n"
         "assert connect is logclient.connect\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=2 * PATIENCE)
 
 
 def test_version_is_the_one_of_the_distribution() -> None:
@@ -88,3 +90,34 @@ def test_version_is_the_one_of_the_distribution() -> None:
     except PackageNotFoundError:
         pytest.skip("logclient is not installed as a distribution")
     assert logclient.__version__ == installed
+
+
+def test_a_second_interpreter_is_refused() -> None:
+    """The rule is named, not the module that Python happens to try first."""
+    program = """
+import sys
+import logclient.handler
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+inside = '''
+import logclient
+for name in ("connect", "Handler", "connect"):
+    try:
+        getattr(logclient, name)
+    except ImportError as error:
+        print(error, flush=True)
+'''
+if sys.version_info >= (3, 13):
+    interpreters.exec(interpreters.create("legacy"), inside)
+else:
+    interpreters.run_string(interpreters.create(isolated=False), inside)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert all(line.startswith("logclient works in one interpreter of a process") for line in lines)

@@ -28,6 +28,7 @@ from logclient._ext.handoff import Handoff
 from logclient._ext.record import Emitter, Encoder, own_thread
 from logclient.delivery.report import Reporter
 from logclient.handler import Handler
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 NOWHERE = "lumberjack://127.0.0.1:9"
@@ -68,13 +69,12 @@ class Parked:
             raise self.trouble
         return 0
 
-    def flush(self) -> int:
+    def flush_while_hopeful(self) -> int:
         self.calls.append("flush")
         return 0
 
-    def close(self) -> int:
+    def retire(self) -> None:
         self.calls.append("close")
-        return 0
 
     def events(self) -> list[Any]:
         """Everything put since the last call."""
@@ -284,6 +284,14 @@ class TestFilter:
         one.log.info("3")
         assert one.messages() == ["yes", "2"]
         assert one.handler.handle(one.log.makeRecord("app", 20, "f.py", 1, "3", (), None)) is False
+
+    def test_a_list_in_place_of_the_list(self, make: Make) -> None:
+        one = make()
+        for filters in ([logging.Filter("other")], [], (logging.Filter("other"),), []):
+            one.handler.filters = filters  # type: ignore[assignment]
+            assert one.handler.filters is filters
+            one.log.info("taken" if not filters else "refused")
+        assert one.messages() == ["taken", "taken"]
 
     def test_may_change_the_record(self, make: Make) -> None:
         def redact(record: logging.LogRecord) -> bool:
@@ -524,7 +532,7 @@ class TestReentrant:
         one.handler.acquire()
         thread = threading.Thread(target=one.log.info, args=("a",))
         thread.start()
-        thread.join(30)
+        thread.join(PATIENCE)
         one.handler.release()
         assert one.messages() == ["a"]
 
@@ -639,7 +647,7 @@ class TestLife:
         code = f"import sys; sys.path.insert(0, {str(HOME)!r})\n" + textwrap.dedent(program)
         done = subprocess.run(
             [sys.executable, "-I", "-c", code],
-            capture_output=True, text=True, timeout=60, env=clean_environment(),
+            capture_output=True, text=True, timeout=2 * PATIENCE, env=clean_environment(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["message"] == "hi"

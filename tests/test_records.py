@@ -217,7 +217,7 @@ def check(made: tuple[bytes, int, int], expected: ecs.Document) -> None:
 
 
 class TestMapping:
-    @settings(max_examples=400)
+    @settings(max_examples=150)
     @given(MAPPINGS)
     @example({})
     @example({"event": {"id": 1}})
@@ -233,7 +233,7 @@ class TestMapping:
     def test_string_is_a_message(self, text: str) -> None:
         check(encode_mapping(text), ecs.of_mapping(text))
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(st.text(st.characters(), max_size=3000) | st.text(st.characters(codec="latin-1"), max_size=3000))
     def test_long_strings(self, text: str) -> None:
         check(encode_mapping({"a": text, text: "a"}), ecs.of_mapping({"a": text, text: "a"}))
@@ -269,7 +269,7 @@ class TestMapping:
         body = encode_mapping({"v": value})[0]
         assert body == b'{"v":%s}' % (repr(value).encode() if math.isfinite(value) else b"null")
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(st.integers() | st.integers(-(2**64), 2**64))
     @example(2**63 - 1)
     @example(-(2**63))
@@ -388,7 +388,7 @@ class TestMapping:
 
 
 class TestSize:
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(MAPPINGS, st.integers(0, 400))
     def test_limit_is_exact(self, mapping: dict[Any, Any], limit: int) -> None:
         body = ecs.of_mapping(mapping).json()
@@ -403,7 +403,7 @@ class TestSize:
         with pytest.raises(EncodeError):
             encode_mapping({"a": text})
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(
         st.dictionaries(OUR_KEYS | st.sampled_from("abc"), TEXT, max_size=4),
         TEXT,
@@ -454,7 +454,7 @@ class TestSize:
 
 
 class TestPairs:
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(MAPPINGS)
     @example({})
     @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
@@ -464,7 +464,7 @@ class TestPairs:
         assert body == expected.pairs()
         assert (kind, mangled) == (expected.flags, expected.mangled)
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(records())
     def test_records(self, record: logging.LogRecord) -> None:
         record.exc_text = record.exc_text or "trace"
@@ -493,13 +493,13 @@ class TestPairs:
 
 
 class TestRecord:
-    @settings(max_examples=600)
+    @settings(max_examples=200)
     @given(records())
     def test_is_the_oracles(self, record: logging.LogRecord) -> None:
         expected = ecs.of_record(record)
         check(Encoder().encode_record(record), expected)
 
-    @settings(max_examples=400)
+    @settings(max_examples=150)
     @given(formats())
     def test_messages(self, made: tuple[str, tuple[Any, ...]]) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, made[0], (), None)
@@ -523,7 +523,7 @@ class TestRecord:
             ("log.origin.function", "main"),
         ]
 
-    @settings(max_examples=500)
+    @settings(max_examples=200)
     @given(st.integers(-62135596800000000, 253402300799000000).filter(lambda us: us != 0))
     @example(951782400000000)  # 29 February 2000
     @example(4107542399999999)

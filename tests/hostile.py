@@ -1,0 +1,200 @@
+"""Records whose attributes run Python code that changes the record while it is encoded."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from logclient._ext.record import Encoder
+
+JUNK: list[bytes] = []
+
+
+def fresh(name: str, n: int) -> str:
+    """A string that nobody else holds."""
+    return f"{name}-{n}-" * 30
+
+
+class Vandal:
+    """Runs `attack` whatever is asked of it."""
+
+    def __init__(self, attack: Callable[[], None]) -> None:
+        self.attack = attack
+
+    def __str__(self) -> str:
+        self.attack()
+        return "vandal"
+
+    __repr__ = __str__
+
+    def __float__(self) -> float:
+        self.attack()
+        return 1e9
+
+    def __bool__(self) -> bool:
+        self.attack()
+        return True
+
+    def __len__(self) -> int:
+        self.attack()
+        return 1
+
+    def __hash__(self) -> int:
+        self.attack()
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        self.attack()
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.attack()
+        return None
+
+
+class Keys(dict[Any, Any]):
+    """A mapping that runs `attack` when it is read."""
+
+    def __init__(self, attack: Callable[[], None], **fields: Any) -> None:
+        super().__init__(**fields)
+        self.attack = attack
+
+    def items(self) -> Any:
+        self.attack()
+        return super().items()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self.attack()
+        return super().get(key, default)
+
+    __hash__ = None
+
+
+class Text(str):
+    """A string that runs its attack when it is asked for its text, as an attribute of a record may be."""
+
+    attack: Callable[[], None]
+
+    def __str__(self) -> str:
+        self.attack()
+        return "text"
+
+    def lower(self) -> str:
+        self.attack()
+        return "lower"
+
+
+class Moody(logging.LogRecord):
+    """Runs an attack in `getMessage` and when its `exc_text` is set."""
+
+    def getMessage(self) -> str:
+        self.__dict__["attack"]()
+        return "moody"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if "attack" in self.__dict__:
+            self.__dict__["attack"]()
+
+
+ATTRIBUTES = (
+    "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
+    "funcName", "created", "thread", "threadName", "processName", "process", "user_one", "user_two",
+)  # fmt: skip
+
+
+class Attack:
+    """Replaces (or deletes) all attributes of a record but the one that it is in, and uses their memory."""
+
+    def __init__(self, record: logging.LogRecord, n: int, how: str) -> None:
+        self.record, self.n, self.how = record, n, how
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+        if self.times > 3:
+            return
+        fields = vars(self.record)
+        for name in ATTRIBUTES:
+            if self.how == "delete":
+                fields.pop(name, None)
+            elif self.how == "clear":
+                fields.clear()
+            else:
+                fields[name] = fresh("new", self.n)
+        if self.how == "grow":
+            fields.update({f"more{i}": i for i in range(50)})
+        JUNK[:] = [bytes([65 + i % 20]) * (40 + 8 * i) for i in range(200)]
+        if self.how == "collect":
+            gc.collect()
+
+
+HOWS = ("replace", "delete", "clear", "grow", "collect")
+
+
+def make(place: str, what: str, how: str, n: int) -> tuple[logging.LogRecord, Attack]:
+    """A record with fresh values, but for `place`, which attacks."""
+    record = (Moody if what == "moody" else logging.LogRecord)("app", 20, "f.py", 1, "m", (), None, "f")
+    attack = Attack(record, n, how)
+    for name in ATTRIBUTES:
+        if name.endswith(("info", "text")):
+            continue
+        vars(record)[name] = fresh(name, n)
+    vars(record).update(levelno=2**70 + n, lineno=2**65 + n, process=2**62 + n, thread=2**62 + n)
+    vars(record).update(created=1e9 + n, args=(), levelname="INFO")
+    value: Any = Vandal(attack)
+    if what == "keys":
+        value = Keys(attack, a=1, b=fresh("b", n))
+    elif what == "text":
+        value = Text("text")
+        value.attack = attack
+    elif what == "nested":
+        value = {"a": [fresh("a", n), (Vandal(attack), fresh("b", n))], Vandal(lambda: None): 1}
+    elif what == "arguments":
+        vars(record)["msg"] = fresh("%s %r", n).replace("-", "")
+        value = tuple(Vandal(attack) if i % 2 else fresh("x", n) for i in range(60))
+    elif what == "error":
+        value = (type("Broken", (Exception,), {"__str__": Vandal.__str__, "attack": attack}), None, None)
+        value = (value[0], value[0](), None)
+    elif what == "moody":
+        vars(record)["attack"] = attack
+        value = (ValueError, ValueError("x"), None) if place == "exc_info" else fresh("m", n)
+    vars(record)[place] = value
+    return record, attack
+
+
+WHATS = ("vandal", "keys", "text", "nested", "arguments", "error", "moody")
+
+
+def every_attribute() -> None:
+    """All places, all attacks, with and without a bound that cuts the message."""
+    encoders = [
+        Encoder(),
+        Encoder(pairs=True),
+        Encoder(truncate=True, max_event_bytes=1000),
+        Encoder(max_event_bytes=500),
+    ]
+    attacks = 0
+    for n, encoder in enumerate(encoders):
+        for place in ATTRIBUTES:
+            for what in WHATS:
+                for how in HOWS:
+                    record, attack = make(place, what, how, n)
+                    try:
+                        body, _, _ = encoder.encode_record(record)
+                        if not encoder.pairs:
+                            assert isinstance(json.loads(body), dict)
+                    except (ValueError, RuntimeError):
+                        pass
+                    attacks += attack.times > 0
+    assert attacks > 1000, attacks
+    print("held")
+
+
+if __name__ == "__main__":
+    every_attribute()

@@ -1,0 +1,287 @@
+"""What Python code may do while compiled code runs, or before an object was made: never a crash.
+
+What would end the process runs in one of its own. `tests/hostile.py` has the records.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+import logclient._ext
+from logclient import client, lumberjack, plog
+from logclient._ext.record import own_thread
+from logclient.errors import EncodeTypeError
+from logclient.handler import Handler
+from tests.patience import PATIENCE
+from tests.shared import ROOT, clean_environment
+
+NOWHERE = "lumberjack://127.0.0.1:9"
+RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+EXTENSIONS = sorted(p.stem.split(".")[0] for p in Path(logclient._ext.__path__[0]).glob("*.pyi"))
+
+
+def run(code: str, *arguments: str) -> str:
+    """What a program prints; it must end well. Memory that was freed is overwritten there."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
+        cwd=ROOT, env={**clean_environment(), "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
+        timeout=4 * PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_records_that_change_while_they_are_encoded() -> None:
+    """Each attribute in turn runs Python code that replaces all the others; their memory is used again."""
+    said = run("from tests.hostile import every_attribute; every_attribute()")
+    assert said == "held\n"
+
+
+UNMADE = r"""
+import importlib, logging, sys
+module = importlib.import_module(f"logclient._ext.{sys.argv[1]}")
+RECORD = logging.LogRecord("a", 20, "f.py", 1, "m", (), None)
+VALUES = [None, 0, 1, -1, 2**40, 1.5, "x", b'{"a":1}', bytearray(9), memoryview(b"abc"), (), [], {"a": 1},
+          RECORD, object()]
+
+def tries(function, parameters):
+    for count in (0, 1, 2, 3, 4):
+        for first in VALUES[:: 1 if count else len(VALUES)]:
+            for others in (None, 1, b"ab", 0.5) if count > 1 else (None,):
+                yield (first, *[others] * (count - 1)) if count else ()
+
+def attack(kind, thing):
+    for name in dir(thing):
+        if name in ("__class__", "__doc__", "__init_subclass__", "__subclasshook__", "__new__", "__dir__",
+                    "__getattribute__", "__setattr__", "__delattr__", "__sizeof__", "wait_for_wake",
+                    "wait_settled", "wait_room", "wait"):
+            continue
+        try:
+            what = getattr(thing, name)
+        except Exception:
+            continue
+        if not callable(what):
+            for value in VALUES:
+                try:
+                    setattr(thing, name, value)
+                except Exception:
+                    pass
+            continue
+        for arguments in tries(what, None):
+            try:
+                what(*arguments)
+            except Exception:
+                pass
+    try:
+        bytes(memoryview(thing))
+    except Exception:
+        pass
+    for call in (iter, len, repr, list, hash, bool):
+        try:
+            call(thing)
+        except Exception:
+            pass
+
+for name, kind in vars(module).items():
+    if not isinstance(kind, type) or kind.__module__ != module.__name__ or issubclass(kind, int):
+        continue
+    try:
+        thing = kind.__new__(kind)
+    except Exception:
+        thing = None                # it needs its arguments already here
+    if thing is not None:
+            attack(kind, thing)
+    for wrong in ((), (None,), (1,), ("x", "y"), (None, None, None)):
+        thing = None
+        try:
+            thing = kind.__new__(kind, *wrong)
+            thing.__init__(*wrong)
+        except Exception:
+            pass
+        if thing is not None:
+            attack(kind, thing)     # its __init__ has failed, or was given nonsense
+print("done")
+"""
+
+
+@pytest.mark.parametrize("module", EXTENSIONS)
+def test_objects_that_were_never_made(module: str) -> None:
+    """Every method of every compiled class, before `__init__` and after one that failed."""
+    assert run(UNMADE, module).endswith("done\n")
+
+
+CLIENTS = [client.Client, lumberjack.Writer, plog.Client]
+USES: dict[str, Any] = {
+    "send": lambda c: c.send({"a": 1}),
+    "send bytes": lambda c: c.send(b"{}"),
+    "submit": lambda c: c.submit("x"),
+    "submit bytes": lambda c: c.submit(b"{}"),
+    "flush": lambda c: c.flush(),
+    "close": lambda c: c.close(),
+    "stats": lambda c: c.stats(),
+    "closed": lambda c: c.closed,
+    "producer": lambda c: c.producer,
+    "event_id": lambda c: c.event_id(1),
+    "with": lambda c: c.__enter__().__exit__(None, None, None),
+}
+
+
+class TestBeforeInit:
+    @pytest.mark.parametrize("use", USES)
+    @pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+    def test_client(self, kind: type[client.Client], use: str) -> None:
+        with pytest.raises(TypeError, match="__init__"):
+            USES[use](kind.__new__(kind))
+
+    def test_plog(self) -> None:
+        with pytest.raises(TypeError, match="__init__"):
+            plog.Client.__new__(plog.Client).stat()
+
+    def test_logjam(self) -> None:
+        logjam = pytest.importorskip("logclient.logjam")
+        with pytest.raises(TypeError, match="__init__"):
+            logjam.Client.__new__(logjam.Client).request("Home#index")
+
+    def test_logux(self) -> None:
+        logux = pytest.importorskip("logclient.logux")
+        with pytest.raises(TypeError, match="__init__"):
+            logux.Client.__new__(logux.Client).subscribe("a")
+
+    def test_log_calls_are_ignored(self) -> None:
+        handler = Handler.__new__(Handler)
+        assert handler.handle(RECORD) is False
+        handler.emit(RECORD)
+
+    @pytest.mark.parametrize("use", ["flush", "close"])
+    def test_handler(self, use: str) -> None:
+        with pytest.raises(TypeError, match="__init__"):
+            getattr(Handler.__new__(Handler), use)()
+
+    def test_a_subclass_that_logs_first(self) -> None:
+        class Early(Handler):
+            def __init__(self, url: str) -> None:
+                self.handle(RECORD)
+                self.emit(RECORD)
+                super().__init__(url, close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+
+        handler = Early(NOWHERE)
+        assert handler.client.stats().sent == 0
+        handler.handle(RECORD)
+        assert handler.client.stats().sent == 1
+        handler.close()
+
+    def test_names_itself(self) -> None:
+        assert repr(Handler.__new__(Handler)) == "<Handler before its __init__>"
+        assert repr(client.Client.__new__(client.Client)) == "<Client before its __init__>"
+
+    def test_twice(self) -> None:
+        with logclient.connect(NOWHERE, close_timeout=0.0) as one, pytest.raises(TypeError, match="already"):
+            one._bind(one.encoder, print)
+
+
+@pytest.mark.parametrize("odd", [None, 1, [1], bytearray(b"{}"), memoryview(b"{}")], ids=repr)
+def test_what_is_no_event_fails_with_a_reason(odd: Any) -> None:
+    with logclient.connect(NOWHERE, close_timeout=0.0) as one:
+        with pytest.raises(EncodeTypeError):
+            one.send(odd)
+        with pytest.raises(EncodeTypeError):
+            one.submit(odd)
+        one.flush(0.0)
+        counts = one._engine.handoff.counters()
+        assert counts["sent"] == 2
+    assert one.stats().failed == {"unencodable": 2}
+
+
+def test_what_a_finalizer_logs_in_the_sender_thread_is_shipped() -> None:
+    """`weakref.finalize`, as `__del__`: a garbage collection may run both there."""
+
+    class Thing:
+        me: Any
+
+    log = logging.Logger("app")
+    log.addHandler(handler := Handler(NOWHERE, close_timeout=0.0, flush_timeout=0.0))
+    thing = Thing()
+    thing.me = thing
+    weakref.finalize(thing, log.info, "from a finalizer")
+    del thing
+    before = own_thread(True)
+    try:
+        log.info("of the sender")
+        gc.collect()
+    finally:
+        own_thread(before)
+    stats = handler.client.stats()
+    assert (stats.sent, stats.ignored) == (1, 1)
+    handler.close()
+
+
+WITHOUT_INIT = """
+import copy, logging, sys
+import logclient
+from logclient import Client, Handler
+RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+
+def refused(call):
+    try:
+        call()
+    except (TypeError, AttributeError) as error:
+        return error
+    raise AssertionError("taken")
+
+class Early(Handler):
+    def __init__(self, *given, **options):
+        self.handle(RECORD)
+        super().__init__(*given, **options)
+
+class EarlyClient(Client):
+    def __init__(self, *given):
+        self.send("x")
+
+class Never(Client):
+    def __init__(self):
+        pass
+
+Handler.__new__(Handler).handle(RECORD)
+Handler.__new__(Handler).emit(RECORD)
+Early("lumberjack://127.0.0.1:1", close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0).close()
+handler = Handler("lumberjack://127.0.0.1:1", close_timeout=0.0, flush_timeout=0.0, atexit_timeout=0.0)
+for call in (lambda: Client.__new__(Client).send({}), lambda: Client.__new__(Client).send(b"{}"),
+             lambda: EarlyClient(1), lambda: Never().send("x"), lambda: Never().submit("x"),
+             lambda: copy.copy(handler).handle(RECORD), lambda: copy.copy(handler.client).send("x")):
+    refused(call)
+handler.close()
+print("held")
+"""
+
+
+ADDRESSED = ["handoff", "flight", "views", "hash", "record", "lumberjack", "pump", "tcpsend"]
+
+
+@pytest.mark.long
+@pytest.mark.tree
+def test_under_address_sanitizer() -> None:
+    """Records that change while they are read, and objects before their `__init__`."""
+    from fuzz import build
+    from fuzz.target import MissingError
+
+    try:
+        preload = build.runtime()
+        tree = build.address(ADDRESSED)
+    except MissingError as error:
+        pytest.skip(str(error))
+    environment = build.environment(tree) | {"LD_PRELOAD": preload}
+    for program in ("from tests.hostile import every_attribute; every_attribute()", WITHOUT_INIT):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tree, env=environment, capture_output=True, text=True, timeout=40 * PATIENCE,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr[-4000:]
