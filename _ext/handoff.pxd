@@ -25,11 +25,14 @@ cdef extern from "platform.h" nogil:
     uint64_t lc_ticks()
     uint64_t LC_SOON
     const char *LC_WAKE
+    void *lc_pages(size_t size)
+    void lc_pages_free(void *p, size_t size)
     int lc_wake_open(lc_wake *w)
     void lc_wake_set(lc_wake *w)
     void lc_wake_clear(lc_wake *w)
     void lc_wake_wait(lc_wake *w, double seconds)
     int lc_wake_fd(lc_wake *w)
+    void lc_wake_mend(lc_wake *w)
     void lc_wake_close(lc_wake *w)
 
 
@@ -58,6 +61,18 @@ ctypedef struct lc_chunk:
 ctypedef struct lc_list:
     lc_chunk *head
     lc_chunk *tail
+
+# The place of a caller that waits for room. Once it is granted, the room is counted as held for it.
+ctypedef struct lc_turn:
+    lc_turn *before
+    lc_turn *behind
+    uint64_t room
+    uint8_t state
+
+cdef enum:
+    TURN_NONE = 0
+    TURN_WAITS = 1
+    TURN_GRANTED = 2
 
 cdef enum:
     SIZE_CLASSES = 81        # of chunks that are used again: 64 KiB, and each 1/16 up to 2 MiB
@@ -96,8 +111,10 @@ ctypedef struct lc_handoff:
     uint64_t queued_bytes
     uint64_t kept_events     # of the queued: those in `kept`
     uint64_t kept_bytes
-    uint64_t held_events     # detached (in a batch or between) and without a fate
-    uint64_t held_bytes      # of whole batches: until the last of their events has its fate
+    uint64_t held_events     # detached (in a batch or between) and without a fate; and granted
+    uint64_t held_bytes      # of whole batches: until the last of their events has its fate; and granted
+    uint64_t granted_events  # of the held: room for callers that have waited for it
+    uint64_t granted_bytes
     uint64_t max_events
     uint64_t max_bytes
     uint32_t max_event_bytes
@@ -108,6 +125,9 @@ ctypedef struct lc_handoff:
     uint8_t closed
     uint8_t state
     uint8_t urged            # an ERROR has cut a nap short: the next one is slept through
+    uint8_t released         # there will be no sender any more: `wake` is closed, once nobody writes to it
+    uint8_t wake_closed
+    uint32_t waking          # callers that are about to write to `wake`
     int attention            # != 0: the caller must call Client._attend() after a put
     uint64_t clock_ticks     # when clock_us was read
     int64_t clock_us         # wall clock, a few microseconds old at most
@@ -115,7 +135,8 @@ ctypedef struct lc_handoff:
     uint64_t settled         # every sequence up to here has its fate
     uint64_t target          # somebody waits until settled >= target; 0 = nobody
     uint32_t waiters         # for fates; their target is never above what the first of them waits for
-    uint32_t blocked         # for room
+    lc_turn *line            # of callers that wait for room: who came first
+    lc_turn *line_end
     uint64_t inflight        # of the held: on the wire, no word yet
     uint64_t acked
     uint64_t handed
@@ -126,7 +147,8 @@ ctypedef struct lc_handoff:
     uint64_t dropped[16]
 
 cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                    int64_t created_us) noexcept nogil
+                    int64_t created_us, lc_turn *turn) noexcept nogil
+cdef bint lc_grant(lc_handoff *h) noexcept nogil
 cdef void lc_release(lc_handoff *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_tidy(lc_handoff *h, double now) noexcept nogil
 cdef lc_chunk *lc_surplus(lc_handoff *h) noexcept nogil
@@ -149,3 +171,11 @@ cdef class Handoff:
                      int64_t created_us) noexcept nogil
     cdef int attention(self) noexcept nogil
     cdef int _make(self, lc_handoff *like) except -1
+
+
+cdef class Turn:
+    cdef Handoff handoff     # keeps the memory of `h`, which after a fork is the parent's
+    cdef lc_handoff *h
+    cdef lc_turn turn
+    cdef void _give_up(self) noexcept nogil
+    cdef bint _look(self) noexcept nogil

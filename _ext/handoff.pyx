@@ -10,9 +10,11 @@ The C struct is renewed after a fork, and the old one leaked on purpose: another
 may have held its mutex. The Python object stays the same.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EMFILE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from logclient._ext.hot cimport K_MASK, K_TOMB, R_CLOSED, R_COUNT, R_OVERFLOW, R_TOO_LARGE
@@ -21,7 +23,7 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
 cdef enum:
-    CHUNK = 65536 - 64        # the allocator's header stays inside the 64 KiB
+    CHUNK = 65536 - 64        # its own header is inside the 64 KiB
     KEEP = 1 << 22            # bytes of empty chunks kept however long nobody needs them
     ERROR_LEVEL = 4
     SLICE_MS = 50             # a waiting caller looks for signals this often
@@ -100,7 +102,7 @@ cdef lc_chunk *_new_chunk(lc_handoff *h, uint64_t room) noexcept nogil:
         all_ = h.queued_bytes + h.held_bytes + h.free_bytes + size
         if all_ > h.max_bytes and h.free_bytes > KEEP:
             _shed(h, min(all_ - h.max_bytes, h.free_bytes - KEEP))
-        c = <lc_chunk *> malloc(sizeof(lc_chunk) + size - (65536 - CHUNK))
+        c = <lc_chunk *> lc_pages(size)
         if c == NULL:
             return NULL
         c.size_class = size_class
@@ -148,7 +150,7 @@ cdef void lc_free(lc_chunk *chain) noexcept nogil:
     cdef lc_chunk *following
     while chain != NULL:
         following = chain.next
-        free(chain)
+        lc_pages_free(chain, _size_of(chain))
         chain = following
 
 
@@ -211,8 +213,71 @@ cdef inline void _pad(lc_handoff *h, lc_list *list, uint64_t size) noexcept nogi
         h.kept_bytes += size
 
 
+cdef void _leave(lc_handoff *h, lc_turn *turn) noexcept nogil:
+    # Called with the mutex held: give up the place in the line, or the room that was granted.
+    if turn.state == TURN_GRANTED:
+        h.held_events -= 1
+        h.held_bytes -= turn.room
+        h.granted_events -= 1
+        h.granted_bytes -= turn.room
+    elif turn.state == TURN_WAITS:
+        if turn.before != NULL:
+            turn.before.behind = turn.behind
+        else:
+            h.line = turn.behind
+        if turn.behind != NULL:
+            turn.behind.before = turn.before
+        else:
+            h.line_end = turn.before
+    turn.state = TURN_NONE
+
+
+cdef bint lc_grant(lc_handoff *h) noexcept nogil:
+    # Called with the mutex held: room for those that wait, first come, first served. True: wake them all.
+    # What is granted counts as held, so that a put which comes now cannot take it.
+    cdef lc_turn *turn
+    cdef bint some = False
+    while h.line != NULL and not _over(h, h.line.room):
+        turn = h.line
+        _leave(h, turn)
+        turn.state = TURN_GRANTED
+        h.held_events += 1
+        h.held_bytes += turn.room
+        h.granted_events += 1
+        h.granted_bytes += turn.room
+        some = True
+    return some
+
+
+# The descriptor that wakes the sender is closed with the client, while callers may still refer to it: who
+# is about to write to it says so first, or it could be another file's by then.
+
+cdef inline bint _begin_wake(lc_handoff *h) noexcept nogil:
+    # Called with the mutex held: whether there is somebody to wake; then _wake follows, without it.
+    if h.released:
+        return False
+    h.waking += 1
+    return True
+
+
+cdef void _wake(lc_handoff *h) noexcept nogil:
+    lc_wake_set(&h.wake)
+    lc_mutex_lock(&h.mutex)
+    h.waking -= 1
+    _close_wake(h)
+    lc_mutex_unlock(&h.mutex)
+
+
+cdef inline void _close_wake(lc_handoff *h) noexcept nogil:
+    # Called with the mutex held.
+    if h.released and not h.waking and not h.wake_closed:
+        h.wake_closed = True
+        lc_wake_close(&h.wake)
+
+
 cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
-                    int64_t created_us) noexcept nogil:
+                    int64_t created_us, lc_turn *turn) noexcept nogil:
+    # With a turn: the room that was granted to it, or what there is; never behind those that wait.
     cdef uint64_t room, waste, seq, ticks
     cdef lc_list *list
     cdef lc_chunk *c
@@ -237,10 +302,15 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
             h.clock_ticks = ticks
             h.clock_us = lc_wall_us()
         created_us = h.clock_us
+    if turn != NULL:
+        _leave(h, turn)
     if h.closed:
         h.dropped[<int> R_CLOSED] += 1
         lc_mutex_unlock(&h.mutex)
         return PUT_DROPPED
+    if h.line != NULL and turn == NULL:
+        lc_mutex_unlock(&h.mutex)
+        return PUT_FULL
     list = &h.kept if keep else &h.queue
     if _over(h, room + _waste(list, room)):
         if h.policy == DROP_OLDEST and not _hopeless(h, room, keep):
@@ -304,9 +374,11 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     if wake:
         h.state = SENDER_BUSY
     surplus = lc_surplus(h)
+    if wake:
+        wake = _begin_wake(h)
     lc_mutex_unlock(&h.mutex)
     if wake:
-        lc_wake_set(&h.wake)
+        _wake(h)
     lc_free(surplus)
     return <int64_t> seq
 
@@ -354,9 +426,9 @@ cdef class Handoff:
         cdef lc_handoff *h = <lc_handoff *> calloc(1, sizeof(lc_handoff))
         if h == NULL:
             raise MemoryError
-        if lc_wake_open(&h.wake) < 0:
+        if lc_wake_open(&h.wake) < 0 and self.h == NULL:
             free(h)
-            raise OSError("no descriptor left to wake the sender with")
+            raise OSError(EMFILE, "no descriptor left to wake the sender with")
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.moved)
         h.generation = lc_forks
@@ -384,32 +456,48 @@ cdef class Handoff:
         lc_free(h.surplus)
         for i in range(<int> SIZE_CLASSES):
             lc_free(h.free[i])
-        lc_wake_close(&h.wake)
+        if not h.wake_closed:
+            lc_wake_close(&h.wake)
         free(h)
 
     cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                      int64_t created_us) noexcept nogil:
-        return lc_put(self.h, body, size, level, kind, created_us)
+        return lc_put(self.h, body, size, level, kind, created_us, NULL)
 
     cdef int attention(self) noexcept nogil:
         return self.h.attention
 
-    def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0):
+    def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
+             Turn turn=None):
         """Queue one body; the sequence, 0 when it was dropped, or a negative ``PUT_`` code.
 
-        The body is copied. Never blocks and never raises; thread-safe; safe in signal handlers.
+        The body is copied. Never blocks and never raises; thread-safe; safe in signal handlers. While
+        callers wait for room (``turn``), a push without a turn finds none.
         """
+        cdef lc_handoff *h = self.h
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0       # far over any max_event_bytes: a tombstone, its bytes are not read
-        return lc_put(self.h, data, <uint32_t> size, level, kind, created_us)
+        if turn is not None and turn.h != h:       # forked meanwhile: it is nobody's here
+            turn.turn.state = TURN_NONE
+            turn.h = h
+        return lc_put(h, data, <uint32_t> size, level, kind, created_us, NULL if turn is None else &turn.turn)
+
+    def turn(self, uint64_t size):
+        """A place in the line for room of `size` bytes. Nobody stands in it before the first ``wait``."""
+        return Turn(self, size)
 
     def renew(self):
         """In a forked child: an empty hand-off with the same bounds; the parent's is left alone."""
         cdef lc_handoff *parents = self.h
+        if not parents.wake_closed:
+            lc_wake_close(&parents.wake)   # our copy of the descriptor; the memory is left as it is
         self._make(parents)
-        lc_wake_close(&parents.wake)       # our copy of the descriptor; the memory is left as it is
+
+    def mend(self):
+        """Open what wakes the sender, in a child for which there was no descriptor when it was forked."""
+        lc_wake_mend(&self.h.wake)
 
     @property
     def forked(self):
@@ -428,82 +516,123 @@ cdef class Handoff:
     @property
     def next_seq(self):
         """The sequence the next event will get."""
+        cdef lc_handoff *h = self.h
         cdef uint64_t value
-        lc_mutex_lock(&self.h.mutex)
-        value = self.h.next_seq
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        value = h.next_seq
+        lc_mutex_unlock(&h.mutex)
         return value
 
     @property
     def queued(self):
         """Events and bytes that no batch has taken yet."""
+        cdef lc_handoff *h = self.h
         cdef uint64_t events, size
-        lc_mutex_lock(&self.h.mutex)
-        events = self.h.queued_events
-        size = self.h.queued_bytes
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        events = h.queued_events
+        size = h.queued_bytes
+        lc_mutex_unlock(&h.mutex)
         return events, size
 
     @property
     def spare(self):
         """Bytes of memory kept for reuse, beside what is queued and in flight."""
+        cdef lc_handoff *h = self.h
         cdef uint64_t size
-        lc_mutex_lock(&self.h.mutex)
-        size = self.h.free_bytes
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        size = h.free_bytes
+        lc_mutex_unlock(&h.mutex)
         return size
 
     @property
     def settled(self):
         """Every sequence up to this one has its fate."""
+        cdef lc_handoff *h = self.h
         cdef uint64_t value
-        lc_mutex_lock(&self.h.mutex)
-        value = self.h.settled
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        value = h.settled
+        lc_mutex_unlock(&h.mutex)
         return value
 
     def fits(self, uint64_t size):
         """Whether an event of this many bytes would be taken now."""
+        cdef lc_handoff *h = self.h
         cdef bint answer
-        lc_mutex_lock(&self.h.mutex)
-        answer = self.h.closed or not _over(self.h, event_room(<uint32_t> min(size, self.h.max_event_bytes)))
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        answer = h.closed or not _over(h, event_room(<uint32_t> min(size, h.max_event_bytes)))
+        lc_mutex_unlock(&h.mutex)
         return answer
+
+    @property
+    def line(self):
+        """How many callers wait for room."""
+        cdef lc_handoff *h = self.h
+        cdef lc_turn *turn
+        cdef uint64_t count = 0
+        lc_mutex_lock(&h.mutex)
+        turn = h.line
+        while turn != NULL:
+            count += 1
+            turn = turn.behind
+        lc_mutex_unlock(&h.mutex)
+        return count
 
     def refuse(self):
         """Count an event that found no room in time: its sequence is used up, dropped(overflow)."""
-        lc_mutex_lock(&self.h.mutex)
-        if self.h.closed:
-            self.h.dropped[<int> R_CLOSED] += 1
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.closed:
+            h.dropped[<int> R_CLOSED] += 1
         else:
-            self.h.next_seq += 1
-            self.h.dropped[<int> R_OVERFLOW] += 1
-        lc_mutex_unlock(&self.h.mutex)
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+        lc_mutex_unlock(&h.mutex)
 
     def close(self):
         """Take nothing more: from now on dropped(closed)."""
-        lc_mutex_lock(&self.h.mutex)
-        self.h.closed = True
-        lc_cond_wake_all(&self.h.moved)
-        lc_mutex_unlock(&self.h.mutex)
-        lc_wake_set(&self.h.wake)
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        h.closed = True
+        lc_cond_wake_all(&h.moved)
+        lc_mutex_unlock(&h.mutex)
+        self.wake()
+
+    def release(self):
+        """Give back the descriptor and the memory: there is no sender any more, and never will be. What is
+        put later is dropped and counted."""
+        cdef lc_handoff *h = self.h
+        cdef lc_chunk *surplus
+        lc_mutex_lock(&h.mutex)
+        h.closed = True
+        h.released = True
+        _close_wake(h)
+        _shed(h, h.free_bytes)
+        surplus = lc_surplus(h)
+        lc_mutex_unlock(&h.mutex)
+        lc_free(surplus)
 
     def wake(self):
         """Wake the sender, whatever it waits for."""
-        lc_mutex_lock(&self.h.mutex)
-        self.h.state = SENDER_BUSY
-        lc_mutex_unlock(&self.h.mutex)
-        lc_wake_set(&self.h.wake)
+        cdef lc_handoff *h = self.h
+        cdef bint wake
+        lc_mutex_lock(&h.mutex)
+        h.state = SENDER_BUSY
+        wake = _begin_wake(h)
+        lc_mutex_unlock(&h.mutex)
+        if wake:
+            _wake(h)
 
     def wait_for_wake(self, double seconds):
         """Sleep, without the GIL, until woken or `seconds` are over (the sender's rest in back-off)."""
         cdef lc_handoff *h = self.h
+        if h.released:
+            return
         with nogil:
             lc_wake_wait(&h.wake, seconds)
 
     def fileno(self):
-        """The descriptor that becomes readable on a wake, or -1 where there is none (Windows)."""
-        return lc_wake_fd(&self.h.wake)
+        """The descriptor that becomes readable on a wake, or -1 where there is none (Windows; released)."""
+        return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
     def doze(self, bint idle):
         """Announce a sleep that the caller does itself on ``fileno()``: False when there is work already."""
@@ -518,20 +647,23 @@ cdef class Handoff:
 
     def woken(self):
         """Whether somebody ended a ``doze``: an event that must not wait, a flush, a stop."""
+        cdef lc_handoff *h = self.h
         cdef bint answer
-        lc_mutex_lock(&self.h.mutex)
-        answer = self.h.state == SENDER_BUSY
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        answer = h.state == SENDER_BUSY
+        lc_mutex_unlock(&h.mutex)
         return answer
 
     def rouse(self):
         """The end of a ``doze``."""
-        lc_mutex_lock(&self.h.mutex)
-        if self.h.state == SENDER_NAP:
-            self.h.urged = False         # slept through: an ERROR may cut the next one short
-        self.h.state = SENDER_BUSY
-        lc_mutex_unlock(&self.h.mutex)
-        lc_wake_clear(&self.h.wake)
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.state == SENDER_NAP:
+            h.urged = False         # slept through: an ERROR may cut the next one short
+        h.state = SENDER_BUSY
+        lc_mutex_unlock(&h.mutex)
+        if not h.released:
+            lc_wake_clear(&h.wake)
 
     def aim(self, uint64_t seq):
         """Have the pump come back as soon as every event up to `seq` has its fate."""
@@ -554,7 +686,7 @@ cdef class Handoff:
                 if h.settled < seq and left > 0:
                     if h.target == 0 or seq < h.target:
                         h.target = seq
-                        if h.state == SENDER_NAP:
+                        if h.state == SENDER_NAP and not h.released:
                             h.state = SENDER_BUSY
                             lc_wake_set(&h.wake)
                     h.waiters += 1
@@ -566,53 +698,35 @@ cdef class Handoff:
                 return done
             PyErr_CheckSignals()
 
-    def wait_room(self, uint64_t size, double seconds):
-        """Sleep, without the GIL, until `size` bytes fit, the queue closes or `seconds` are over."""
-        cdef lc_handoff *h = self.h
-        cdef double end = lc_monotonic() + seconds
-        cdef double left
-        cdef uint64_t room = event_room(<uint32_t> min(size, <uint64_t> h.max_event_bytes))
-        cdef bint fits
-        while True:
-            left = end - lc_monotonic()
-            with nogil:
-                lc_mutex_lock(&h.mutex)
-                if left > 0 and not h.closed and _over(h, room):
-                    h.blocked += 1
-                    lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
-                    h.blocked -= 1
-                fits = h.closed or not _over(h, room)
-                lc_mutex_unlock(&h.mutex)
-            if fits or left <= 0:
-                return fits
-            PyErr_CheckSignals()
-
     def count_mangled(self, uint64_t n=1):
         """Values that had to be changed to have an encoding (a NaN, a lone surrogate)."""
-        if self.h.generation != lc_forks:
+        cdef lc_handoff *h = self.h
+        if h.generation != lc_forks:
             return           # the parent's, and its mutex may be held for ever
-        lc_mutex_lock(&self.h.mutex)
-        self.h.mangled += n
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        h.mangled += n
+        lc_mutex_unlock(&h.mutex)
 
     def count_ignored(self, uint64_t n=1):
         """Records of the sender's own doing, which are never shipped."""
-        if self.h.generation != lc_forks:
+        cdef lc_handoff *h = self.h
+        if h.generation != lc_forks:
             return
-        lc_mutex_lock(&self.h.mutex)
-        self.h.ignored += n
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        h.ignored += n
+        lc_mutex_unlock(&h.mutex)
 
     def counters(self):
         """One consistent snapshot of every count; see ``delivery.stats.Stats``."""
+        cdef lc_handoff *h = self.h
         cdef lc_handoff now
-        lc_mutex_lock(&self.h.mutex)
-        memcpy(&now, self.h, sizeof(lc_handoff))
-        lc_mutex_unlock(&self.h.mutex)
+        lc_mutex_lock(&h.mutex)
+        memcpy(&now, h, sizeof(lc_handoff))
+        lc_mutex_unlock(&h.mutex)
         return {
             "sent": now.next_seq - 1,
-            "queued": now.queued_events + now.held_events - now.inflight,
-            "queued_bytes": now.queued_bytes + now.held_bytes,
+            "queued": now.queued_events + now.held_events - now.granted_events - now.inflight,
+            "queued_bytes": now.queued_bytes + now.held_bytes - now.granted_bytes,
             "inflight": now.inflight,
             "acked": now.acked,
             "handed": now.handed,
@@ -623,3 +737,92 @@ cdef class Handoff:
             "ignored": now.ignored,
             "settled": now.settled,
         }
+
+
+@cython.no_gc_clear
+cdef class Turn:
+    """The place of a caller that waits for room: first come, first served.
+
+    While callers wait, a push without a turn finds no room. When there is some, it is granted to them in
+    the order in which they came, to as many as it is enough for, and kept until they push. So a large
+    event waits no longer than those before it, and nobody is woken for each event of the others.
+
+    For one thread. Whoever does not push must ``leave``; a turn that is collected does so, too.
+    """
+
+    def __cinit__(self, Handoff handoff not None, uint64_t size):
+        self.handoff = handoff
+        self.h = handoff.h
+        self.turn.room = event_room(<uint32_t> min(size, <uint64_t> self.h.max_event_bytes))
+
+    def __dealloc__(self):
+        self._give_up()
+
+    cdef void _give_up(self) noexcept nogil:
+        cdef lc_handoff *h = self.h
+        if h == NULL or self.turn.state == TURN_NONE or h.generation != lc_forks:
+            return
+        lc_mutex_lock(&h.mutex)
+        _leave(h, &self.turn)
+        if lc_grant(h):
+            lc_cond_wake_all(&h.moved)
+        lc_mutex_unlock(&h.mutex)
+
+    def leave(self):
+        """Give up the place, or the room that was granted. May be called again, and after a push."""
+        self._give_up()
+
+    cdef bint _look(self) noexcept nogil:
+        # Called with the mutex held: whether to push now.
+        cdef lc_handoff *h = self.h
+        cdef lc_turn *turn = &self.turn
+        if turn.state == TURN_NONE and not h.closed:
+            turn.state = TURN_WAITS
+            turn.before = h.line_end
+            turn.behind = NULL
+            if h.line_end != NULL:
+                h.line_end.behind = turn
+            else:
+                h.line = turn
+            h.line_end = turn
+            if h.line != turn:
+                return False       # those before it are granted room when an eighth of it is free
+        if turn.state == TURN_WAITS and lc_grant(h):
+            lc_cond_wake_all(&h.moved)
+        return turn.state == TURN_GRANTED or h.closed
+
+    def look(self):
+        """Whether to push now: there is room for this event, the hand-off is closed, or this is a child."""
+        cdef lc_handoff *h = self.h
+        cdef bint ready
+        if h.generation != lc_forks:
+            return True
+        lc_mutex_lock(&h.mutex)
+        ready = self._look()
+        lc_mutex_unlock(&h.mutex)
+        return ready
+
+    def wait(self, double seconds):
+        """Sleep, without the GIL, until ``look`` says yes or `seconds` are over; what it said last."""
+        cdef lc_handoff *h = self.h
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef bint ready
+        while True:
+            if h.generation != lc_forks:       # by a signal handler
+                return True
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                ready = self._look()
+                if not ready and left > 0:
+                    lc_cond_wait(&h.moved, &h.mutex, min(left, SLICE_MS / 1000.0))
+                    ready = self.turn.state == TURN_GRANTED or h.closed
+                lc_mutex_unlock(&h.mutex)
+            if ready or left <= 0:
+                return ready
+            try:
+                PyErr_CheckSignals()
+            except BaseException:
+                self._give_up()
+                raise

@@ -19,11 +19,11 @@ import pytest
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS, Handoff
 from tests.oracle.handoff import room_of
+from tests.patience import PATIENCE
 
 PUT_FORKED, PUT_FULL = -1, -2
 ACKED, FAILED, INFLIGHT = 2, 4, 1
 K_TOMB = 3
-PATIENCE = 20.0
 
 
 def until(what: Callable[[], Any]) -> Any:
@@ -83,7 +83,7 @@ def test_closed_takes_nothing_and_wakes_waiters() -> None:
     h = Handoff(policy="block", max_events=1)
     h.push(b"")
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(h.wait_room(1, PATIENCE)))
+    thread = threading.Thread(target=lambda: answers.append(h.turn(1).wait(PATIENCE)))
     thread.start()
     h.close()
     thread.join(PATIENCE)
@@ -284,12 +284,121 @@ def test_waiting_callers_hear_signals() -> None:
         h = Handoff(policy="block", max_events=1)
         h.push(b"")
         thread = when_heard(h.close)
-        assert h.wait_room(1, PATIENCE)
+        assert h.turn(1).wait(PATIENCE)
         thread.join(PATIENCE)
         heard.clear()
         thread = when_heard(lambda: settle(Flight(h)))
         assert h.wait_settled(1, PATIENCE)
         thread.join(PATIENCE)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- room for those that wait -------------------------------------------------------------------------
+
+
+def waiting(h: Handoff, body: bytes, answers: list[tuple[int, bytes]]) -> threading.Thread:
+    """A caller that waits for room, and stands in the line when this returns."""
+
+    def run() -> None:
+        turn = h.turn(len(body))
+        assert turn.wait(PATIENCE)
+        answers.append((h.push(body, turn=turn), body))
+
+    place = h.line + 1
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: h.line == place)
+    return thread
+
+
+def test_who_came_first_is_served_first() -> None:
+    h = Handoff(policy="block", max_events=1)
+    flight = Flight(h)
+    h.push(b"")
+    answers: list[tuple[int, bytes]] = []
+    threads = [waiting(h, b"%d" % i, answers) for i in range(8)]
+    for i in range(8):
+        settle(flight)
+        until(lambda: len(answers) == i + 1)  # noqa: B023
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [(i + 2, b"%d" % i) for i in range(8)]
+
+
+def test_small_events_do_not_pass_a_large_one_that_waits() -> None:
+    h = Handoff(policy="block", max_bytes=10_000, max_event_bytes=8000)
+    flight = Flight(h)
+    h.push(bytes(4000))
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, bytes(8000), answers)
+    assert h.push(b"small") == PUT_FULL and h.fits(5)
+    settle(flight)
+    thread.join(PATIENCE)
+    assert answers == [(2, bytes(8000))]
+    assert h.push(b"small") == 3
+
+
+def test_granted_room_is_kept() -> None:
+    h = Handoff(policy="block", max_events=2)
+    flight = Flight(h)
+    h.push(b"")
+    h.push(b"")
+    turn = h.turn(1)
+    assert not turn.look() and h.line == 1
+    settle(flight)
+    assert turn.look() and h.line == 0
+    assert h.push(b"") == 3 and h.push(b"") == PUT_FULL, "the other half of the room is spoken for"
+    assert h.counters()["queued"] == 1
+    assert h.push(b"", turn=turn) == 4
+
+
+def test_who_gives_up_lets_the_next_one_go() -> None:
+    h = Handoff(policy="block", max_bytes=10_000, max_event_bytes=8000)
+    h.push(bytes(4000))
+    large = h.turn(8000)
+    assert not large.wait(0.0)
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, b"small", answers)
+    large.leave()
+    thread.join(PATIENCE)
+    assert answers == [(2, b"small")]
+    # And so does one that is collected.
+    large = h.turn(8000)
+    assert not large.look() and h.push(b"small") == PUT_FULL
+    del large
+    assert h.push(b"small") == 3
+
+
+def test_room_that_was_granted_and_given_up_is_for_others() -> None:
+    h = Handoff(policy="block", max_events=1)
+    flight = Flight(h)
+    h.push(b"")
+    first = h.turn(1)
+    assert not first.look()
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, b"second", answers)
+    settle(flight)
+    assert first.look() and h.line == 1
+    first.leave()
+    thread.join(PATIENCE)
+    assert answers == [(2, b"second")] and h.line == 0
+
+
+def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
+    def handler(number: int, frame: object) -> None:
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        h = Handoff(policy="block", max_bytes=10_000, max_event_bytes=8000)
+        h.push(bytes(4000))
+        turn = h.turn(8000)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(ZeroDivisionError):
+            turn.wait(PATIENCE)
+        assert h.line == 0 and h.push(b"small") == 2
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -343,9 +452,9 @@ def test_pushed_is_delivered_or_dropped(policy: str) -> None:
     for thread in [*producers, consumer]:
         thread.start()
     for thread in producers:
-        thread.join(120)
+        thread.join(4 * PATIENCE)
     done.set()
-    consumer.join(120)
+    consumer.join(4 * PATIENCE)
     counts = h.counters()
     assert counts["sent"] == 3 * n == len(seen) + dropped
     assert counts["acked"] == len(seen) and counts["dropped"].get("overflow", 0) == dropped

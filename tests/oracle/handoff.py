@@ -85,6 +85,40 @@ def shift(chain: Chain) -> Event:
     return event
 
 
+class Turn:
+    """A caller that waits for room."""
+
+    def __init__(self, handoff: Handoff, size: int) -> None:
+        self.handoff = handoff
+        self.room = room_of(min(size, handoff.max_event_bytes))
+        self.granted = False
+
+    def look(self) -> bool:
+        h = self.handoff
+        if self.granted or h.closed:
+            return True
+        if self not in h.line:
+            h.line.append(self)
+            if h.line[0] is not self:
+                return False
+        h.grant()
+        return self.granted
+
+    def leave(self) -> None:
+        h = self.handoff
+        if self.granted or self in h.line:
+            self.take_back()
+            h.grant()
+
+    def take_back(self) -> None:
+        if self.granted:
+            self.handoff.granted_events -= 1
+            self.handoff.granted_bytes -= self.room
+        elif self in self.handoff.line:
+            self.handoff.line.remove(self)
+        self.granted = False
+
+
 class Handoff:
     def __init__(
         self,
@@ -105,6 +139,9 @@ class Handoff:
         self.kept: Chain = deque()
         self.held_events = 0
         self.held_bytes = 0
+        self.line: list[Turn] = []  # who waits for room
+        self.granted_events = 0
+        self.granted_bytes = 0
         self.next_seq = 1
         self.settled = 0
         self.closed = False
@@ -118,7 +155,17 @@ class Handoff:
 
     def over(self, room: int) -> bool:
         events, size = self.queued()
-        return size + self.held_bytes + room > self.max_bytes or events + self.held_events >= self.max_events
+        events += self.held_events + self.granted_events
+        size += self.held_bytes + self.granted_bytes
+        return size + room > self.max_bytes or events >= self.max_events
+
+    def grant(self) -> None:
+        """Room for those that wait, first come, first served."""
+        while self.line and not self.over(self.line[0].room):
+            turn = self.line.pop(0)
+            turn.granted = True
+            self.granted_events += 1
+            self.granted_bytes += turn.room
 
     def hopeless(self, room: int, keep: bool) -> bool:
         """Whether pushing out all that this event may push out would not be enough."""
@@ -128,14 +175,20 @@ class Handoff:
             size += bytes_in(self.kept)
         return size + room > self.max_bytes or events >= self.max_events
 
-    def push(self, body: bytes, level: int, kind: int, created_us: int) -> int:
+    def push(
+        self, body: bytes, level: int, kind: int, created_us: int, turn: Turn | None = None
+    ) -> int:
         if len(body) > self.max_event_bytes and kind & 15 != TOMB:
             body, kind = bytes([TOO_LARGE]), TOMB
         room = room_of(len(body))
         keep = level >= self.keep_level
+        if turn is not None:
+            turn.take_back()
         if self.closed:
             self.dropped["closed"] += 1
             return 0
+        if self.line and turn is None:
+            return PUT_FULL
         own = self.kept if keep else self.queue
         if self.policy == "drop_oldest" and not self.hopeless(room, keep):
             for chain in (self.queue, self.kept):
@@ -152,7 +205,7 @@ class Handoff:
         if not own or own[-1].capacity - own[-1].used < room:
             if own:
                 # What stays empty counts, as far as there is room to count it.
-                left = self.max_bytes - self.queued()[1] - self.held_bytes - room
+                left = self.max_bytes - self.queued()[1] - self.held_bytes - self.granted_bytes - room
                 own[-1].events[-1].room += min(waste(own, room), left)
             own.append(Chunk(max(CHUNK, room)))
         event = Event(self.next_seq, created_us, level, kind, body)
@@ -363,17 +416,17 @@ class Flight:
         self.gaps()
         return count
 
-    def expire(self, before_us: int) -> None:
+    def expire(self, seq: int) -> None:
         h = self.handoff
         while any(
-            (e := first_of(c)) is not None and e.created_us < before_us
+            (e := first_of(c)) is not None and e.seq <= seq
             for c in (h.queue, h.kept, self.ordinary, self.kept)
         ):
             if self.take(2048, 1 << 20) is None:
                 break
         for batch in self.batches:
             for event in batch.events:
-                if event.fate == PENDING and event.created_us < before_us:
+                if event.fate == PENDING and event.seq <= seq:
                     event.fate, event.reason = FAILED, MAX_AGE
             self._settle(batch)
 
@@ -406,6 +459,13 @@ class Flight:
         open_ones = [e.seq for b in self.batches for e in b.events if not e.settled]
         heads = [first_of(c) for c in (h.queue, h.kept, self.ordinary, self.kept)]
         h.settled = min([h.next_seq, *open_ones, *(e.seq for e in heads if e is not None)]) - 1
+        # Those that wait are woken when an eighth is free.
+        events, size = h.queued()
+        if (
+            8 * (size + h.held_bytes + h.granted_bytes) <= 7 * h.max_bytes
+            and 8 * (events + h.held_events + h.granted_events) <= 7 * h.max_events
+        ):
+            h.grant()
 
     def report(self) -> list[tuple[int, int, str, str]]:
         found, self.reports = self.reports, []
