@@ -1,0 +1,451 @@
+"""Threads, locks and waits that hold where gevent or eventlet have patched the standard library.
+
+Both replace threads by coroutines (greenlets) of one thread, and locks, sockets and ``time.sleep`` by
+forms that switch to another greenlet instead of waiting. A sender that waits in C would stop all of them.
+So our own threads are always native, and so are the locks and sockets they use; a caller that has to wait
+for them in a greenlet looks again and again, and lets the other greenlets run in between.
+
+Everything is resolved when it is used: a process may be patched after this module was imported, and after
+a client was made (gunicorn patches in the worker what the master has loaded).
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+from logclient.errors import ConfigError
+
+__all__ = [
+    "Condition",
+    "Event",
+    "Lock",
+    "RLock",
+    "AnyThread",
+    "NativeThread",
+    "acquire",
+    "caller",
+    "check",
+    "get_ident",
+    "in_hub",
+    "in_main_thread",
+    "is_alien",
+    "is_green",
+    "join",
+    "make_thread",
+    "original",
+    "patched",
+    "sleep",
+    "staying",
+    "wait_until",
+]
+
+SHORTEST = 0.0005
+"""Seconds between the first two looks of a greenlet that waits."""
+
+LONGEST = 0.02
+"""Seconds between two such looks, at most; more when many greenlets wait."""
+
+CROWD = 40
+"""Greenlets that may look that often; more of them look as often in all, so that others get their turn."""
+
+GONE = 0.25
+"""Seconds that a thread which has ended for Python may take to end for the system; it takes microseconds."""
+
+USED = (
+    ("_thread", "RLock"),
+    ("_thread", "allocate_lock"),
+    ("_thread", "get_ident"),
+    ("_thread", "start_new_thread"),
+    ("select", "poll"),
+    ("select", "select"),
+    ("socket", "getaddrinfo"),
+    ("socket", "socket"),
+    ("time", "sleep"),
+)
+"""What our own threads use of what may be patched."""
+
+
+def _of(module: str, name: str) -> Any:
+    """What a module has by this name, if somebody has imported it (and is not just doing so)."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def patched() -> str:
+    """``gevent`` or ``eventlet`` where it has replaced threads by greenlets, else empty."""
+    is_patched = _of("gevent.monkey", "is_module_patched")
+    if is_patched is not None and is_patched("threading"):
+        return "gevent"
+    is_patched = _of("eventlet.patcher", "is_monkey_patched")
+    if is_patched is not None and is_patched("thread"):
+        return "eventlet"
+    return ""
+
+
+_kept: dict[tuple[str, str], Any] = {}
+
+
+def original(module: ModuleType, name: str) -> Any:
+    """What a module of the standard library had by this name before gevent or eventlet patched it.
+
+    Raises:
+        AttributeError: this system has none.
+    """
+    place = module.__name__
+    # Not what `sys.modules` has by that name: eventlet puts others there while it patches.
+    if _of("eventlet.patcher", "already_patched"):
+        if (place, name) not in _kept:
+            _kept[place, name] = getattr(sys.modules["eventlet.patcher"].original(place), name)
+        return _kept[place, name]
+    get_original = _of("gevent.monkey", "get_original")
+    if get_original is not None and sys.modules["gevent.monkey"].is_module_patched(place):
+        return get_original(place, name)
+    return getattr(module, name)
+
+
+def _keep() -> None:
+    """Look up what our own threads use, now: while eventlet patches, they could not."""
+    for place, name in USED:
+        try:
+            _kept[place, name] = original(sys.modules[place], name)
+        except (AttributeError, KeyError):  # no poll on Windows; or not imported, so not needed
+            pass
+
+
+def check() -> None:
+    """
+    Raises:
+        ConfigError: threads are replaced by something that hides the original ones.
+    """
+    # Not `start_new_thread`: debuggers put themselves before it, and it starts threads all the same.
+    found = original(_thread, "get_ident")
+    if not isinstance(found, BuiltinFunctionType):
+        raise ConfigError(
+            f"threads: replaced by {found.__module__}, which does not give back the original ones; "
+            "events are sent by a native thread (gevent and eventlet are supported)"
+        )
+
+
+def get_ident() -> int:
+    """This native thread."""
+    ident: int = original(_thread, "get_ident")()
+    return ident
+
+
+def caller() -> int:
+    """This thread; or this greenlet, where greenlets are in the place of threads."""
+    return threading.get_ident()
+
+
+def in_main_thread() -> bool:
+    """Whether this is the native thread in which signal handlers run."""
+    if not patched():
+        return threading.current_thread() is threading.main_thread()
+    # The frameworks name their greenlets where Python names its threads.
+    try:
+        return bool(original(_thread, "_get_main_thread_ident")() == get_ident())
+    except AttributeError:  # before Python 3.13
+        return _hub() is not None
+
+
+def sleep(seconds: float) -> None:
+    """Stop this native thread; for our own ones."""
+    original(time, "sleep")(seconds)
+
+
+# -- greenlets --------------------------------------------------------------------------------------
+
+
+def _hub() -> Any:
+    """The event loop's greenlet of this native thread, if it has one."""
+    get_hub = _of("gevent._hub_local", "get_hub_if_exists")
+    hub = None if get_hub is None else get_hub()
+    if hub is None:
+        local = _of("eventlet.hubs", "_threadlocal")
+        hub = getattr(getattr(local, "hub", None), "greenlet", None)
+    return hub
+
+
+def _current() -> Any:
+    return sys.modules["greenlet"].getcurrent()
+
+
+def in_hub() -> bool:
+    """Whether this is a callback of the event loop itself, which may wait for nothing."""
+    hub = _hub()
+    return hub is not None and _current() is hub
+
+
+_staying: set[int] = set()
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Within, this native thread waits without a switch: in a fork no other greenlet may run."""
+    ident = get_ident()
+    _staying.add(ident)
+    try:
+        yield
+    finally:
+        _staying.discard(ident)
+
+
+def is_green() -> bool:
+    """Whether the caller has to wait by switching: its native thread belongs to an event loop's greenlets."""
+    hub = _hub()
+    return hub is not None and _current() is not hub and not (_staying and get_ident() in _staying)
+
+
+def is_alien() -> bool:
+    """Whether this is a native thread beside those of the greenlets, whose locks it must not wait for."""
+    return bool(patched()) and _hub() is None
+
+
+def _switch(seconds: float) -> None:
+    """Let the other greenlets run for so long."""
+    get_hub = _of("gevent._hub_local", "get_hub_if_exists")
+    framework = "gevent" if get_hub is not None and get_hub() is not None else "eventlet"
+    sys.modules[framework].sleep(seconds)
+
+
+_waiting: dict[int, None] = {}  # one key for each greenlet that waits: to be counted
+
+
+def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
+    """Look until `done` says yes, `timeout` seconds at most; what it said last.
+
+    In a greenlet the others run meanwhile. Looks become rarer: what comes after t seconds is seen after
+    t/4 more, and at most 20 ms (with 1,000 greenlets that wait, 0.5 s).
+    """
+    if done():
+        return True
+    green = is_green()
+    pause = _switch if green else sleep
+    key = id(_current()) if green else 0
+    begin = time.monotonic()
+    if green:
+        _waiting[key] = None
+    try:
+        while True:
+            waited = time.monotonic() - begin
+            longest = LONGEST * max(1.0, len(_waiting) / CROWD)
+            step = min(max(SHORTEST, waited / 4), longest)
+            if timeout is not None:
+                if waited >= timeout:
+                    return False
+                step = min(step, timeout - waited)
+            pause(step)
+            if done():
+                return True
+    finally:
+        if green:
+            _waiting.pop(key, None)
+
+
+# -- native locks and threads -----------------------------------------------------------------------
+
+
+def Lock() -> threading.Lock:
+    """A native lock: to be held for moments only, and never across a switch to another greenlet."""
+    lock: threading.Lock = original(_thread, "allocate_lock")()
+    return lock
+
+
+class RLock:
+    """As ``Lock``, and its owner may take it again. All greenlets of a thread are one owner to it."""
+
+    # Slots: eventlet replaces each RLock that it finds in somebody's ``__dict__`` by one of its own.
+    __slots__ = ("acquire", "release")
+
+    def __init__(self) -> None:
+        lock = original(_thread, "RLock")()
+        self.acquire: Callable[..., bool] = lock.acquire
+        self.release: Callable[[], None] = lock.release
+
+    def __enter__(self) -> RLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:
+    """Take a native lock that another thread may hold for long; whether it was had in time."""
+    if lock.acquire(False):
+        return True
+    if timeout is not None and timeout <= 0:
+        return False
+    if is_green():
+        return wait_until(lambda: lock.acquire(False), timeout)
+    return lock.acquire(True, -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+
+class Event:
+    """As ``threading.Event``, between native threads and greenlets."""
+
+    __slots__ = ("_flag", "_waiters")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._waiters: list[threading.Lock] = []
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def set(self) -> None:
+        self._flag = True
+        while self._waiters:
+            try:
+                waiter = self._waiters.pop()
+            except IndexError:  # another thread sets it, too
+                break
+            waiter.release()
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._flag or (timeout is not None and timeout <= 0):
+            return self._flag
+        if is_green():
+            return wait_until(self.is_set, timeout)
+        waiter = Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            # `set` marks first and then looks for waiters: one of us sees the other.
+            return self._flag or acquire(waiter, timeout) or self._flag
+        finally:
+            try:
+                self._waiters.remove(waiter)
+            except ValueError:
+                pass
+
+
+class Condition:
+    """As ``threading.Condition`` with a ``Lock``, between native threads and greenlets."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiters: list[threading.Lock] = []
+
+    def __enter__(self) -> Condition:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let go of the lock until notified, and take it again; False when time was over first."""
+        waiter = Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        self._lock.release()
+        try:
+            return acquire(waiter, timeout)
+        finally:
+            self._lock.acquire()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def notify(self) -> None:
+        """Wake the one that has waited longest; the caller holds the lock."""
+        if self._waiters:
+            self._waiters.pop(0).release()
+
+    def notify_all(self) -> None:
+        while self._waiters:
+            self.notify()
+
+
+class NativeThread:
+    """As much of ``threading.Thread`` as we use, where that would be a greenlet."""
+
+    daemon = True
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        self.name = name
+        self.ident: int | None = None
+        self.native_id: int | None = None
+        self._target = target
+        self._begun = False
+        self._ended = Event()
+
+    def start(self) -> None:
+        """
+        Raises:
+            RuntimeError: no thread can be started (any more).
+        """
+        original(_thread, "start_new_thread")(self._run, ())
+        self._begun = True
+
+    def _run(self) -> None:
+        self.ident = get_ident()
+        self.native_id = _thread.get_native_id()
+        try:
+            self._target()
+        finally:
+            self._ended.set()
+
+    def is_alive(self) -> bool:
+        return self._begun and not self._ended.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._ended.wait(timeout)
+
+
+AnyThread = threading.Thread | NativeThread
+
+
+def make_thread(target: Callable[[], object], name: str) -> AnyThread:
+    """A native daemon thread, not started yet. Join it with ``join``."""
+    _keep()
+    if patched():
+        return NativeThread(target, name)
+
+    def run() -> None:
+        try:
+            target()
+        finally:
+            if patched():  # meanwhile: its end looks for it by the identity that it has now
+                getattr(threading, "_active", {})[threading.get_ident()] = thread
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    return thread
+
+
+def join(thread: AnyThread, timeout: float | None = None) -> bool:
+    """Wait for the end of a thread, `timeout` seconds at most; whether it has ended."""
+    if is_green():
+        wait_until(lambda: not thread.is_alive(), timeout)
+    else:
+        thread.join(timeout)
+    if thread.is_alive():
+        return False
+    _wait_gone(thread)
+    return True
+
+
+def _wait_gone(thread: AnyThread) -> None:
+    """Wait until the system has let go of a thread that has ended for Python.
+
+    Libraries clean up after a thread when it really ends. OpenSSL holds a lock of the whole process
+    meanwhile: a child that is forked then finds it locked for ever, and its first use of TLS never returns.
+    """
+    place = f"/proc/self/task/{thread.native_id}"  # of Linux alone
+    deadline = time.monotonic() + GONE
+    try:
+        while time.monotonic() < deadline:
+            os.stat(place)  # takes no descriptor
+            os.sched_yield()
+    except OSError:
+        pass
