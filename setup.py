@@ -31,6 +31,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "cdivision": True,
     "embedsignature": True,
+    "auto_pickle": False,  # its __setstate__ would believe whatever it is given
     "freethreading_compatible": True,
 }
 

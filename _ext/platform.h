@@ -107,6 +107,34 @@ LC_INLINE void lc_watch_forks(void) {
 }
 #endif
 
+/* Memory for chunks, straight from the system and straight back: an allocator keeps what was freed below
+ * something that is still used, so a burst of events would stay with the process for good. Sanitizers watch
+ * what they allocate themselves. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#define LC_PAGES 0
+#endif
+#endif
+#if !defined(LC_PAGES) && (defined(_WIN32) || defined(LC_LIKE_WINDOWS) || defined(__SANITIZE_ADDRESS__))
+#define LC_PAGES 0
+#endif
+#ifdef LC_PAGES
+LC_INLINE void *lc_pages(size_t size) { return malloc(size); }
+LC_INLINE void lc_pages_free(void *p, size_t size) { (void)size; free(p); }
+#else
+#include <sys/mman.h>
+#ifndef MAP_ANONYMOUS
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+LC_INLINE void *lc_pages(size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+LC_INLINE void lc_pages_free(void *p, size_t size) {
+    if (munmap(p, size) < 0) madvise(p, size, MADV_DONTNEED); /* it would need one mapping more than allowed */
+}
+#endif
+
 /* What wakes a sleeping sender: a descriptor, so that it can wait for its socket too. Windows cannot poll
  * one together with a socket, and its socketpair costs ten times a condition: there the sender looks again
  * soon (transports.tcp), and sleeps on a condition where it waits for nothing else. */
@@ -141,6 +169,7 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_mutex_unlock(&w->mutex);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
+LC_INLINE void lc_wake_mend(lc_wake *w) { (void)w; }
 LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
 
 #else
@@ -155,13 +184,14 @@ typedef struct {
 #define LC_WAKE "eventfd"
 #include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing wakes it, see lc_wake_mend */
     return w->in < 0 ? -1 : 0;
 }
 #else
 #define LC_WAKE "pipe"
 LC_INLINE int lc_wake_open(lc_wake *w) {
     int p[2];
+    w->in = w->out = -1;
     if (pipe(p) < 0) return -1;
     for (int i = 0; i < 2; i++) {
         fcntl(p[i], F_SETFL, O_NONBLOCK);
@@ -183,11 +213,17 @@ LC_INLINE void lc_wake_clear(lc_wake *w) {
 }
 LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     struct pollfd p = {w->in, POLLIN, 0};
+    if (w->in < 0 && seconds > 0.05) seconds = 0.05;
     if (seconds > 0) poll(&p, 1, seconds > 2e6 ? -1 : (int)(seconds * 1000.0 + 0.999));
     lc_wake_clear(w);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
+/* A forked child may have had no descriptor for it: until it has, its sender looks for work by itself. */
+LC_INLINE void lc_wake_mend(lc_wake *w) {
+    if (w->in < 0) lc_wake_open(w);
+}
 LC_INLINE void lc_wake_close(lc_wake *w) {
+    if (w->in < 0) return;
     close(w->in);
     if (w->out != w->in) close(w->out);
 }

@@ -300,14 +300,14 @@ cdef class CompiledPump:
             reached = flight_commit(f)
             if full < 0:
                 return -full
-            if reached:
+            if reached or (f.hold and f.inflight == 0):
                 return END_TARGET
             if self.stopping:
                 return END_STOPPED
             if now >= until:
                 return END_UNTIL
             if (self.poked or self.heard_something
-                    or f.report.n and (f.aside or now - self.last_report >= REPORT_MS / 1000.0)):
+                    or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
                 self.poked = False
                 self.last_report = now
                 return END_REPORT

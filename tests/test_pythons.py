@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tools import pythons
 
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(900)]  # the first time, extensions are compiled
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled
 
 EXTENSIONS = sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
 SENDERS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
@@ -45,7 +46,7 @@ def test_extensions_import() -> None:
             capture_output=True,
             text=True,
             env=clean_environment(),
-            timeout=120,
+            timeout=4 * PATIENCE,
         )
         assert done.returncode == 0, f"Python {interpreter.version}\n{done.stderr}"
         files = [Path(line) for line in done.stdout.split()]
@@ -63,7 +64,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
 """
     for interpreter in interpreters():
         command = [interpreter.path, "-I", "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
         points, extras, rest = done.stdout.splitlines()
         assert points == str(
             [
@@ -95,7 +96,7 @@ def test_wheels() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(120 * PATIENCE)
 def test_the_tests() -> None:
     """All that need neither Spark nor the tree, in each of them."""
     interpreters()

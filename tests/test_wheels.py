@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.shared import ROOT, need
 from tools import pythons, wheels
 
@@ -128,7 +129,7 @@ def wheel() -> Path:
     return pythons.wheel(found[0])
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(30 * PATIENCE)
 def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
     assert wheels.check_wheel(wheel).startswith(f"{len(list((ROOT / '_ext').glob('*.pyx')))} extensions")
 
@@ -154,7 +155,7 @@ def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
             wheels.check_wheel(changed(**how))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(30 * PATIENCE)
 def test_what_is_installed_is_looked_at(wheel: Path, tmp_path: Path) -> None:
     """Whole: a line. An extension that does not load, or the tree in place of an installation: not."""
     python = pythons.make(pythons.others()[0]).path
