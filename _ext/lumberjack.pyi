@@ -216,8 +216,9 @@ def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | 
 
     Returns:
         (start, end, taken, user_id): the object is ``body[start:end]`` without the white space
-        around it; `taken` has ``K_ID1_TAKEN`` and ``K_ID2_TAKEN``; `user_id` the raw bytes of the
-        user's own id (between the quotes), if any.
+        around it; `taken` has ``K_ID1_TAKEN`` where ``@metadata`` is not ours to write and
+        ``K_ID2_TAKEN`` where ``event.id`` is not, both where it has an id of its own; `user_id` the
+        raw bytes of that id (between the quotes), if any.
     """
 
 def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:

@@ -161,6 +161,16 @@ cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept n
     return 0 if p == end else -1
 
 
+# The carriers that a raw body leaves no room for. One with an id of its own is carried as it is; beside an
+# "event" that is no object "event.id" would be one too many, unless there is nowhere else for the id.
+cdef inline uint8_t carriers_taken(lc_object *o) noexcept nogil:
+    if user_id(o).at != NULL:
+        return <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)
+    if o.has_metadata:
+        return <uint8_t> K_ID1_TAKEN
+    return <uint8_t> K_ID2_TAKEN if o.flat_event else 0
+
+
 def check_json(body, /):
     """What the checking pass finds in a body; see the stub."""
     cdef Py_buffer view
@@ -168,7 +178,7 @@ def check_json(body, /):
     cdef lc_object o
     cdef lc_span *own
     cdef const uint8_t *base
-    cdef int bad, taken
+    cdef int bad
     memset(&scratch, 0, sizeof(scratch))
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
     with nogil:
@@ -184,10 +194,7 @@ def check_json(body, /):
             return None
         base = scratch.data
         own = user_id(&o)
-        taken = <int> K_ID1_TAKEN if o.has_metadata else 0
-        if o.dotted_id.at != NULL or o.event_id.at != NULL:
-            taken |= <int> K_ID2_TAKEN
-        return (o.start - base, o.close + 1 - base, taken,
+        return (o.start - base, o.close + 1 - base, <int> carriers_taken(&o),
                 None if own.at == NULL else <bytes> own.at[:own.size])
     finally:
         free(scratch.data)
@@ -292,14 +299,16 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
         scanned = True
-        if o.has_metadata:
-            kind |= K_ID1_TAKEN
-        if o.dotted_id.at != NULL or o.event_id.at != NULL:
-            kind |= K_ID2_TAKEN
+        kind |= carriers_taken(&o)
     else:
         memcpy(p, batch.body[i], size)
         if find_braces(p, size, &o) < 0:
             return 0
+        if w.identity and kind & (K_ID1_TAKEN | K_ID2_TAKEN):
+            if scan_object(p, end, &o) < 0:
+                return 0
+            scanned = True
+            kind |= carriers_taken(&o)
     start = <uint8_t *> o.start
     close = <uint8_t *> o.close
     empty = o.empty
@@ -1235,48 +1244,37 @@ cdef int add_fault(lc_decoder *d, Status status, size_t length) noexcept nogil:
     return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
 
 
-# The id of a body, by the places it may be in, best first. Not JSON: -2.
+# The id of a body: the first that is there of "@metadata"._id, "event.id" and "event".id, as the writer has
+# it; whoever adds one further back names no other event. -1 when memory is out.
 cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Status *status) noexcept nogil:
     cdef lc_object o
     cdef lc_span pair
-    cdef lc_span *places[3]
-    cdef lc_span *own = NULL
+    cdef lc_span *own
     cdef lc_id some
-    cdef int i, bad
+    cdef int bad
     if d.version == c'2':
         bad = scan_copy(p, size, &d.scratch, &o)
         if bad and d.scratch.capacity < size + SCAN_PAD:
             return -1
-        places[0] = &o.metadata_id
-        places[1] = &o.dotted_id
-        places[2] = &o.event_id
+        own = user_id(&o)
     else:
         bad = scan_pairs(p, size, &pair)
-        places[0] = &pair
-        memset(&o, 0, sizeof(o))
-        places[1] = places[2] = &o.event_id
+        own = &pair
     if bad:
         status[0] = S_NOT_JSON
         return 0
     status[0] = S_NO_ID
-    for i in range(3):
-        if places[i].at == NULL:
-            continue
-        if own == NULL:
-            own = places[i]
-            status[0] = S_FOREIGN
-        if places[i].size == ID_SIZE:
-            read_id(&d.names, places[i].at, &some)
-            if some.good:
-                if not id_.good:
-                    id_[0] = some
-                if is_ours(&d.names, &some):
-                    id_[0] = some
-                    status[0] = S_OK
-                    return 0
-    if own != NULL and keep_foreign(&d.rows, own) < 0:
-        return -1
-    return 0
+    if own.at == NULL:
+        return 0
+    status[0] = S_FOREIGN
+    if own.size == ID_SIZE:
+        read_id(&d.names, own.at, &some)
+        if some.good:
+            id_[0] = some
+            if is_ours(&d.names, &some):
+                status[0] = S_OK
+                return 0
+    return keep_foreign(&d.rows, own)
 
 
 # One event. 0, or -1 when memory is out.
