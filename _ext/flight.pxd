@@ -20,8 +20,15 @@ ctypedef struct lc_flight:
     lc_batch *spare          # one that is done, for the next: its pages would be fresh ones else
     uint64_t expected        # the sequence that comes next; a later one leaves a gap: dropped
     uint64_t inflight        # events on the wire, over all batches
-    uint64_t aside           # events held back meanwhile
-    uint32_t limit           # of them, while a poison is sought; 0: as the core's credit says
+    uint64_t aside           # events held back while one other event is tried
+    uint32_t limit           # events on the wire at one time, while a poison is sought; 0: as the core says
+    uint8_t prompt           # the engine wants the first outcome at once, before anything else is sent
+    uint8_t hold             # nothing new is sent: the connection is to be left
+    uint64_t allowance       # events that may still be encoded
+    lc_batch *quarantine     # batches of one suspect each, sequences rising
+    lc_batch *alone          # of these: the one that may be sent, and nothing else; or NULL
+    uint64_t outcomes        # events in flight that got their fate, ever
+    uint64_t reached         # every sequence up to here has its fate or is in quarantine
     uint64_t resent          # since the last commit
     uint64_t acked
     uint64_t handed
@@ -49,3 +56,4 @@ cdef class Flight:
     cdef void _begin(self)
     cdef object _batch(self, lc_batch *b)
     cdef uint64_t _swap(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason)
+    cdef lc_batch *_suspect(self, uint64_t seq) except NULL

@@ -19,11 +19,13 @@ from libc.string cimport memcpy, memset
 from logclient._ext.handoff cimport (
     Handoff,
     chunk_data,
+    event_room,
     event_takes,
     lc_chunk,
     lc_cond_wake_all,
     lc_event,
     lc_free,
+    lc_grant,
     lc_handoff,
     lc_list,
     lc_monotonic,
@@ -65,6 +67,7 @@ cdef enum:
     SPAN_US = 0x3FFFFFFF      # of a ledger line, either way from its first event: differences fit 32 bits
 
 cdef const uint64_t NO_SEQ = <uint64_t> -1
+cdef const uint64_t NO_LIMIT = <uint64_t> -1
 
 FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "aside")
 
@@ -73,8 +76,8 @@ cdef inline lc_event *_first(lc_list *list) noexcept nogil:
     return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
 
 
-cdef inline bint _older(lc_event *e, int64_t us) noexcept nogil:
-    return e != NULL and e.created_us < us
+cdef inline bint _upto(lc_event *e, uint64_t seq) noexcept nogil:
+    return e != NULL and e.seq <= seq
 
 
 cdef void _let_go(lc_flight *f, lc_chunk *c) noexcept nogil:
@@ -159,16 +162,24 @@ cdef void _free_batch(lc_flight *f, lc_batch *b) noexcept nogil:
 
 
 cdef lc_batch *_new_batch(lc_flight *f, uint32_t n) noexcept nogil:
-    # One allocation: the struct, then the columns, widest first.
-    cdef uint8_t *p
     cdef lc_batch *b = f.spare
-    if b != NULL and b.room >= n:
-        f.spare = NULL
-        n = b.room
-    else:
-        b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
-    if b == NULL:
-        return NULL
+    if b == NULL or b.room < n:
+        return _room(n)
+    f.spare = NULL
+    _lay_out(b, b.room)
+    return b
+
+
+cdef lc_batch *_room(uint32_t n) noexcept nogil:
+    # One allocation: the struct, then the columns, widest first.
+    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
+    if b != NULL:
+        _lay_out(b, n)
+    return b
+
+
+cdef void _lay_out(lc_batch *b, uint32_t n) noexcept nogil:
+    cdef uint8_t *p
     memset(b, 0, sizeof(lc_batch))
     b.room = n
     p = <uint8_t *> (b + 1)
@@ -182,7 +193,6 @@ cdef lc_batch *_new_batch(lc_flight *f, uint32_t n) noexcept nogil:
     b.level = p + 45 * <size_t> n
     b.fate = p + 46 * <size_t> n
     b.reason = p + 47 * <size_t> n
-    return b
 
 
 cdef lc_batch *flight_take(lc_flight *f, uint32_t events, uint64_t size) noexcept nogil:
@@ -263,14 +273,20 @@ cdef bint flight_awaited(lc_flight *f) noexcept nogil:
 
 cdef void flight_bound(lc_flight *f, uint32_t *events) noexcept nogil:
     # While a poison is sought: a bound on the core's credit, and nothing beside it on the wire.
-    # With one aside, the engine must hear of the first that was taken before any other is sent.
-    if f.limit:
-        events[0] = 0 if f.inflight or (f.aside and f.report.n) else min(events[0], f.limit)
+    # In a trial the engine must see the first outcome before any other event is sent.
+    if f.hold or (f.alone != NULL and f.alone.pending == 0):
+        events[0] = 0
+    elif f.limit:
+        events[0] = 0 if f.inflight or (f.prompt and f.report.n) else min(events[0], f.limit)
+    if f.allowance < events[0] and f.alone == NULL:
+        events[0] = <uint32_t> f.allowance
 
 
 cdef lc_batch *flight_pending(lc_flight *f) noexcept nogil:
     # The oldest batch with events to send (again).
     cdef lc_batch *b = f.head
+    if f.alone != NULL:
+        return f.alone if f.alone.pending else NULL
     while b != NULL and b.pending == 0:
         b = b.next
     return b
@@ -315,6 +331,8 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
             _count(f, b, i)
     f.inflight += inflight
     f.inflight -= b.inflight
+    if inflight > b.inflight and f.allowance != NO_LIMIT:
+        f.allowance -= min(f.allowance, <uint64_t> (inflight - b.inflight))
     # An event before `listed` was on the wire before: it is there again.
     if inflight > b.inflight + new:
         f.resent += inflight - b.inflight - new
@@ -326,45 +344,76 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
     return 0
 
 
+cdef void _apply(lc_flight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
+    cdef uint32_t i, mid
+    cdef uint32_t lo = b.low
+    cdef uint32_t hi = b.n
+    if b.inflight == 0 or b.seq[b.n - 1] < o.first:
+        return
+    while lo < hi:                       # the first event at or after o.first
+        mid = (lo + hi) // 2
+        if b.seq[mid] < o.first:
+            lo = mid + 1
+        else:
+            hi = mid
+    for i in range(lo, b.n):
+        if b.seq[i] > o.last:
+            break
+        if b.fate[i] != INFLIGHT:
+            continue
+        b.inflight -= 1
+        f.inflight -= 1
+        if o.fate == PENDING:
+            b.fate[i] = <uint8_t> PENDING
+            b.pending += 1
+            if i < b.cursor:
+                b.cursor = i
+        else:
+            b.fate[i] = o.fate
+            b.reason[i] = o.reason
+            f.outcomes += 1
+            _count(f, b, i)
+    while b.low < b.n and b.fate[b.low] & SETTLED:
+        b.low += 1
+
+
 cdef int flight_apply(lc_flight *f, lc_outcomes *out) noexcept nogil:
     # Give these sequences their fate: only those in flight; PENDING puts them back.
-    cdef uint32_t k, i, lo, hi, mid
+    cdef uint32_t k
     cdef lc_outcome *o
     cdef lc_batch *b
     for k in range(out.n):
         o = &out.items[k]
+        if f.alone != NULL and f.alone.seq[0] <= o.last:
+            _apply(f, f.alone, o)
         b = f.head
         while b != NULL and b.seq[0] <= o.last:
-            if b.inflight and b.seq[b.n - 1] >= o.first:
-                lo = b.low
-                hi = b.n
-                while lo < hi:           # the first event at or after o.first
-                    mid = (lo + hi) // 2
-                    if b.seq[mid] < o.first:
-                        lo = mid + 1
-                    else:
-                        hi = mid
-                for i in range(lo, b.n):
-                    if b.seq[i] > o.last:
-                        break
-                    if b.fate[i] != INFLIGHT:
-                        continue
-                    b.inflight -= 1
-                    f.inflight -= 1
-                    if o.fate == PENDING:
-                        b.fate[i] = <uint8_t> PENDING
-                        b.pending += 1
-                        if i < b.cursor:
-                            b.cursor = i
-                    else:
-                        b.fate[i] = o.fate
-                        b.reason[i] = o.reason
-                        _count(f, b, i)
-                while b.low < b.n and b.fate[b.low] & SETTLED:
-                    b.low += 1
+            _apply(f, b, o)
             b = b.next
     out.n = 0
     return 0
+
+
+cdef void _free_suspect(lc_batch *b) noexcept nogil:
+    free(<void *> b.body[0])
+    free(b.id_hash)
+    free(b)
+
+
+cdef void _free_suspects(lc_flight *f) noexcept nogil:
+    # Of the quarantine: what has its fate.
+    cdef lc_batch **at = &f.quarantine
+    cdef lc_batch *b
+    while at[0] != NULL:
+        b = at[0]
+        if b.low < b.n:
+            at = &b.next
+            continue
+        at[0] = b.next
+        if f.alone == b:
+            f.alone = NULL
+        f.freed_bytes += b.bytes
+        _free_suspect(b)
 
 
 cdef bint flight_commit(lc_flight *f) noexcept nogil:
@@ -380,6 +429,9 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     cdef uint32_t i
     cdef double now = lc_monotonic()
     cdef bint reached = False
+    cdef bint granted = False
+    if f.alone != NULL and f.alone.low == f.alone.n:
+        _free_suspects(f)
     while b != NULL:
         following = b.next
         if b.low == b.n:
@@ -409,6 +461,9 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     lc_tidy(h, now)
     surplus = lc_surplus(h)
     first = min(first, _first_seq(&h.queue), _first_seq(&h.kept), h.next_seq)
+    f.reached = first - 1
+    if f.quarantine != NULL:
+        first = min(first, f.quarantine.seq[0])
     h.inflight = f.inflight
     h.acked += f.acked
     h.handed += f.handed
@@ -421,30 +476,79 @@ cdef bint flight_commit(lc_flight *f) noexcept nogil:
     if h.target and h.settled >= h.target:
         h.target = 0
         reached = True
-    # Who waits for room gets an eighth of the queue at once: to be woken is dearer than to put an event.
-    if h.waiters and reached or h.blocked and (
-            8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes
-            and 8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
+    # Callers that wait for room get an eighth of the queue at once: to be woken is dearer than to put an
+    # event. If the first of them needs more, the others wait for it.
+    if h.line != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
+            8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
+        granted = lc_grant(h)
+    if h.waiters and reached or granted:
         lc_cond_wake_all(&h.moved)
     lc_mutex_unlock(&h.mutex)
     lc_free(surplus)
     return reached
 
 
+cdef void _requeue(lc_batch *b) noexcept nogil:
+    cdef uint32_t i
+    if b.inflight:
+        for i in range(b.low, b.n):
+            if b.fate[i] == INFLIGHT:
+                b.fate[i] = <uint8_t> PENDING
+        b.pending += b.inflight
+        b.inflight = 0
+        b.cursor = b.low
+
+
 cdef void flight_requeue(lc_flight *f) noexcept nogil:
     # The connection is gone: all that had no word yet is sent again, in order.
     cdef lc_batch *b = f.head
-    cdef uint32_t i
     while b != NULL:
-        if b.inflight:
-            for i in range(b.low, b.n):
-                if b.fate[i] == INFLIGHT:
-                    b.fate[i] = <uint8_t> PENDING
-            b.pending += b.inflight
-            b.inflight = 0
-            b.cursor = b.low
+        _requeue(b)
         b = b.next
+    if f.alone != NULL:
+        _requeue(f.alone)
     f.inflight = 0
+
+
+cdef lc_batch *_extract(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
+    # A batch of one event with a copy of its body, in its place in the quarantine; NULL when memory is out.
+    cdef uint64_t room = event_room(b.size[i])   # what its chunk has beyond that stays with the batch
+    cdef lc_batch *own = _room(1)
+    cdef uint8_t *body = <uint8_t *> malloc(b.size[i] + 1)
+    cdef lc_batch **at = &f.quarantine
+    cdef uint64_t *ids = NULL
+    if b.id_hash != NULL:
+        ids = <uint64_t *> malloc(16)
+    if own == NULL or body == NULL or (b.id_hash != NULL and ids == NULL):
+        free(own)
+        free(body)
+        free(ids)
+        return NULL
+    memcpy(body, b.body[i], b.size[i])
+    if ids != NULL:
+        memcpy(ids, b.id_hash + 2 * <size_t> i, 16)
+    own.n = 1
+    own.bytes = room
+    own.seq[0] = b.seq[i]
+    own.created_us[0] = b.created_us[i]
+    own.hash[0] = b.hash[i]
+    own.body[0] = body
+    own.size[0] = b.size[i]
+    own.kind[0] = b.kind[i]
+    own.level[0] = b.level[i]
+    own.fate[0] = <uint8_t> ASIDE
+    own.reason[0] = <uint8_t> R_NONE
+    own.id_hash = ids
+    own.listed = 1                               # it was on the wire before
+    own.cursor = 1
+    f.serial += 1
+    own.serial = f.serial
+    b.bytes -= room
+    while at[0] != NULL and at[0].seq[0] < own.seq[0]:
+        at = &at[0].next
+    own.next = at[0]
+    at[0] = own
+    return own
 
 
 # --- ledger lines (docs/formats.md) --------------------------------------------------------------
@@ -501,6 +605,28 @@ cdef inline bint _listed(lc_batch *b, uint32_t i, bint ids) noexcept nogil:
     return not ids or (b.id_hash != NULL and (b.id_hash[2 * i] or b.id_hash[2 * i + 1]))
 
 
+cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop, bint ids) noexcept nogil:
+    # The listed sequences of start..stop as ranges (with `ids`, those with an id of their own).
+    cdef uint32_t i
+    cdef bint some = False
+    cdef bint more = False
+    cdef uint64_t first = 0
+    cdef uint64_t last = 0
+    for i in range(start, stop):
+        if not _listed(b, i, ids):
+            continue
+        if some and b.seq[i] == last + 1:
+            last = b.seq[i]
+            continue
+        if some:
+            if _range(w, first, last, more) < 0:
+                return -1
+            more = True
+        some = True
+        first = last = b.seq[i]
+    return _range(w, first, last, more) if some else 0
+
+
 cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint ids) noexcept nogil:
     # One `batch` (or `ids`) line for the events start..stop that went on the wire.
     cdef lc_wire *w = &f.line
@@ -509,9 +635,7 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
     cdef uint32_t i
     cdef uint32_t n = 0
     cdef uint32_t k = 0
-    cdef bint more = False
-    cdef uint64_t first = 0
-    cdef uint64_t last = 0
+    cdef uint32_t own = 0
     cdef int64_t base = 0
     cdef int32_t delta
     cdef uint8_t *hashes
@@ -521,6 +645,7 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
             if n == 0:
                 base = b.created_us[i]
             n += 1
+            own += not ids and _listed(b, i, True)
     if n == 0:
         return 0
     t.size = 0
@@ -530,17 +655,11 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
     hashes = deltas + 4 * <size_t> n
     if _text(w, b'{"t":"ids","seqs":[' if ids else b'{"t":"batch","seqs":[', 19 if ids else 21) < 0:
         return -1
+    if _ranges(w, b, start, stop, ids) < 0:
+        return -1
     for i in range(start, stop):
         if not _listed(b, i, ids):
             continue
-        if k and b.seq[i] == last + 1:
-            last = b.seq[i]
-        else:
-            if k:
-                if _range(w, first, last, more) < 0:
-                    return -1
-                more = True
-            first = last = b.seq[i]
         if ids:
             memcpy(deltas + 16 * <size_t> k, b.id_hash + 2 * <size_t> i, 16)
         else:
@@ -548,14 +667,18 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
             memcpy(deltas + 4 * <size_t> k, &delta, 4)
             memcpy(hashes + 8 * <size_t> k, b.hash + i, 8)
         k += 1
-    if _range(w, first, last, more) < 0:
-        return -1
     if ids:
         k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u,"ids":"', n)
         if _text(w, tmp, k) < 0 or _base64(w, deltas, 16 * <size_t> n) < 0:
             return -1
     else:
-        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u,"base":%lld,"created":"', n, <long long> base)
+        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u', n)
+        if _text(w, tmp, k) < 0:
+            return -1
+        if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, True) < 0
+                    or _text(w, b']', 1) < 0):
+            return -1
+        k = <uint32_t> snprintf(tmp, sizeof(tmp), b',"base":%lld,"created":"', <long long> base)
         if _text(w, tmp, k) < 0 or _base64(w, deltas, 4 * <size_t> n) < 0:
             return -1
         if _text(w, b'","hashes":"', 12) < 0 or _base64(w, hashes, 8 * <size_t> n) < 0:
@@ -599,7 +722,12 @@ cdef class Batch:
     cdef uint64_t serial
 
     cdef lc_batch *find(self) except NULL:
-        cdef lc_batch *b = self.flight.f.head
+        cdef lc_batch *b
+        if self.flight is None:
+            raise TypeError("made by Flight.take")
+        if self.flight.f.alone != NULL and self.flight.f.alone.serial == self.serial:
+            return self.flight.f.alone
+        b = self.flight.f.head
         while b != NULL:
             if b.serial == self.serial:
                 return b
@@ -666,6 +794,7 @@ cdef class Flight:
         memset(&self.f, 0, sizeof(lc_flight))
         self.f.handoff = self.handoff.h
         self.f.expected = 1
+        self.f.allowance = NO_LIMIT
 
     def __dealloc__(self):
         cdef lc_batch *b = self.f.head
@@ -678,6 +807,11 @@ cdef class Flight:
             following = b.next
             _free_batch(&self.f, b)
             b = following
+        b = self.f.quarantine
+        while b != NULL:
+            following = b.next
+            _free_suspect(b)
+            b = following
         chains[0] = self.f.ordinary.head
         chains[1] = self.f.kept.head
         for i in range(2):
@@ -686,11 +820,7 @@ cdef class Flight:
                 later = c.next
                 _let_go(&self.f, c)
                 c = later
-        c = self.f.dead
-        while c != NULL:
-            later = c.next
-            free(c)
-            c = later
+        lc_free(self.f.dead)
         free(self.f.spare)
         free(self.f.report.items)
         free(self.f.line.data)
@@ -750,6 +880,8 @@ cdef class Flight:
         cdef uint64_t first = 0
         cdef uint64_t last = 0
         cdef uint32_t i
+        if self.f.alone != NULL and self.f.alone.inflight:
+            first = last = self.f.alone.seq[0]
         while b != NULL:
             if b.inflight:
                 for i in range(b.low, b.n):
@@ -769,8 +901,50 @@ cdef class Flight:
         self.f.limit = events
 
     @property
+    def prompt(self):
+        """Whether the pump comes back at the first outcome, and sends nothing more before that."""
+        return self.f.prompt != 0
+
+    @prompt.setter
+    def prompt(self, bint on):
+        self.f.prompt = on
+
+    @property
+    def hold(self):
+        """Whether nothing new is sent; the pump comes back (``target``) once nothing is in flight."""
+        return self.f.hold != 0
+
+    @hold.setter
+    def hold(self, bint on):
+        self.f.hold = on
+
+    @property
+    def drained(self):
+        """Whether the connection can be left: nothing new is sent, and nothing is in flight."""
+        return self.f.hold and self.f.inflight == 0
+
+    @property
+    def allowance(self):
+        """Events that may still be sent, None: any number. An event of the quarantine needs none."""
+        return None if self.f.allowance == NO_LIMIT else self.f.allowance
+
+    @allowance.setter
+    def allowance(self, events):
+        self.f.allowance = NO_LIMIT if events is None else events
+
+    @property
+    def outcomes(self):
+        """How many events in flight got their fate so far."""
+        return self.f.outcomes
+
+    @property
+    def reached(self):
+        """Every sequence up to this one has its fate or is in quarantine, as of the last ``commit``."""
+        return self.f.reached
+
+    @property
     def aside(self):
-        """How many events are held back."""
+        """How many events are held back while another one is tried."""
         return self.f.aside
 
     def bound(self, uint32_t events):
@@ -779,7 +953,7 @@ cdef class Flight:
         return events
 
     def put_aside(self, uint64_t events):
-        """Hold the first pending events back: they keep their places until `give_back`."""
+        """Hold the first pending events back: they keep their places until `give_back` or `quarantine`."""
         self.f.aside = self._swap(events, PENDING, <uint8_t> ASIDE, <uint8_t> R_NONE)
 
     def give_back(self):
@@ -787,11 +961,73 @@ cdef class Flight:
         self._swap(self.f.aside, <uint8_t> ASIDE, PENDING, <uint8_t> R_NONE)
         self.f.aside = 0
 
-    def condemn(self, uint8_t reason):
-        """The first pending event fails. Returns its size in bytes."""
-        cdef lc_batch *b = flight_pending(&self.f)
-        cdef uint32_t size = b.size[b.cursor] if b != NULL else 0
-        self._swap(1, PENDING, <uint8_t> FAILED, reason)
+    def quarantine(self):
+        """Move what was put aside to the quarantine, out of its batches: their sequences.
+
+        Each becomes a batch of its own, so that it keeps no neighbour's memory. One for which there
+        is no memory is pending again.
+        """
+        cdef lc_batch *b = self.f.head
+        cdef lc_batch *own
+        cdef list moved = []
+        cdef uint32_t i
+        while b != NULL and self.f.aside:
+            for i in range(b.low, b.n):
+                if b.fate[i] == ASIDE and self.f.aside:
+                    own = _extract(&self.f, b, i)
+                    if own != NULL:
+                        b.fate[i] = <uint8_t> ASIDE | <uint8_t> SETTLED
+                        moved.append(b.seq[i])
+                        self.f.aside -= 1
+            flight_encoded(&self.f, b)
+            b = b.next
+        self.give_back()
+        return moved
+
+    @property
+    def quarantined(self):
+        """The sequences in quarantine, rising."""
+        cdef lc_batch *b = self.f.quarantine
+        cdef list found = []
+        while b != NULL:
+            found.append(b.seq[0])
+            b = b.next
+        return found
+
+    cdef lc_batch *_suspect(self, uint64_t seq) except NULL:
+        cdef lc_batch *b = self.f.quarantine
+        while b != NULL and b.seq[0] != seq:
+            b = b.next
+        if b == NULL:
+            raise LookupError(f"no event {seq} in quarantine")
+        return b
+
+    def send_alone(self, uint64_t seq):
+        """Send this event of the quarantine and nothing else; 0: the quarantine stays behind.
+
+        Raises:
+            LookupError: there is no such event in quarantine.
+        """
+        cdef lc_batch *b = self.f.alone
+        if b != NULL and b.fate[0] == PENDING:
+            b.fate[0] = <uint8_t> ASIDE
+            flight_encoded(&self.f, b)
+        self.f.alone = NULL
+        if seq:
+            b = self._suspect(seq)
+            b.fate[0] = <uint8_t> PENDING
+            flight_encoded(&self.f, b)
+            self.f.alone = b
+
+    def condemn(self, uint64_t seq, uint8_t reason):
+        """Fail this event of the quarantine. Returns its size in bytes."""
+        cdef lc_batch *b = self._suspect(seq)
+        cdef uint32_t size = b.size[0]
+        if b.fate[0] == ASIDE or b.fate[0] == PENDING:
+            b.fate[0] = <uint8_t> FAILED
+            b.reason[0] = reason
+            flight_encoded(&self.f, b)
+            _free_suspects(&self.f)
         return size
 
     # The first `events` of this fate get another one; how many there were.
@@ -825,20 +1061,29 @@ cdef class Flight:
                     count += 1
             flight_encoded(&self.f, b)
             b = b.next
+        b = self.f.quarantine
+        while b != NULL:
+            if not b.fate[0] & SETTLED:
+                b.fate[0] = <uint8_t> FAILED
+                b.reason[0] = reason
+                count += 1
+            flight_encoded(&self.f, b)
+            b = b.next
+        _free_suspects(&self.f)
         self.gaps()
         return count
 
-    def expire(self, int64_t before_us):
-        """Fail what was made before this moment (µs since 1970) and is not on the wire: max_age."""
+    def expire(self, uint64_t seq):
+        """Fail the events up to this sequence that are not on the wire: max_age."""
         cdef lc_handoff *h = self.f.handoff
         cdef lc_batch *b
         cdef uint32_t i
         cdef bint old
         while True:
             # Detach only what is old; the rest stays where overflow can still drop it.
-            old = _older(_first(&self.f.ordinary), before_us) or _older(_first(&self.f.kept), before_us)
+            old = _upto(_first(&self.f.ordinary), seq) or _upto(_first(&self.f.kept), seq)
             lc_mutex_lock(&h.mutex)
-            old = old or _older(_first(&h.queue), before_us) or _older(_first(&h.kept), before_us)
+            old = old or _upto(_first(&h.queue), seq) or _upto(_first(&h.kept), seq)
             lc_mutex_unlock(&h.mutex)
             if not old or flight_take(&self.f, 2048, 1 << 20) == NULL:
                 break
@@ -846,11 +1091,20 @@ cdef class Flight:
         while b != NULL:
             if b.pending:
                 for i in range(b.low, b.n):
-                    if b.fate[i] == PENDING and b.created_us[i] < before_us:
+                    if b.fate[i] == PENDING and b.seq[i] <= seq:
                         b.fate[i] = <uint8_t> FAILED
                         b.reason[i] = <uint8_t> R_MAX_AGE
                 flight_encoded(&self.f, b)
             b = b.next
+        b = self.f.quarantine
+        while b != NULL:
+            if b.seq[0] <= seq and b.inflight == 0 and not b.fate[0] & SETTLED:
+                b.fate[0] = <uint8_t> FAILED
+                b.reason[0] = <uint8_t> R_MAX_AGE
+                flight_encoded(&self.f, b)
+            b = b.next
+        if self.f.quarantine != NULL:
+            _free_suspects(&self.f)
 
     def gaps(self):
         """Report what was dropped since the last event taken, as far as the queue tells."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from logclient._ext.flight import Batch, Flight
-from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.handoff import REASONS, Handoff, Turn
 from tests.oracle import handoff as twin
 
 PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
@@ -39,15 +39,21 @@ class Machine(RuleBasedStateMachine):
         self.twin = twin.Flight(self.model)
         self.now = T0
         self.n = 0
+        self.waiting: list[tuple[Turn, twin.Turn, int, int]] = []
 
     # -- the producer
 
-    def put(self, size: int, level: int, kind: int) -> None:
+    def put(
+        self, size: int, level: int, kind: int, turns: tuple[Turn | None, twin.Turn | None] = (None, None)
+    ) -> None:
         self.n += 1
         body = (b"%d " % self.n * (size // 2 + 1))[:size]
         if kind == twin.TOMB:
             body = bytes([3 + self.n % 2])
-        assert self.real.push(body, level, kind, self.now) == self.model.push(body, level, kind, self.now)
+        real, model = turns
+        assert self.real.push(body, level, kind, self.now, real) == self.model.push(
+            body, level, kind, self.now, model
+        )
 
     @rule(n=st.integers(1, 60), size=sizes, levels=st.lists(levels, min_size=1, max_size=5))
     def push(self, n: int, size: int, levels: list[int]) -> None:
@@ -58,6 +64,38 @@ class Machine(RuleBasedStateMachine):
     def push_many(self, n: int, size: int, levels: list[int]) -> None:
         for i in range(n):
             self.put(size, levels[i % len(levels)], 0)
+
+    # -- callers that wait for room
+
+    @precondition(lambda self: self.model.policy == "block")
+    @rule(size=sizes, level=levels)
+    def wait(self, size: int, level: int) -> None:
+        """Another caller comes, and looks whether there is room."""
+        self.waiting.append((self.real.turn(size), twin.Turn(self.model, size), size, level))
+        self.look(len(self.waiting) - 1)
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 20))
+    def look(self, which: int) -> None:
+        """One of them looks again, and pushes if there is room; nobody can take that away."""
+        which %= len(self.waiting)
+        real, model, size, level = self.waiting[which]
+        ready = real.look()
+        assert ready == model.look() == real.wait(0.0)
+        if ready:
+            before = self.model.next_seq
+            self.put(size, level, 0, (real, model))
+            assert self.model.next_seq > before or self.model.closed, "no room in spite of the grant"
+            del self.waiting[which]
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 20), collect=st.booleans())
+    def give_up(self, which: int, collect: bool) -> None:
+        real, model, _, _ = self.waiting.pop(which % len(self.waiting))
+        if not collect:
+            real.leave()
+            real.leave()
+        model.leave()
 
     # -- the sender
 
@@ -173,9 +211,9 @@ class Machine(RuleBasedStateMachine):
                 self.flight.requeue()
                 self.twin.requeue()
             case "expire":
-                before = self.now - [0, 500, 4_000_000_000][n % 3]
-                self.flight.expire(before)
-                self.twin.expire(before)
+                old = self.model.next_seq - 1 - [0, 5, 50][n % 3]
+                self.flight.expire(max(0, old))
+                self.twin.expire(old)
             case "gaps":
                 self.flight.gaps()
                 self.twin.gaps()
@@ -203,6 +241,7 @@ class Machine(RuleBasedStateMachine):
         assert self.flight.waiting == self.twin.waiting
         assert self.flight.queued == self.twin.queued()
         assert self.real.fits(100) == self.model.fits(100)
+        assert self.real.line == len(self.model.line)
         # Between two commits too: nothing is counted twice, nothing not at all.
         dropped = sum(n for reason, n in counts["dropped"].items() if reason != "closed")
         given = counts["acked"] + counts["handed"] + sum(counts["failed"].values()) + dropped
@@ -213,6 +252,8 @@ class Machine(RuleBasedStateMachine):
         """However it was left, all of it gets a fate, and the books say the same."""
         if not hasattr(self, "real"):
             return
+        while self.waiting:
+            self.give_up(0, False)
         self.flight.fail(2)
         self.twin.fail(2)
         self.flight.commit()
@@ -223,7 +264,7 @@ class Machine(RuleBasedStateMachine):
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
 
 
-Machine.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestMachine = Machine.TestCase
 
 
@@ -291,12 +332,12 @@ def test_events_that_a_batch_left_behind_are_waiting() -> None:
 def test_expire_reaches_what_was_left_behind() -> None:
     handoff = Handoff()
     for i in range(10):
-        handoff.push(b"old", 2, 0, T0 + i)
+        handoff.push(b"%d" % i)
     flight = Flight(handoff)
     batch = taken(flight, 4)
     send(flight, batch)
     flight.apply([(1, 4)], ACKED)
-    flight.expire(T0 + 8)
+    flight.expire(8)
     flight.commit()
     assert handoff.counters()["failed"] == {"max_age": 4}
 
@@ -399,3 +440,124 @@ def test_a_fate_is_final() -> None:
     flight.apply([(1, 1_000_000)], ACKED)  # what was never sent, too
     flight.commit()
     assert flight.handoff.counters()["acked"] == 2
+
+
+# -- the quarantine -----------------------------------------------------------------------------------
+
+
+def on_the_wire(flight: Flight, events: int = 1) -> list[int]:
+    """Send up to `events` pending events; their sequences."""
+    batch = flight.pending()
+    if batch is None:
+        return []
+    found = [event.seq for event in batch.pending(flight.bound(events))]
+    for seq in found:
+        batch.mark(seq, INFLIGHT, 0, seq)
+    flight.encoded(batch)
+    return found
+
+
+def quarantined(bodies: list[bytes], first: int = 1) -> tuple[Handoff, Flight]:
+    """Of these events, in one batch, the first so many are in quarantine."""
+    handoff = Handoff()
+    for body in bodies:
+        handoff.push(body)
+    flight = Flight(handoff)
+    assert flight.take(len(bodies), 1 << 20) is not None
+    assert on_the_wire(flight, len(bodies)) == list(range(1, len(bodies) + 1))
+    flight.requeue()
+    flight.put_aside(first)
+    assert flight.quarantine() == flight.quarantined == list(range(1, first + 1))
+    assert flight.aside == 0
+    return handoff, flight
+
+
+def test_a_suspect_is_sent_alone() -> None:
+    handoff, flight = quarantined([b"suspect", bytes(100_000), b"three"])
+    assert on_the_wire(flight, 9) == [2, 3], "the neighbours go on"
+    flight.apply([(2, 3)], ACKED)
+    flight.commit()
+    counts = handoff.counters()
+    assert (counts["acked"], counts["queued"], counts["settled"]) == (2, 1, 0)
+    assert counts["queued_bytes"] == 32, "none of its neighbours' memory"
+    assert flight.reached == 3 and flight.outcomes == 2
+    handoff.push(b"four")
+    flight.take(10, 1 << 20)
+    flight.send_alone(1)
+    assert flight.flying == (0, 0, 0)
+    assert on_the_wire(flight, 9) == [1]
+    assert flight.bound(9) == 0 and flight.pending() is None, "nothing else before its outcome"
+    assert flight.flying == (1, 1, 1)
+    flight.apply([(1, 1)], ACKED)
+    flight.commit()
+    assert flight.quarantined == []
+    assert on_the_wire(flight, 9) == [4]
+    flight.apply([(4, 4)], ACKED)
+    flight.commit()
+    counts = handoff.counters()
+    assert (counts["acked"], counts["queued_bytes"], counts["settled"], counts["resent"]) == (4, 0, 4, 3)
+
+
+def test_a_suspect_stays_behind_after_a_break() -> None:
+    _, flight = quarantined([b"one", b"two", b"three"], 2)
+    flight.send_alone(2)
+    assert on_the_wire(flight) == [2]
+    flight.requeue()
+    flight.send_alone(0)
+    assert flight.quarantined == [1, 2] and flight.inflight == 0
+    assert on_the_wire(flight, 9) == [3]
+    with pytest.raises(LookupError, match="no event 3 in quarantine"):
+        flight.send_alone(3)
+
+
+def test_suspects_end_like_all_events() -> None:
+    """Condemned, expired, or given up with the client."""
+    handoff, flight = quarantined([b"one", b"two", b"three", b"four"], 3)
+    assert flight.condemn(2, REASONS.index("poison")) == 3
+    with pytest.raises(LookupError, match="no event 2 in quarantine"):
+        flight.condemn(2, REASONS.index("poison"))
+    flight.commit()
+    assert handoff.counters()["failed"] == {"poison": 1}
+    flight.send_alone(1)
+    on_the_wire(flight)
+    assert flight.fail(REASONS.index("closed")) == 3
+    flight.commit()
+    counts = handoff.counters()
+    assert counts["failed"] == {"poison": 1, "closed": 3}
+    assert counts["queued_bytes"] == counts["inflight"] == 0
+    assert flight.quarantined == []
+    handoff, flight = quarantined([b"one", b"two"], 1)
+    flight.expire(2)
+    flight.commit()
+    assert handoff.counters()["failed"] == {"max_age": 2}
+
+
+def test_what_is_put_aside_comes_back_in_order() -> None:
+    handoff, flight = quarantined([b"one", b"two", b"three", b"four"], 0)
+    flight.put_aside(2)
+    assert on_the_wire(flight) == [3]
+    flight.requeue()
+    flight.give_back()
+    assert on_the_wire(flight, 9) == [1, 2, 3, 4]
+    assert handoff.counters()["settled"] == 0
+
+
+def test_only_so_many_events_are_allowed() -> None:
+    _, flight = quarantined([b"%d" % n for n in range(10)], 1)
+    flight.allowance = 3
+    assert on_the_wire(flight, 9) == [2, 3, 4]
+    assert flight.bound(9) == 0
+    flight.send_alone(1)
+    assert flight.bound(9) == 9, "a suspect needs none"
+    flight.send_alone(0)
+    flight.allowance = None
+    assert len(on_the_wire(flight, 9)) == 6
+
+
+def test_a_held_flight_is_drained_by_its_acknowledgements() -> None:
+    _, flight = quarantined([b"one", b"two", b"three"], 1)
+    assert on_the_wire(flight) == [2]
+    flight.hold = True
+    assert flight.bound(9) == 0 and not flight.drained
+    flight.apply([(2, 2)], ACKED)
+    assert flight.drained

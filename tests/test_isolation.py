@@ -1,66 +1,356 @@
-"""The search for a poison, against servers that are themselves unreliable."""
+"""The search for events that end connections, against servers that break for reasons of their own."""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.delivery.isolation import ASIDE, POISON, Isolation
+from logclient.delivery.isolation import ASIDE, CERTAIN, FLOW, TRIAL, Isolation, upper_bound
+
+Blind = Callable[[], Iterator[Iterator[bool]]]
+"""A server that never looks at events: for each connection, for each window on it, whether it breaks."""
+
+CONNECT = 0.001
+WINDOW = 0.001
 
 
 class World:
-    """Some servers, and a sender that does what `Isolation` says. Windows are acknowledged one by one.
+    """Some servers, a steady supply of events and a sender that does what `Isolation` says, in virtual time.
 
     Args:
-        count: events, numbered from 1.
-        poison: those that no server can take.
+        server: breaks without looking at events.
+        poison: whether an event ends its connection.
         window: events in a window, at most.
-        down: for each connection, whether its server ends it whatever comes; then all servers are well.
+        rate: events a second that the application makes; 0: all of them are there at the start.
     """
 
-    def __init__(self, count: int, poison: set[int], window: int, servers: int, down: list[bool]) -> None:
-        self.isolation = Isolation(servers)
-        self.pending = list(range(1, count + 1))
+    def __init__(
+        self,
+        server: Iterator[Iterator[bool]],
+        random: Random,
+        *,
+        poison: Callable[[int], bool] = lambda seq: False,
+        window: int = 64,
+        servers: int = 1,
+        count: int = 1 << 60,
+        rate: float = 10_000.0,
+        keep: bool = False,
+    ) -> None:
+        self.random = random
+        self.isolation = Isolation(servers, random.random, keep=keep)
+        self.server = server
         self.poison = poison
         self.window = window
-        self.down = down
+        self.count = count
+        self.rate = rate
+        self.now = 1.0
+        self.made = 0
+        self.pending: deque[int] = deque()
+        self.aside: list[int] = []
+        self.quarantine: dict[int, float] = {}
+        self.deferred: set[int] = set()
         self.acked: list[int] = []
-        self.failed: list[int] = []
+        self.condemned: list[int] = []
+        self.settled_in: list[float] = []
+        self.undecided: list[int] = []
         self.breaks = 0
+        self.attempts = 0
+        self.flowing = 0.0  # seconds on connections that carry the queue
 
-    def run(self) -> None:
-        connection = 0
-        while self.pending:
-            dead = self.down[connection] if connection < len(self.down) else False
-            connection += 1
-            self._connection(dead)
-            if connection >= len(self.down) and self.poison.issuperset(self.pending):
-                return  # nothing left that could prove anything
+    def run(self, until: Callable[[World], bool]) -> World:
+        self.until = until
+        while not until(self):
+            self._make()
+            if not self.pending and not self.quarantine:
+                if self.made >= self.count:
+                    break
+                self._idle()
+                continue
+            self._connection(next(self.server))
+        return self
 
-    def _connection(self, dead: bool) -> None:
-        """Send windows until the server ends it, or all is sent."""
+    @property
+    def done(self) -> bool:
+        return self.made >= self.count and not (self.pending or self.quarantine or self.aside)
+
+    def _make(self) -> None:
+        want = self.count if not self.rate else min(self.count, int((self.now - 1.0) * self.rate) + 1)
+        while self.made < want and len(self.pending) < 5000:
+            self.made += 1
+            self.pending.append(self.made)
+
+    def _report(self) -> None:
+        for suspect in self.isolation.undecided(self.now):
+            self.undecided.append(suspect.seq)
+
+    def _wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._make()
+
+    def _connection(self, breaks: Iterator[bool]) -> None:
+        """Send windows until the server ends the connection, or it is left for a trial."""
         isolation = self.isolation
-        while True:
-            rest = self.pending[isolation.aside :]
-            window = rest[: min(self.window, isolation.limit or self.window)]
+        self.now += CONNECT
+        alone = isolation.connected(self.now, len(self.pending))
+        kind = isolation.kind
+        while not self.until(self):
+            self._make()
+            self._report()
+            if isolation.due(self.now, len(self.pending)):
+                isolation.leave(self.now, len(self.pending))
+                isolation.ended(self.now)
+                return
+            window = self._next_window(alone)
             if not window:
+                if self.made >= self.count and not self.quarantine and not self.pending:
+                    return
+                self._idle()
+                continue
+            took = WINDOW + len(window) / 100_000.0
+            self.now += took
+            if any(map(self.poison, window)) or next(breaks):
+                self._broke(window, alone)
                 return
-            if dead or self.poison & set(window):
-                self.breaks += 1
-                verdict = isolation.broke(window[0], window[-1], len(window), len(self.pending) - len(window))
-                assert (verdict == ASIDE) == (isolation.aside > 0)
-                assert not isolation.aside or isolation.aside < len(self.pending)
-                if verdict == POISON:
-                    self.failed.append(window[0])
-                    self.pending.remove(window[0])
-                return
-            self.acked += window
-            self.pending = [event for event in self.pending if event not in window]
-            isolation.moved(self._settled())
-            assert not isolation.aside
+            self.attempts = 0
+            if kind == FLOW or not isolation.trying:
+                self.flowing += took
+            self._acked(window, alone)
+            alone = 0
 
-    def _settled(self) -> int:
-        return self.pending[0] - 1 if self.pending else 1 << 48
+    def _idle(self) -> None:
+        """Until a trial is due or the application makes another event."""
+        trial = self.isolation.next_trial(len(self.pending))
+        more = 1.0 + self.made / self.rate if self.rate and self.made < self.count else None
+        self.now = max(self.now + 0.0001, min(t for t in (trial, more, self.now + 1000.0) if t is not None))
+
+    def _next_window(self, alone: int) -> list[int]:
+        if alone:
+            return [alone]
+        isolation = self.isolation
+        size = isolation.limit or self.window
+        if not isolation.trying:
+            size = max(0, min(size, len(self.pending) - isolation.reserve()))
+        return list(itertools.islice(self.pending, size))
+
+    def _broke(self, window: list[int], alone: int) -> None:
+        isolation = self.isolation
+        self.breaks += 1
+        others = len(self.pending) - (0 if alone else len(window))
+        verdict = isolation.broke(window[0], window[-1], len(window), others, self.now)
+        if verdict == ASIDE:
+            assert 0 < isolation.aside <= others and not self.aside
+            self.aside = [self.pending.popleft() for _ in range(isolation.aside)]
+            return
+        if self.aside:
+            self.pending.extendleft(reversed(self.aside))
+            self.aside = []
+        bound = min(30.0, 0.1 * 2.0 ** min(self.attempts, 20))
+        if verdict != TRIAL:
+            self.attempts += 1
+        self._wait(bound * self.random.random())
+
+    def _acked(self, window: list[int], alone: int) -> None:
+        isolation = self.isolation
+        self.acked += window
+        if alone:
+            del self.quarantine[alone]
+        else:
+            for _ in window:
+                self.pending.popleft()
+        waiting = [*self.aside[:1], *itertools.islice(self.pending, 1)]
+        findings = isolation.settled(self.now, min(waiting) - 1 if waiting else self.made)
+        if findings.quarantined:
+            isolation.quarantine(self.aside, self.now)
+            self.quarantine |= dict.fromkeys(self.aside, self.now)
+            self.deferred |= set(self.aside)
+            self.aside = []
+        for seq in findings.condemned:
+            self.condemned.append(seq)
+            self.settled_in.append(self.now - self.quarantine[seq])
+            if not isolation._keep:
+                del self.quarantine[seq]
+        assert set(isolation.suspects) == set(self.quarantine)
+
+
+# -- servers that are blind --------------------------------------------------------------------------
+
+
+def at_random(rate: float, random: Random) -> Iterator[Iterator[bool]]:
+    """Each window breaks with this probability."""
+    while True:
+        yield iter(lambda: random.random() < rate, None)
+
+
+def by_connection(rate: float, random: Random) -> Iterator[Iterator[bool]]:
+    """Some connections take nothing, the others fifty windows."""
+    while True:
+        taken = 0 if random.random() < rate else 50
+        yield itertools.chain(itertools.repeat(False, taken), itertools.repeat(True))
+
+
+def every(k: int) -> Iterator[Iterator[bool]]:
+    """Each k-th window breaks, over all connections."""
+    windows = itertools.count(1)
+    while True:
+        yield (next(windows) % k == 0 for _ in itertools.count())
+
+
+def every_connection(k: int, taken: int) -> Iterator[Iterator[bool]]:
+    """Each k-th connection takes nothing, the others so many windows."""
+    for number in itertools.count(1):
+        yield (number % k == 0 or n >= taken for n in itertools.count())
+
+
+def bursts(random: Random) -> Iterator[Iterator[bool]]:
+    """Good and bad times, both of random length."""
+    state = {"left": 0, "bad": False}
+
+    def window() -> bool:
+        if not state["left"]:
+            state["bad"] = not state["bad"]
+            state["left"] = random.randrange(1, 40)
+        state["left"] -= 1
+        return state["bad"]
+
+    while True:
+        yield iter(window, None)
+
+
+def crash_loop(down: int, up: int) -> Iterator[Iterator[bool]]:
+    """So many connections that take nothing, then as many that take one window each."""
+    while True:
+        for _ in range(down):
+            yield itertools.repeat(True)
+        for _ in range(up):
+            yield itertools.chain([False], itertools.repeat(True))
+
+
+def capped(requests: int) -> Iterator[Iterator[bool]]:
+    """A balancer that ends each connection after so many windows."""
+    while True:
+        yield itertools.chain(itertools.repeat(False, requests), itertools.repeat(True))
+
+
+BLIND: dict[str, Callable[[Random], Iterator[Iterator[bool]]]] = {
+    **{f"{p} %": lambda r, p=p: at_random(p / 100, r) for p in (5, 20, 50, 75, 90)},
+    **{f"{p} % of connections": lambda r, p=p: by_connection(p / 100, r) for p in (5, 20, 50, 75, 90)},
+    **{f"each window {k}": lambda r, k=k: every(k) for k in (2, 3, 4, 7)},
+    **{
+        f"each connection {k}, {n} windows": lambda r, k=k, n=n: every_connection(k, n)
+        for k, n in ((2, 1), (2, 2), (2, 50), (3, 1), (3, 50), (5, 3))
+    },
+    "bursts": bursts,
+    **{
+        f"{d} down, {u} up": lambda r, d=d, u=u: crash_loop(d, u)
+        for d, u in ((8, 6), (5, 1), (3, 3), (40, 40))
+    },
+    **{f"at most {n}": lambda r, n=n: capped(n) for n in (1, 2, 5)},
+}
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_a_blind_server_condemns_nothing(name: str) -> None:
+    random = Random(name)
+    world = World(BLIND[name](random), random).run(lambda w: w.breaks >= 1500)
+    assert not world.condemned
+
+
+@pytest.mark.long
+def test_a_million_breaks_condemn_nothing() -> None:
+    breaks = taken = 0
+    for name in BLIND:
+        for seed in range(8):
+            random = Random(f"{name} {seed}")
+            world = World(BLIND[name](random), random, window=random.choice((1, 4, 64)))
+            world.run(lambda w: w.breaks >= 1_000_000 // (8 * len(BLIND)) + 1)
+            assert not world.condemned, (name, seed)
+            breaks += world.breaks
+            taken += len(world.acked)
+    print(f"{breaks} breaks, {taken} events taken, none condemned")
+    assert breaks >= 1_000_000
+
+
+@pytest.mark.parametrize("innocent", [0.0, 0.2])
+@pytest.mark.parametrize("often", [1, 3])
+def test_each_poison_is_found(innocent: float, often: int) -> None:
+    """At `often` in 10,000 events."""
+    random = Random(f"{innocent} {often}")
+    bad = {seq for seq in range(1, 20_001) if random.random() < often / 10_000} | {7, 8, 9000}
+    world = World(at_random(innocent, random), random, poison=bad.__contains__, count=20_000, rate=0)
+    world.run(lambda w: w.made >= w.count and not w.pending and not w.aside and len(w.condemned) == len(bad))
+    assert sorted(world.condemned) == sorted(bad)
+    assert sorted(world.acked) == [seq for seq in range(1, 20_001) if seq not in bad]
+    assert max(world.settled_in) < 300.0
+    assert not world.undecided
+
+
+def test_neighbours_flow_at_half_their_rate() -> None:
+    """While a suspect is tested on a server that is well."""
+    random = Random(1)
+    world = World(at_random(0.0, random), random, poison={5000}.__contains__, rate=50_000.0)
+    world.run(lambda w: bool(w.quarantine))
+    began, flowed, taken = world.now, world.flowing, len(world.acked)
+    world.run(lambda w: bool(w.condemned))
+    spent = world.now - began
+    assert world.flowing - flowed > 0.5 * spent
+    # Some 40,000 a second go through this world's wire.
+    assert len(world.acked) - taken > 0.5 * spent * 20_000
+
+
+def test_order_is_kept_but_for_suspects() -> None:
+    random = Random(2)
+    bad = {100, 101, 2500}
+    world = World(at_random(0.0, random), random, poison=bad.__contains__, count=5000, rate=0)
+    world.run(lambda w: len(w.condemned) == 3)
+    assert world.acked == sorted(world.acked)
+
+
+def test_poisons_in_rows() -> None:
+    random = Random(3)
+    bad = set(range(200, 240))
+    world = World(at_random(0.0, random), random, poison=bad.__contains__, rate=1_000.0)
+    world.run(lambda w: len(w.condemned) == 40 or w.breaks > 5000)
+    assert sorted(world.condemned) == sorted(bad)
+
+
+def test_poison_without_neighbours_waits_for_some() -> None:
+    random = Random(4)
+    world = World(at_random(0.0, random), random, poison=lambda seq: seq == 1, count=3, rate=0)
+    world.run(lambda w: w.breaks >= 40)
+    assert sorted(world.acked) == [2, 3] and not world.condemned
+    assert set(world.quarantine) == {1}
+    world.count = 200
+    world.run(lambda w: w.condemned == [1])
+
+
+def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
+    """And it is taken once the server is mended."""
+    random = Random(5)
+    bad = {50}
+    world = World(at_random(0.0, random), random, poison=lambda seq: seq in bad, keep=True, rate=10.0)
+    world.run(lambda w: bool(w.condemned))
+    breaks = world.breaks
+    world.run(lambda w: w.now > 3600.0)
+    assert world.condemned == [50] and 10 < world.breaks - breaks < 120, "tried at the slow pace"
+    bad.clear()
+    world.run(lambda w: not w.quarantine)
+    assert 50 in world.acked
+
+
+def test_a_suspect_without_a_decision_is_reported_once() -> None:
+    """Nine connections of ten take nothing: whether the event is to blame cannot be told."""
+    random = Random(6)
+    world = World(by_connection(0.9, random), random, poison={300}.__contains__, rate=1000.0)
+    world.run(lambda w: 300 in w.undecided)
+    world.run(lambda w: w.now > 20_000.0)
+    assert world.undecided.count(300) == 1
+    assert 300 in world.quarantine or 300 in world.condemned
 
 
 SIZES = st.integers(1, 64)
@@ -72,33 +362,119 @@ SIZES = st.integers(1, 64)
     window=SIZES,
     servers=st.integers(1, 4),
     down=st.lists(st.booleans(), max_size=40),
+    seed=st.integers(0, 1 << 32),
 )
 def test_every_poison_is_found_and_nothing_else(
-    count: int, poison: set[int], window: int, servers: int, down: list[bool]
+    count: int, poison: set[int], window: int, servers: int, down: list[bool], seed: int
 ) -> None:
-    world = World(count, poison, window, servers, down)
-    world.run()
-    real = {event for event in poison if event <= count}
-    assert sorted(world.acked) == [event for event in range(1, count + 1) if event not in real]
-    assert down or world.acked == sorted(world.acked)
-    # The last ones wait for an event that can be taken.
-    assert world.failed + world.pending == sorted(real)
+    """After some breaks that no event is to blame for, and enough events to compare with."""
+    outage = itertools.chain(map(itertools.repeat, down), itertools.repeat(itertools.repeat(False)))
+    world = World(
+        outage,
+        Random(seed),
+        poison=poison.__contains__,
+        window=window,
+        servers=servers,
+        count=count + 3000,
+        rate=500.0,
+    )
+    real = {event for event in poison if event <= count + 3000}
+    world.run(lambda w: len(w.condemned) + len(w.acked) == w.count)
+    assert sorted(world.condemned) == sorted(real)
+    assert sorted(world.acked) == [event for event in range(1, world.count + 1) if event not in real]
 
 
 @given(count=SIZES, window=SIZES, servers=st.integers(1, 4), breaks=st.integers(1, 100))
 def test_an_outage_condemns_nothing(count: int, window: int, servers: int, breaks: int) -> None:
     """Even one that ends in the worst moment: with an event aside, and the next one is taken."""
-    world = World(count, set(), window, servers, [True] * breaks)
-    world.run()
+    outage = itertools.chain(
+        (itertools.repeat(True) for _ in range(breaks)), itertools.repeat(itertools.repeat(False))
+    )
+    world = World(outage, Random(0), window=window, servers=servers, count=count, rate=0)
+    world.run(lambda w: w.done)
     assert world.breaks == breaks
-    assert not world.failed
-    ahead = [event for place, event in enumerate(world.acked, 1) if event > place]
-    assert sorted(world.acked) == list(range(1, count + 1)) and len(ahead) <= 1
+    assert not world.condemned
+    assert sorted(world.acked) == list(range(1, count + 1))
+    others = [event for event in world.acked if event not in world.deferred]
+    assert others == sorted(others)
 
 
 @given(window=st.integers(1, 10_000), place=st.integers(0, 9_999))
-def test_a_window_takes_few_breaks(window: int, place: int) -> None:
-    world = World(window + 1, {1 + place % window}, window, 1, [])
-    world.run()
-    assert len(world.failed) == 1
+def test_a_window_takes_few_breaks_to_a_suspect(window: int, place: int) -> None:
+    bad = 1 + place % window
+    random = Random(0)
+    world = World(
+        at_random(0.0, random), random, poison={bad}.__contains__, window=window, count=window + 1, rate=0
+    )
+    world.run(lambda w: bad in w.quarantine)
     assert world.breaks <= 2 + 4 + 3 + 1
+
+
+class Lot:
+    """What is drawn in the next trials: True a suspect, False a control."""
+
+    def __init__(self) -> None:
+        self.suspect = False
+
+    def __call__(self) -> float:
+        return 0.0 if self.suspect else 0.999999
+
+
+def on_trial(lot: Lot) -> Isolation:
+    """With event 1 in quarantine."""
+    isolation = Isolation(1, lot)
+    isolation.quarantine([1], 0.0)
+    return isolation
+
+
+def trial(isolation: Isolation, lot: Lot, now: float, suspect: bool, taken: bool) -> tuple[int, ...]:
+    """One trial as drawn, with many events waiting; who is condemned by it."""
+    lot.suspect = suspect
+    assert isolation.due(now, 1000)
+    assert isolation.connected(now, 1000) == (1 if suspect else 0) and isolation.limit == 1
+    if taken:
+        return isolation.settled(now, 0).condemned
+    assert isolation.broke(1 if suspect else int(now), 1, 1, 1000, now) != ASIDE
+    return ()
+
+
+def test_the_lot_alone_says_what_is_tried() -> None:
+    lot = Lot()
+    isolation = on_trial(lot)
+    for n, suspect in enumerate([True, True, False, False, True, False, False, True]):
+        trial(isolation, lot, 100.0 * (n + 1), suspect, not suspect)
+
+
+@pytest.mark.parametrize("broken", [0, 30])
+def test_how_much_proof_is_enough(broken: int) -> None:
+    """Thirty controls taken, and independent breaks enough for the rate of the controls' own."""
+    lot = Lot()
+    isolation = on_trial(lot)
+    now = taken = breaks = 0
+    for n in itertools.count():
+        now += 100
+        if n < broken:
+            trial(isolation, lot, float(now), False, False)
+            continue
+        # Three breaks in a row of the suspect count as one.
+        for _ in range(3):
+            assert not trial(isolation, lot, float(now), True, False)
+            now += 100
+        taken += 1
+        breaks += 1
+        if trial(isolation, lot, float(now), False, True):
+            break
+    assert taken >= 30
+    rate = upper_bound(broken, taken + broken)
+    assert rate**-breaks > 1e9
+    assert taken == 30 or upper_bound(broken, taken + broken - 1) ** -(breaks - 1) < 1e9
+
+
+def test_upper_bound() -> None:
+    """Against tables of Clopper and Pearson's bound (one-sided, 99 %)."""
+    assert upper_bound(0, 30) == pytest.approx(1 - 0.01 ** (1 / 30), abs=1e-5)
+    assert upper_bound(0, 1) == pytest.approx(0.99, abs=1e-5)
+    assert upper_bound(1, 10) == pytest.approx(0.504, abs=1e-3)
+    assert upper_bound(5, 20) == pytest.approx(0.534, abs=2e-3)
+    assert upper_bound(7, 7) == 1.0
+    assert CERTAIN > 20.7

@@ -1,30 +1,47 @@
-"""Which event can the server not take? A poison is found by sending less and less.
+"""Find the events that a server cannot take, and condemn none by chance.
 
 A server that cannot take an event ends the connection, often after it delivered the neighbours, and
-says nothing. Sent again as it was, the window would be delivered again and again for ever::
+says nothing. Sent again as it was, the window would be delivered again and again for ever. But servers
+and balancers also end connections for reasons of their own. So there are two hypotheses for each
+suspect: *this event ends connections*, or *connections end anyway*::
 
     CALM ──two breaks in a row at the same event──> NARROW ──one event left──> ALONE
       ^                                               │                          │
       ├────────── all of the suspected are past ──────┘                          │ three breaks
       │                                                                          v
-      │      ALONE again <── the server does not take another one either ──── ASIDE
-      │      (then with one more aside: poisons come in rows)                    │
-      │                                                                          │ another one is taken
-      │                                                                          v
-      └────────────── acknowledged: it was the server <─── on that same connection: PROOF
-      ^                                                                          │ the connection ends
-      └────────────────────────── the poison fails ──────────────────────────────┘
+      │      ALONE again <─── the server takes no other event either ─────── PROBE another event
+      │      (then with one more put aside: poisons come in rows)                │
+      │                                                                          │ the other one is taken
+      └──────────── the neighbours go on <── what was put aside: QUARANTINE <────┘
 
-Nothing is condemned on suspicion: the event must have ended three connections in a row with nothing
-beside it (and each server must have had it), and a fourth that took another event just before. A
-server, or a balancer in front of it, that drops everything is thus never taken for a poison: nothing
-fails without an acknowledgement on the same connection. The order is kept, but for one case: if an
-outage ends just while events are aside, the one other event is ahead of them.
+Events in quarantine are decided by a randomized experiment. Each *trial* is a fresh connection on which
+one event is sent first and alone: one of the suspects, or a *control*, the next event of the queue. A
+draw by lot, each with the same chance, says which. A suspect that is taken once is innocent and settled.
 
-Data only: no clock, no socket. The engine asks after every break, and after every acknowledgement.
+- Were the server blind to what it is sent, a trial that is taken would be as likely the suspect's as the
+  control's. So `n` trials that took the control, and none that took the suspect, have a likelihood of at
+  most ``2 ** -n``, whatever the pattern of the server's breaks: every other connection, crash loops,
+  caps on requests. The lot is what makes this hold; a fixed order would not.
+- Besides, the ratio of the likelihoods of the two hypotheses must exceed 10⁹ where only independent
+  breaks count: a run of breaks of the suspect counts once, and only between two innocent events that
+  were acknowledged. The rate of innocent breaks is the upper 99 % bound of the controls' rate.
+
+Between two trials the neighbours flow, for at least half of the time. Some of the queue is kept back as
+controls for the next trials, so a suspect can be decided although little is sent. A suspect without a
+decision after `TRIALS` trials or `PATIENCE` seconds is reported and from then on tried at a slow pace.
+
+An event that overtook a suspect is ahead of it for good: the ledger lists the suspect as `deferred`.
+
+Data only: no clock, no socket. The engine asks before and after each connection and each outcome.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from logclient.delivery.retry import Backoff
 
 STEP = 8
 """Each break divides what may be on the wire by this: a window of 2048 is one event after four."""
@@ -35,77 +52,352 @@ BREAKS = 2
 ALONE = 3
 """Breaks in a row with one event alone on the wire before another one is tried without it."""
 
-NOTHING, ASIDE, POISON = range(3)
-"""What a break means: nothing special; hold some back and try the same server at once with another event;
-the first one is a poison."""
+CERTAIN = math.log(1e9)
+"""Both measures of a suspect must exceed this before it is condemned."""
+
+CONFIDENCE = 0.01
+"""The rate of innocent breaks exceeds its bound with this probability."""
+
+TRIALS = 400
+"""Trials, its own and those of controls, before a suspect is reported as undecided."""
+
+PATIENCE = 300.0
+"""Seconds since its first trial before a suspect is reported as undecided."""
+
+ACTIVE = 16
+"""Suspects among which a trial is drawn, at most; later ones wait."""
+
+RESERVE = 48
+"""Events of the queue that are kept back as controls for each `ACTIVE` suspects, four times at most."""
+
+SHARE = 1.5
+"""The neighbours flow for so many times as long as the trials took."""
+
+LONGEST = 10.0
+"""Seconds that they flow between two trials, at most: an outage is not made up for."""
+
+FLOW, PROBE, CONTROL, SUSPECT, LONE = range(5)
+"""What a connection is for: the queue; one event ahead of what was put aside; a trial with a control, or
+with a suspect; a suspect when nothing else waits, which is no trial."""
+
+NOTHING, ASIDE, TRIAL = range(3)
+"""What a break means: a break like any other; put some events aside and try the same server at once with
+another one; the end of a trial, to be followed by the next one soon."""
+
+
+class Suspect:
+    """An event in quarantine, and what is known of it."""
+
+    def __init__(self, seq: int, now: float, pace: Backoff) -> None:
+        self.seq = seq
+        self.since = 0.0  # when its trials began
+        self.evidence = 0.0  # logarithm of 1 / likelihood that the server is blind, by the lot
+        self.trials = 0  # of its own
+        self.controls = 0  # trials of a control that could have been its own
+        self.control_breaks = 0  # of these: broken
+        self.breaks = 0  # independent ones of its own
+        self.ready = True  # an innocent event was acknowledged since the last of them
+        self.open = False  # that one still needs such an event after it
+        self.slow = False  # tried at the slow pace
+        self.kept = False  # condemned, and not to be failed
+        self.due = now  # when it is next
+        self.pace = pace
+
+    def condemned(self) -> bool:
+        """Whether chance is ruled out as the reason of its breaks."""
+        if self.evidence < CERTAIN or not self.breaks:
+            return False
+        rate = upper_bound(self.control_breaks, self.controls)
+        return rate < 1.0 and -self.breaks * math.log(rate) > CERTAIN
+
+
+class Findings(NamedTuple):
+    """What follows from an outcome: sequences."""
+
+    quarantined: bool = False
+    """What was put aside goes into quarantine."""
+    condemned: tuple[int, ...] = ()
+    """The server ends the connection on these and takes others."""
 
 
 class Isolation:
     """The search of one engine, which tries so many servers in turn.
 
-    ``limit`` is how many events may be on the wire, 0 for any number; ``aside`` how many are held back.
+    Args:
+        servers: endpoints.
+        random: in [0, 1).
+        pace: seconds between two trials, at most.
+        longest: seconds between two attempts with a suspect when nothing else waits, at most.
+        slow: (least, most) seconds between two trials of a suspect that could not be decided.
+        keep: a condemned event stays in quarantine.
     """
 
-    def __init__(self, servers: int) -> None:
-        self.limit = 0
+    def __init__(
+        self,
+        servers: int,
+        random: Callable[[], float],
+        *,
+        pace: float = 0.1,
+        longest: float = 30.0,
+        slow: tuple[float, float] = (30.0, 300.0),
+        keep: bool = False,
+    ) -> None:
         self.aside = 0
+        """How many events are held back while another one is tried."""
+        self.kind = FLOW
+        self.suspects: dict[int, Suspect] = {}
         self._servers = servers
+        self._random = random
+        self._pace = pace
+        self._slow = slow
+        self._keep = keep
+        self._narrow = 0  # events on the wire, 0: any number
         self._first = 0  # suspected: from here
         self._last = 0  # to here
         self._breaks = 0  # in a row at _first
         self._alone = 0  # of these, with nothing beside it
-        self._spread = 1  # to be held back the next time
-        self._proof = 0  # the sequence that comes next on a connection that took another one
+        self._spread = 1  # to be put aside the next time
+        self._candidates: list[Suspect] = []  # of the trial on this connection
+        self._drawn: Suspect | None = None
+        self._flow_until = 0.0
+        self._stopped = 0.0  # since when the neighbours wait for a trial; 0: they flow
+        self._lone = Backoff(pace, longest, random)
+        self._lone_due = 0.0
 
-    def broke(self, first: int, last: int, events: int, others: int) -> int:
+    # -- what the engine asks ---------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int:
+        """How many events may be on the wire, 0 for any number."""
+        return self._narrow if self.kind == FLOW else 1
+
+    @property
+    def trying(self) -> bool:
+        """Whether the first outcome on this connection is awaited before anything else is sent."""
+        return self.kind != FLOW
+
+    def reserve(self) -> int:
+        """Events of the queue to keep back as controls."""
+        active = sum(not s.slow for s in self.suspects.values())
+        return RESERVE * min(4, -(-active // ACTIVE))
+
+    def due(self, now: float, others: int) -> bool:
+        """Whether this connection should be left for a trial; `others` is how many events wait."""
+        if self.kind != FLOW or not self.suspects:
+            return False
+        return now >= (self._flow_until if others else self._lone_due) and bool(self._pick(now))
+
+    def next_trial(self, others: int) -> float | None:
+        """When `due` may be true, in monotonic seconds; None: not before something changes."""
+        if not self.suspects:
+            return None
+        return max(
+            self._flow_until if others else self._lone_due,
+            min(s.due if s.slow else 0.0 for s in self.suspects.values()),
+        )
+
+    def leave(self, now: float, others: int) -> None:
+        """The connection is left for a trial; `others` is how many events wait for that."""
+        if others:
+            self._stopped = self._stopped or now
+
+    def connected(self, now: float, others: int, trials: bool = True) -> int:
+        """Say what a fresh connection is for: the suspect to send alone, or 0.
+
+        Args:
+            others: how many events wait.
+            trials: whether there is time for one.
+        """
+        self.kind = FLOW
+        self._candidates = []
+        self._drawn = None
+        if self.aside:
+            self.kind = PROBE
+        elif not trials or not self.due(now, others):
+            return 0
+        elif not others:
+            # Nothing to compare with: all that can be found is that it is innocent.
+            self.kind = LONE
+            self._drawn = min(self._pick(now), key=lambda s: (s.due, s.seq))
+            self._drawn.due = now
+            self._drawn.since = 0.0  # no trial is possible: this is no time without a decision
+        else:
+            self._candidates = self._pick(now)
+            for suspect in self._candidates:
+                suspect.since = suspect.since or now
+            place = int(self._random() * (len(self._candidates) + 1))
+            self.kind = SUSPECT if place < len(self._candidates) else CONTROL
+            self._drawn = self._candidates[place] if self.kind == SUSPECT else None
+        return self._drawn.seq if self._drawn is not None else 0
+
+    def _pick(self, now: float) -> list[Suspect]:
+        active = [s for s in self.suspects.values() if not s.slow][:ACTIVE]
+        return active + [s for s in self.suspects.values() if s.slow and s.due <= now][: ACTIVE - len(active)]
+
+    def quarantine(self, seqs: list[int], now: float) -> None:
+        """What was put aside is in quarantine from now on."""
+        for seq in seqs:
+            self.suspects[seq] = Suspect(seq, now, Backoff(*self._slow, self._random, 0.5))
+
+    def forget(self, left: list[int]) -> None:
+        """Only these are still in quarantine: others got their fate by other ways."""
+        if len(left) < len(self.suspects):
+            keep = set(left)
+            self.suspects = {seq: s for seq, s in self.suspects.items() if seq in keep}
+
+    def undecided(self, now: float) -> list[Suspect]:
+        """Suspects that are to be reported as undecided; each once."""
+        found = []
+        for suspect in self.suspects.values():
+            if suspect.slow or not suspect.since:
+                continue
+            if suspect.trials + suspect.controls >= TRIALS or now - suspect.since >= PATIENCE:
+                self._slow_down(suspect, now)
+                found.append(suspect)
+        return found
+
+    def _slow_down(self, suspect: Suspect, now: float) -> None:
+        suspect.slow = True
+        suspect.due = now + suspect.pace.delay()
+
+    # -- what happened ----------------------------------------------------------------------------
+
+    def settled(self, now: float, reached: int) -> Findings:
+        """An event got its outcome here; all up to `reached` have theirs, or are in quarantine."""
+        kind, self.kind = self.kind, FLOW
+        self._spread = 1
+        if kind == PROBE:
+            self.aside = 0
+        elif kind in (SUSPECT, LONE):
+            assert self._drawn is not None
+            self.suspects.pop(self._drawn.seq, None)
+            self._lone.reset()
+        elif kind == CONTROL:
+            for suspect in self._candidates:
+                suspect.controls += 1
+                suspect.evidence += math.log(2.0)
+        if self._stopped:
+            rest = self._pace * self._random()
+            self._flow_until = now + max(min(SHARE * (now - self._stopped), LONGEST), rest)
+            self._stopped = 0.0
+        if self._narrow and reached >= self._last:
+            self._narrow = 0
+        return Findings(kind == PROBE, self._innocent(now) if self.suspects else ())
+
+    def _innocent(self, now: float) -> tuple[int, ...]:
+        """After an innocent event was taken: who is condemned by that."""
+        condemned = []
+        for suspect in self.suspects.values():
+            suspect.ready = True
+            if suspect.open:
+                suspect.open = False
+                suspect.breaks += 1
+                if suspect.condemned() and not suspect.kept:
+                    condemned.append(suspect.seq)
+        for seq in condemned:
+            suspect = self.suspects[seq]
+            if self._keep:
+                suspect.kept = True
+                self._slow_down(suspect, now)
+            else:
+                del self.suspects[seq]
+        return tuple(condemned)
+
+    def broke(self, first: int, last: int, events: int, others: int, now: float) -> int:
         """The server ended a connection that had `events` events from `first` to `last` on the wire.
 
         Args:
             others: how many more wait to be sent.
 
         Returns:
-            NOTHING, ASIDE or POISON.
+            NOTHING, ASIDE or TRIAL.
         """
+        kind, self.kind = self.kind, FLOW
+        if self.suspects and kind != LONE:
+            self._stopped = self._stopped or now
+        if kind in (SUSPECT, LONE):
+            if events:
+                self._broke_alone(kind, now)
+            return TRIAL
+        if kind == CONTROL and events:
+            for suspect in self._candidates:
+                suspect.controls += 1
+                suspect.control_breaks += 1
         if self.aside:
             self.no_proof()
             return NOTHING
-        proof, self._proof = self._proof, 0
-        if proof == first and events == 1:
-            self._past(first)
-            self._spread = max(1, self._spread - 1)  # those behind it have failed as proof already
-            return POISON
+        if not events:
+            return NOTHING
         if first != self._first:
-            narrowing = self.limit > 0 and first <= self._last
+            narrowing = self._narrow > 0 and first <= self._last
             self._first = first
             self._breaks = BREAKS - 1 if narrowing else 0
             self._alone = 0
             self._last = last
             if not narrowing:
-                self.limit = 0
+                self._narrow = 0
         self._breaks += 1
         self._alone = self._alone + 1 if events == 1 else 0
         if self._breaks >= BREAKS:
-            self.limit = max(1, events // STEP)
+            self._narrow = max(1, events // STEP)
             self._last = last
         if self._alone >= max(ALONE, self._servers) and others:
             self.aside = min(self._spread, others)
             return ASIDE
         return NOTHING
 
-    def moved(self, settled: int) -> None:
-        """Something was acknowledged, all up to `settled` has its fate. What was aside is to go next."""
+    def _broke_alone(self, kind: int, now: float) -> None:
+        suspect = self._drawn
+        assert suspect is not None
+        if suspect.slow:
+            suspect.due = now + suspect.pace.delay()
+        if kind == LONE:
+            self._lone_due = now + self._lone.delay()
+            return
+        suspect.trials += 1
+        if suspect.ready:
+            suspect.ready = False
+            suspect.open = True
+
+    def ended(self, now: float) -> None:
+        """The connection ended in a way that says nothing about events: by a deadline, or by us."""
+        if self.kind == LONE:
+            self._lone_due = now + self._lone.delay()
+        self.kind = FLOW
         if self.aside:
-            self._proof, self.aside = self._first, 0
-        else:
-            self._proof, self._spread = 0, 1
-        self._past(settled)
+            self.no_proof()
 
     def no_proof(self) -> None:
         """No other event was taken either: what was aside is as good as any, and goes first again."""
+        self.kind = FLOW
         self.aside = 0
         self._alone -= 1
-        self._spread += 1
+        self._spread += max(1, self._spread // 2)
 
-    def _past(self, seq: int) -> None:
-        if self.limit and seq >= self._last:
-            self.limit = 0
+
+def upper_bound(breaks: int, trials: int) -> float:
+    """The rate that is exceeded with a probability of 1 % after so many breaks in so many trials.
+
+    Clopper and Pearson's bound: the rate at which so few breaks have that probability.
+    """
+    if breaks >= trials:
+        return 1.0
+    low, high = breaks / trials, 1.0
+    while high - low > 1e-6:
+        rate = (low + high) / 2.0
+        if _at_most(breaks, trials, rate) > CONFIDENCE:
+            low = rate
+        else:
+            high = rate
+    return high
+
+
+def _at_most(breaks: int, trials: int, rate: float) -> float:
+    """The probability of at most `breaks` in `trials` at this rate."""
+    here = trials * math.log1p(-rate)
+    odds = math.log(rate) - math.log1p(-rate)
+    total = math.exp(here)
+    for n in range(1, breaks + 1):
+        here += math.log(trials - n + 1) - math.log(n) + odds
+        total += math.exp(here)
+    return total

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from logclient import threads
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS
 from logclient.errors import CredentialError
@@ -177,7 +178,7 @@ class PythonPump:
                 reached = self.flight.commit()
                 if end:
                     return end
-                if reached:
+                if reached or self.flight.drained:
                     return "target"
                 if self._stopping:
                     return "stopped"
@@ -243,7 +244,11 @@ class PythonPump:
     def _send(self, link: Link, now: float) -> bool:
         """Fill the link; whether it would take more at once."""
         if self._full:
-            self._full = not link.flush()
+            try:
+                self._full = not link.flush()
+            except OSError:
+                self._given(link)
+                raise
             if link.lingers:
                 self.core.sent(link.unsent)
         for _ in range(SPREE):
@@ -278,7 +283,7 @@ class PythonPump:
         return not self._full
 
     def _report_due(self, now: float) -> bool:
-        return self.flight.aside > 0 or now - self._last_report >= REPORT_EVERY
+        return self.flight.prompt or now - self._last_report >= REPORT_EVERY
 
     def _gathers(self, link: Link) -> bool:
         """Whether another window may go into the same ``send``."""
@@ -288,14 +293,23 @@ class PythonPump:
 
     def _move(self, link: Link) -> bool:
         """Give the link what the core has ready; whether there was anything."""
-        moved = False
-        for wire in self.core.data_to_send():
-            moved = True
+        wires = list(self.core.data_to_send())
+        for place, wire in enumerate(wires, 1):
             self.bytes_sent += sum(len(b) for b in wire.buffers)
-            self._full = not link.send(wire.buffers)
-        if moved:
+            try:
+                self._full = not link.send(wire.buffers)
+            except OSError:
+                self._given(link, sum(len(b) for later in wires[place:] for b in later.buffers))
+                raise
+        if wires:
             self.core.sent(link.unsent if link.lingers else 0)
-        return moved
+        return bool(wires)
+
+    def _given(self, link: Link, kept: int = 0) -> None:
+        """Book what a broken link has taken for good: that is not sent again. `kept`: bytes it never got."""
+        if link.lingers:
+            self.core.sent(link.unsent + kept)
+            self._events(self.clock())
 
     def _due(self, now: float) -> bool:
         if self._waited or now >= self._nap_end or self.flight.awaited:
@@ -356,7 +370,7 @@ class PythonPump:
         elif handoff.doze(True):
             seconds = max(0.0, limit - now)
         if self._drained and self.flight.inflight >= PLENTY and link.lull and link.flush():
-            time.sleep(min(seconds, link.lull))
+            threads.sleep(min(seconds, link.lull))
         link.wait(handoff.fileno(), seconds, self._full)
         if handoff.woken():
             self._nap_end = 0.0

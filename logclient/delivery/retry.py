@@ -8,8 +8,9 @@ from collections.abc import Callable
 class Backoff:
     """Full jitter: the n-th delay is uniform in [0, min(longest, shortest * 2**n)] seconds.
 
-    Only an acknowledgement resets it. A server that accepts connections and drops them without
-    taking anything must not be courted at the fast pace for ever.
+    Only a connection that worked resets it: one with an acknowledgement or, where there are none, one that
+    took events and lasted. A server that accepts connections and drops them at once must not be tried at
+    the fast pace for ever.
 
     `certain` is the part of the bound that is not left to chance.
     """
