@@ -29,6 +29,8 @@ from logclient.protocols.core import Core
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
+MOMENT = 0.05
+"""Seconds in which a client that has nothing to wait for ends."""
 K_RAW, K_TOMB = 1, 3
 _UNENCODABLE = bytes([REASONS.index("unencodable")])
 
@@ -88,12 +90,30 @@ class Documents(Protocol):
         """The document of a plain text."""
 
 
+class _Unmade:
+    """What an object has before its `__init__` in place of its parts: to use it is a TypeError."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise TypeError("__init__ of this client or handler has not run")
+
+
+UNMADE: Any = _Unmade()
+
+
 class Client(Sender):
     """Ships events to one server (or one of several) and knows the fate of each.
 
     Every method may be called from any thread. ``send`` is compiled (``_ext/record.pyx``) and never
     waits for the network.
     """
+
+    config: Config = UNMADE
+    documents: Documents | None = UNMADE
+    _engine: Engine = UNMADE
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -151,6 +171,7 @@ class Client(Sender):
 
     def submit(self, event: Event, level: int = INFO) -> Delivery:
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
+        submit = self._engine.submit
         try:
             body, kind, mangled = _encoded(self.encoder, event)
         except (TypeError, ValueError):
@@ -158,15 +179,27 @@ class Client(Sender):
             raise
         if mangled:
             self.handoff.count_mangled(mangled)
-        return self._engine.submit(body, tens(level), kind)
+        return submit(body, tens(level), kind)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
+    def flush_while_hopeful(self) -> int:
+        """The Handler's flush: as ``flush``, but a server that cannot be reached is not waited for."""
+        return self._engine.flush_while_hopeful(self.config.flush_timeout)
+
     def close(self, timeout: float | None = None) -> int:
-        """Deliver what is there and end; idempotent. Returns how many events were given up."""
+        """Deliver what is there and end. Returns how many events were given up, which one line says, too.
+
+        A call that was interrupted, by Ctrl-C for example, may be made again: it goes on where that was.
+        Meanwhile delivery goes on, and the end of the process waits for it.
+        """
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
+
+    def retire(self) -> None:
+        """The Handler's close: take nothing more, and deliver what is there in the background."""
+        self._engine.retire_in_background(MOMENT)
 
     def stats(self) -> Stats:
         """A snapshot that adds up."""
@@ -206,6 +239,8 @@ class Client(Sender):
         self.close()
 
     def __repr__(self) -> str:
+        if self.config is UNMADE:
+            return f"<{type(self).__name__} before its __init__>"
         return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"
 
 

@@ -19,6 +19,7 @@ working. A message is one line that names the field and the rule it breaks, and 
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 __all__ = [
@@ -38,6 +39,18 @@ __all__ = [
 
 class LogclientError(Exception):
     """The base of all of them."""
+
+
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN}
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether the machine ran out of descriptors, threads or memory, so that a later attempt may do."""
+    if isinstance(error, OSError):
+        return error.errno in _SHORTAGES
+    if isinstance(error, RuntimeError):
+        return "can't start new thread" in str(error)
+    return isinstance(error, MemoryError)
 
 
 class ConfigError(LogclientError, ValueError):

@@ -14,11 +14,17 @@ import sys
 from typing import Any
 
 from logclient._ext.record import Emitter
-from logclient.client import Client, open_client
+from logclient.client import UNMADE, Client, open_client
 from logclient.config import parse
 from logclient.formatters import EcsFormatter
 
 __all__ = ["Handler"]
+
+
+def _locks_logging() -> bool:
+    """Whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
+    owned = getattr(getattr(logging, "_lock", None), "_is_owned", None)
+    return owned is not None and bool(owned())
 
 
 class Handler(Emitter, logging.Handler):
@@ -56,6 +62,9 @@ class Handler(Emitter, logging.Handler):
     ships_logs = True
     """Tells the reporter of our own errors to leave this handler alone."""
 
+    client: Client = UNMADE
+    _owner = True
+
     def __init__(
         self,
         url: str | None = None,
@@ -90,16 +99,24 @@ class Handler(Emitter, logging.Handler):
         logging.Handler.__init__(self, level)
 
     def flush(self) -> None:
-        """Wait for what was logged so far, ``flush_timeout`` at most."""
-        self.client.flush()
+        """Wait for what was logged so far, ``flush_timeout`` at most; not for a server out of reach.
+
+        ``dictConfig`` calls it while every other thread waits for a lock of logging's: then it does not
+        wait at all.
+        """
+        if not _locks_logging():
+            self.client.flush_while_hopeful()
 
     def close(self) -> None:
-        """Deliver what is there, for ``close_timeout`` at most, and end; later records are dropped."""
+        """Take no more records, and have those that are there delivered in the background.
+
+        Returns at once. Delivery has some 50 seconds, and at the end of the process the rest of
+        ``atexit_timeout``; one line says how many records were given up. To wait for them, call
+        ``handler.client.close()``.
+        """
+        end = self.client.retire if self._owner else self.flush
         try:
-            if self._owner:
-                self.client.close()
-            else:
-                self.client.flush()
+            end()
         finally:
             logging.Handler.close(self)
 
@@ -112,4 +129,6 @@ class Handler(Emitter, logging.Handler):
             self.client.complain(f"record:{kind}", f"a record of logger {name!r}: {kind}: {error}")
 
     def __repr__(self) -> str:
+        if self.client is UNMADE:
+            return f"<{type(self).__name__} before its __init__>"
         return f"<{type(self).__name__} {self.client.config.redacted} ({logging.getLevelName(self.level)})>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import ssl
 import threading
 import time
 import traceback
@@ -16,12 +17,14 @@ from typing import Any
 
 import pytest
 
+from logclient import threads
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
-from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, Peer, acknowledge, silent
+from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
+from tests.patience import PATIENCE
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
@@ -86,7 +89,7 @@ def child_of(rig: Rig, n: int = 20) -> Callable[[], None]:
         assert rig.engine.flush(PATIENCE) == 0
         stats = rig.stats()
         assert stats.acked + stats.handed == n and stats.connects == 1
-        rig.engine.close(5.0)
+        rig.engine.close(PATIENCE)
         books = rig.books()
         assert sum(books.count("acked").values()) + sum(books.count("handed").values()) == n
 
@@ -129,6 +132,49 @@ def test_what_was_queued_at_the_fork_is_the_parents(build: Make, setup: Setup) -
     rig.server.up()
     assert rig.settle().connects == 1
     assert len(rig.server.events(100)) == 100
+
+
+@needs_fork
+def test_a_fork_by_a_signal_handler_while_a_caller_waits_for_room(build: Make) -> None:
+    """The child waits no longer: its queue is empty. The parent keeps its place."""
+    # All other threads sleep at the fork (see c_fork): the sender until its next attempt.
+    rig = build(FIFO, max_events=1, overflow="block", backoff_min=0.5, backoff_max=0.5)
+    rig.server.down()
+    rig.put()
+    parent = os.getpid()
+    children: list[int] = []
+    forked = threading.Event()
+
+    def handler(number: int, frame: object) -> None:
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+            forked.set()
+
+    def run() -> None:
+        rig.until(lambda s: rig.engine.handoff.line == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        assert forked.wait(PATIENCE)
+        rig.server.up()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        seq = rig.engine.put(b"mine", 2, 0)
+        if os.getpid() != parent:
+            os._exit(0 if seq == 1 else 1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    thread.join(PATIENCE)
+    rig.bodies[2] = b"mine"
+    assert seq == 2 and rig.settle().acked == 2
+    deadline = time.monotonic() + PATIENCE
+    while not (done := os.waitpid(children[0], os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(children[0], signal.SIGKILL)
+        time.sleep(0.002)
+    assert os.waitstatus_to_exitcode(done[1]) == 0
 
 
 @needs_fork
@@ -460,7 +506,7 @@ def test_who_listens_does_so_after_a_fork(build: Make, setup: Setup) -> None:
         rig.put()
         assert rig.engine.flush(PATIENCE) == 0
         assert rig.stats().connects == 1
-        rig.engine.close(5.0)
+        rig.engine.close(PATIENCE)
 
     in_child(work)
     assert rig.stats().disconnects == 0
@@ -573,8 +619,34 @@ def test_submit_many_from_threads(build: Make, setup: Setup) -> None:
     outcomes = [d.result(PATIENCE) for d in found]
     assert all(o is not None and o.ok for o in outcomes)
     assert sorted(d.seq for d in found) == list(range(1, 801))
-    assert not rig.engine.deliveries and not rig.engine._recent
+    assert not rig.engine.deliveries
     rig.bodies = {g.seq: g.body for p in rig.server.peers for g in p.got}
+
+
+def test_nothing_grows_while_submits_overlap(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `block` some submit is always under way: what is kept meanwhile has bounds all the same."""
+    monkeypatch.setattr(engine_module, "REPORT_EVERY", 0.002)
+    rig = build(FIFO, max_events=8, overflow="block", batch_events=4)
+    rig.server.script = lambda peer: (time.sleep(0.001), acknowledge(peer))
+    sizes: list[int] = []
+    over = threading.Event()
+
+    def call() -> None:
+        while not over.is_set():
+            rig.engine.submit(b"x", 2, 0)
+            kept = {name: len(v) for name, v in vars(rig.engine).items() if isinstance(v, (dict, list))}
+            del kept["deliveries"]  # until the sender reports their fates: `UNTOLD` of them at most
+            sizes.append(max(kept.values()))
+
+    threads = [threading.Thread(target=call) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    rig.until(lambda s: s.acked >= 500)
+    over.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert max(sizes) <= 12
+    rig.bodies = dict.fromkeys(range(1, rig.stats().sent + 1), b"x")
 
 
 def test_submit_that_is_dropped(build: Make, setup: Setup) -> None:
@@ -635,3 +707,16 @@ def test_a_callback_that_raises_or_waits_harms_nobody(build: Make) -> None:
     assert ran.acquire(timeout=PATIENCE)
     assert rig.lines.of("callback") == ["a callback raised ZeroDivisionError: oops"]
     assert rig.settle().acked == 2
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system has no /proc")
+def test_a_thread_that_was_joined_is_gone_for_the_system_too() -> None:
+    """Until then libraries clean up after it, with locks held that a child of a fork would find locked."""
+    left = 0
+    for _ in range(100):
+        # OpenSSL keeps something for each thread that has used it.
+        thread = threads.make_thread(lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "short")
+        thread.start()
+        assert threads.join(thread, PATIENCE)
+        left += os.path.exists(f"/proc/self/task/{thread.native_id}")
+    assert left == 0

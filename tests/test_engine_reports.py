@@ -24,6 +24,7 @@ from logclient.files import own_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
+from tests.patience import PATIENCE
 
 FIFO = Setup("fifo")
 COMPILED = Setup("fifo", True)
@@ -158,7 +159,7 @@ def test_what_the_sender_logs_is_not_shipped(server: MemoryServer) -> None:
     core.encode = chatty  # type: ignore[method-assign]
     try:
         logger.warning("one")
-        assert handler.client.flush(10.0) == 0
+        assert handler.client.flush(PATIENCE) == 0
         stats = handler.client.stats()
         assert stats.acked == stats.sent == 1 and stats.ignored >= 1
     finally:
@@ -197,7 +198,7 @@ def test_destructors_in_the_senders_thread_are_the_applications(server: MemorySe
         logger.warning("one")
         server.events(2)
         assert threads == ["logclient-sender"]
-        assert handler.client.flush(10.0) == 0
+        assert handler.client.flush(PATIENCE) == 0
         stats = handler.client.stats()
         assert (stats.sent, stats.acked, stats.ignored) == (2, 2, 0)
     finally:
@@ -393,7 +394,7 @@ def test_client_send_and_submit(server: MemoryServer) -> None:
         assert client.send({"message": "one"}) == 1
         assert client.send("two") == 2
         assert client.send(b'{"message":"three"}') == 3
-        outcome = client.submit({"n": 4}).result(10.0)
+        outcome = client.submit({"n": 4}).result(PATIENCE)
         assert outcome is not None and outcome.ok
         with pytest.raises(TypeError):
             client.send(5)  # type: ignore[arg-type]
@@ -401,7 +402,7 @@ def test_client_send_and_submit(server: MemoryServer) -> None:
         cycle["self"] = cycle
         with pytest.raises(ValueError):
             client.submit(cycle)
-        assert client.flush(10.0) == 0
+        assert client.flush(PATIENCE) == 0
         stats = client.stats()
         assert (stats.sent, stats.acked, sum(stats.failed.values())) == (6, 4, 2)
     assert client.closed and client.send("late") == 0
@@ -440,7 +441,7 @@ def test_a_client_that_nobody_holds_delivers(server: MemoryServer) -> None:
     del client
     server.up()
     assert len(server.events(50)) == 50
-    thread.join(10.0)
+    thread.join(PATIENCE)
     assert engine.closed
 
 
@@ -476,12 +477,12 @@ def test_block_never_blocks_the_sender_itself(server: MemoryServer) -> None:
     def chatty(*args: Any) -> int:
         core.encode = encode  # type: ignore[method-assign]
         answers.append(client.send("from the sender's thread"))
-        answers.append(client.flush(10.0))
+        answers.append(client.flush(PATIENCE))
         return int(encode(*args))
 
     core.encode = chatty  # type: ignore[method-assign]
     client.send("fills it")
-    assert client.flush(10.0) == 0
+    assert client.flush(PATIENCE) == 0
     assert answers == [0, 1], "dropped at once; the sender cannot wait for itself"
     assert client.close() == 0 and client.stats().acked == 1
 

@@ -14,7 +14,8 @@ import pytest
 
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
-from tests.cores.server import PATIENCE, MemoryServer, MemoryTransport, acknowledge
+from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
+from tests.patience import PATIENCE
 
 FIFO = Setup("fifo")
 

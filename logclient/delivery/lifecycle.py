@@ -20,10 +20,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from logclient import threads
+from logclient.delivery import report
 
 if TYPE_CHECKING:
     from logclient.delivery.engine import Engine
@@ -31,6 +35,13 @@ if TYPE_CHECKING:
 # The only module state of the package: who to call at exit and around a fork.
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
+_restarting: deque[Engine] = deque()
+
+PARK = 0.05
+"""Seconds a fork waits for all senders to let go."""
+
+SHARE = 0.5
+"""Seconds beyond the deadline at exit, in which senders write down what they give up."""
 
 
 def watch(engine: Engine) -> None:
@@ -41,8 +52,17 @@ def watch(engine: Engine) -> None:
         import logging  # noqa: F401  (its atexit callback must be older than ours)
 
         atexit.register(at_exit)
+        atexit.register(at_exit)  # twice: Ctrl-C may end the first call before its first line
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def given_up(engine: Engine, events: int, text: str) -> None:
+    """Say that a client ended before all of its events were delivered. What is held back, because another
+    client has said so in this minute, is part of a line at exit."""
+    if engine.reporter.complain("given up", text):
+        return
+    _registered["unsaid"] = _registered.get("unsaid", 0) + events
 
 
 def shutting_down() -> bool:
@@ -95,8 +115,53 @@ def at_exit() -> None:
     """Deliver what is there: one deadline for all, the longest any of them asks for."""
     with _undisturbed():
         begin = time.monotonic()
-        for engine in engines():
-            engine.finish(begin + engine.limits.atexit_timeout)
+        found = engines()
+        finish(found, lambda engine: begin + engine.limits.atexit_timeout)
+        for engine in found:
+            engine.drain_callbacks(begin + engine.limits.atexit_timeout)
+        unsaid = _registered.pop("unsaid", 0)
+        if unsaid:
+            report.process.complain("unsaid", f"{unsaid} more events of closed clients were given up")
+
+
+def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
+    """Have all these engines deliver until their monotonic deadlines, side by side, and end.
+
+    All senders are told first, so that none waits for another. Only then they are waited for, and what no
+    thread can do is done here. Ctrl-C ends the wait; what is left then is given up, counted and reported
+    like what is left at the deadline.
+    """
+    before = {engine: engine.given_up for engine in found}
+    interrupt: BaseException | None = None
+    try:
+        told = [(engine, by) for engine in found if engine.leave(by := deadline(engine))]
+        _drive([(engine, by) for engine, by in told if not engine.has_thread])
+        last = max((by for _, by in told), default=0.0)
+        for engine, by in told:
+            engine.left(by, last - by + SHARE)
+    except BaseException as error:
+        interrupt = error
+        end = time.monotonic()
+        for engine in found:
+            engine.leave(end)
+        for engine in found:
+            engine.left(end, SHARE)
+    left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
+    total = sum(n for _, n in left)
+    if left:
+        others = f" and {len(left) - 1} more clients" if len(left) > 1 else ""
+        text = f"{left[0][0].url}{others}: {total} events were not delivered before exit"
+        left[0][0].reporter.complain("exit", text, 40)
+    if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
+        raise interrupt
+
+
+def _drive(waiting: list[tuple[Engine, float]]) -> None:
+    """Be the sender of engines that have no thread, in turn: none takes the time of another."""
+    while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
+        # All of it for one alone; not less than what a connection takes.
+        share = max(SHARE / 2, (last - now) / len(waiting))
+        waiting = [(engine, by) for engine, by in waiting if not engine.left(min(by, now + share), 0.0)]
 
 
 @contextmanager
@@ -116,13 +181,31 @@ def _undisturbed() -> Iterator[None]:
 
 def _before_fork() -> None:
     # No lock is taken here: other hooks run after this one, and may log.
-    for engine in engines():
+    found = engines()
+    _restarting.clear()
+    for engine in found:
         engine.park()
+    deadline = time.monotonic() + PARK
+    with threads.staying():
+        for engine in found:
+            engine.parked(deadline)
 
 
 def _in_parent() -> None:
-    for engine in engines():
-        engine.unpark()
+    _restarting.extend(engine for engine in engines() if engine.unpark())
+    start_next()
+
+
+def start_next() -> None:
+    """After a fork: start one more of the senders that have work. Each of them starts the next one, so
+    that the caller of fork starts one and does not wait for the rest."""
+    while _restarting:
+        try:
+            engine = _restarting.popleft()
+        except IndexError:  # the last one went to another thread
+            return
+        if engine.restart():
+            return
 
 
 def _in_child() -> None:
@@ -133,17 +216,23 @@ def _in_child() -> None:
 
 def in_sender(ident: int) -> bool:
     """Whether this is the sender's own thread."""
-    return ident != 0 and threading.get_ident() == ident
+    return ident != 0 and threads.get_ident() == ident
+
+
+def cannot_wait(ident: int) -> bool:
+    """Whether the caller would wait for itself: it is the sender, or a callback of the event loop (gevent's,
+    eventlet's) that all greenlets depend on. At the end of the process that does not matter any more."""
+    return in_sender(ident) or (threads.in_hub() and _registered.get("delivering") != os.getpid())
 
 
 def must_not_block(ident: int) -> bool:
-    """Whether the caller may not wait: it is the sender itself, or a signal handler."""
-    return in_sender(ident) or _in_signal_handler()
+    """Whether the caller may not wait: it cannot, or is a signal handler."""
+    return cannot_wait(ident) or _in_signal_handler()
 
 
 def _in_signal_handler() -> bool:
     # Python does not say. A handler is a function that signal.getsignal knows, somewhere up the stack.
-    if threading.current_thread() is not threading.main_thread():
+    if not threads.in_main_thread():
         return False
     codes = set()
     for number in signal.valid_signals():
@@ -182,10 +271,10 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
         deadline = time.monotonic() + timeout
         ends = not callable(previous) and previous != signal.SIG_IGN
         with _undisturbed():
-            for engine in engines():
-                if ends:
-                    engine.finish(deadline)
-                else:
+            if ends:
+                finish(engines(), lambda engine: deadline)
+            else:
+                for engine in engines():
                     engine.flush(max(0.0, deadline - time.monotonic()))
         if callable(previous):
             previous(number, frame)

@@ -1,5 +1,7 @@
 """Our own errors: a line a minute per kind, on the ``logclient`` logger's handlers or stderr.
 
+One reporter serves all clients of a process: a dead server is one line, however many of them it has.
+
 Never through a logclient handler: what a shipper logs about itself must not be shipped by it.
 """
 
@@ -7,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
+from collections import deque
+
+from logclient import threads
 
 EVERY = 60.0
 """Seconds between two lines of one kind."""
@@ -18,6 +22,8 @@ KINDS = 256
 
 NAME = "logclient"
 
+_behind: deque[tuple[str, int]] = deque(maxlen=KINDS)
+
 
 class Reporter:
     """Limits lines per kind, and says how many it held back."""
@@ -26,7 +32,7 @@ class Reporter:
         self.every = every
         self._last: dict[str, float] = {}
         self._held: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def complain(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
         """Write the line unless one of its kind is less than ``every`` seconds old; whether it was."""
@@ -52,7 +58,27 @@ class Reporter:
 
     def after_fork(self) -> None:
         """In the child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
+
+
+process = Reporter()
+"""The one of this process."""
+
+
+def behind() -> bool:
+    """Whether lines wait for ``catch_up``: those of our own threads, where gevent or eventlet have patched
+    the locks of handlers. A native thread that waits for such a lock may wait for ever."""
+    return bool(_behind)
+
+
+def catch_up() -> None:
+    """Write them, if this is a thread of the application's."""
+    while _behind and not threads.is_alien():
+        try:
+            text, level = _behind.popleft()
+        except IndexError:  # another thread does
+            return
+        _write(text, level)
 
 
 def _write(text: str, level: int) -> None:
@@ -64,7 +90,9 @@ def _write(text: str, level: int) -> None:
     logger = logging.root.manager.loggerDict.get(NAME)
     handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]
     try:
-        if handlers:
+        if handlers and threads.is_alien():
+            _behind.append((line, level))
+        elif handlers:
             record = logging.LogRecord(NAME, level, __file__, 0, line, None, None)
             for handler in handlers:
                 if level >= handler.level:

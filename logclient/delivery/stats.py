@@ -34,12 +34,16 @@ class Stats(NamedTuple):
     """Values changed because they have no encoding: NaN, lone surrogates, non-string keys."""
     ignored: int
     """Records of the sender's own making, never shipped."""
+    callbacks: int
+    """Callbacks of submitted events that wait to be run."""
     connects: int
     disconnects: int
     """Connections that ended before close, for whatever reason."""
     in_doubt: int
     """Of the handed: those of connections that broke afterwards. The last of them may never have left
     this machine (ZeroMQ's queue, the kernel's): nobody says which, so any or none is missing."""
+    quarantined: int
+    """Of the queued: events that may be what the server ends connections on. They wait for a decision."""
     windows: int
     """Batches put on the wire."""
     bytes_sent: int

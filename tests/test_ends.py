@@ -1,0 +1,553 @@
+"""The ends of a client beside others and beside dead servers: close, exit, fork, owners that are gone."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import logging.config
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.delivery import engine as engine_module
+from logclient.delivery import lifecycle
+from tests.cores.rig import Rig, Setup
+from tests.cores.scheme import URL, served
+from tests.cores.server import PATIENCE, MemoryServer, silent
+from tests.dead_servers import BlackHole, Mute, Refusing
+from tests.shared import clean_environment
+
+Make = Callable[..., Rig]
+FIFO = Setup("fifo")
+DEAD: dict[str, Any] = {"backoff_min": 5.0, "backoff_max": 5.0}
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture
+def server() -> Iterator[MemoryServer]:
+    with served() as found:
+        yield found
+
+
+@pytest.fixture
+def black_hole() -> Iterator[str]:
+    with BlackHole() as hole:
+        yield hole.url
+
+
+def until(what: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """Poll until `what` is true; its value."""
+    deadline = time.monotonic() + timeout
+    while not (found := what()):
+        assert time.monotonic() < deadline, "never"
+        time.sleep(0.002)
+    return found
+
+
+def fastest(work: Callable[[], object], times: int = 3) -> float:
+    """Seconds of the fastest of some runs: other work on the machine is no failure."""
+    found = []
+    for _ in range(times):
+        begin = time.monotonic()
+        work()
+        found.append(time.monotonic() - begin)
+    return min(found)
+
+
+class Interrupt(Exception):
+    """In place of KeyboardInterrupt."""
+
+
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """The block ends by an exception of a signal handler, as by Ctrl-C."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with pytest.raises(Interrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def program(text: str, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """A Python program of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+    )
+
+
+# -- close ------------------------------------------------------------------------------------------------
+
+
+class TestInterruptedClose:
+    def test_goes_on_when_it_is_called_again(self, build: Make) -> None:
+        rig = build(FIFO)
+        rig.server.script = silent
+        rig.many(5)
+        rig.server.events(5)
+        with interrupted(0.05):
+            rig.engine.close(PATIENCE)
+        assert rig.engine.closed
+        assert rig.put() == 0
+        rig.server.peers[0].ack()
+        assert rig.engine.close(PATIENCE) == 0
+        thread = rig.engine._thread
+        assert thread is not None and not thread.is_alive()
+        assert rig.finish().acked == 5
+
+    def test_delivery_goes_on_meanwhile(self, build: Make) -> None:
+        rig = build(FIFO)
+        rig.server.script = silent
+        delivery = rig.engine.submit(b"one", 2, 0)
+        rig.bodies[1] = b"one"
+        rig.server.events(1)
+        with interrupted(0.05):
+            rig.engine.close(PATIENCE)
+        rig.server.peers[0].ack()
+        outcome = delivery.result(PATIENCE)
+        assert outcome is not None and outcome.status == "acked"
+        thread = rig.engine._thread
+        assert thread is not None
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a sender with nothing to do ends by itself"
+
+    def test_exit_waits_for_it_and_says_what_is_left(self, build: Make) -> None:
+        rig = build(FIFO)
+        rig.server.script = silent
+        rig.many(5)
+        rig.server.events(5)
+        with interrupted(0.05):
+            rig.engine.close(PATIENCE)
+        rig.server.peers[0].ack(2)
+        rig.engine.finish(time.monotonic() + 0.2)
+        stats = rig.stats()
+        assert stats.acked == 2 and stats.failed == {"closed": 3}
+        assert rig.lines.of("exit") == ["test://server: 3 events were not delivered before exit"]
+        books = rig.books()
+        assert books.closed is not None and books.closed["last"] == 5
+
+
+def test_no_time_out_is_too_long(server: MemoryServer) -> None:
+    client = logclient.connect(URL)
+    for seconds in (float("inf"), 1e10):
+        delivery = client.submit("one")
+        outcome = delivery.result(seconds)
+        assert outcome is not None and outcome.ok
+        assert client.flush(seconds) == 0
+    assert client.close(float("inf")) == 0
+    another = logclient.connect(URL)
+    another.send("two")
+    assert another.close(1e10) == 0
+
+
+def test_close_says_what_it_gave_up(build: Make) -> None:
+    rig = build(FIFO, **DEAD)
+    rig.server.down()
+    rig.many(3)
+    assert rig.engine.close(0.05) == 3
+    (line,) = rig.lines.of("given up")
+    assert line == "test://server: 3 events were given up: the client ended before they were delivered"
+    assert rig.stats().last_error == line
+    rig.finish()
+
+
+def test_a_closed_client_gives_its_descriptors_back(server: MemoryServer) -> None:
+    handler = logclient.Handler(URL)
+    log = logging.Logger("app")
+    log.addHandler(handler)
+
+    def descriptors() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    before = descriptors()
+    others = [logclient.Handler(URL) for _ in range(5)]
+    for other in others:
+        other.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
+        assert other.client.close() == 0
+    assert descriptors() <= before
+    for other in others:
+        other.handle(logging.makeLogRecord({"msg": "late", "levelno": 20}))
+        assert other.client.stats().refused == 1
+    assert descriptors() <= before
+    handler.client.close()
+
+
+def test_what_comes_after_close_is_said_once(build: Make) -> None:
+    rig = build(FIFO)
+    rig.many(2)
+    rig.engine.close(PATIENCE)
+    assert not rig.lines.of("refused")
+    for _ in range(100):
+        rig.put()
+    (line,) = rig.lines.of("refused")
+    assert line == "test://server: closed, so what is logged now is dropped (stats count it as refused)"
+    stats = rig.stats()
+    assert stats.refused == 100 and stats.last_error == line
+
+
+# -- owners that are gone ---------------------------------------------------------------------------------
+
+
+def senders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "logclient-sender"]
+
+
+def test_dropped_clients_end_though_the_server_is_dead(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine_module, "LAST", 0.3, raising=False)
+    with Refusing() as dead, BlackHole() as hole:
+        descriptors, before = len(os.listdir("/dev/fd")), len(senders())
+        for url in (dead.url, hole.url) * 5:
+            client = logclient.connect(url, **DEAD)
+            client.send("one")
+            assert len(senders()) > before
+            del client
+        gc.collect()
+        until(lambda: len(senders()) <= before)
+        until(lambda: gc.collect() >= 0 and len(os.listdir("/dev/fd")) <= descriptors)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "given up" in line]
+    assert len(lines) == 1 and "1 events were given up" in lines[0]
+
+
+# -- handlers under the lock of logging -------------------------------------------------------------------
+
+SERVERS = {"nobody listens": Refusing, "black hole": BlackHole, "mute": Mute}
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_configuring_again_does_not_wait_for_a_dead_server(kind: str) -> None:
+    """Every other thread waits for logging's lock meanwhile."""
+    with SERVERS[kind]() as dead:
+        text = f"""
+import logging.config, os, sys, threading, time
+sys.path[:0] = {sys.path!r}
+handler = {{"class": "logclient.Handler", "url": sys.argv[1]}}
+config = {{"version": 1, "disable_existing_loggers": False, "handlers": {{"h": handler}},
+          "root": {{"handlers": ["h"], "level": "INFO"}}}}
+logging.config.dictConfig(config)
+logging.info("one")
+time.sleep(0.3)
+found = []
+for work in (lambda: logging.config.dictConfig(config), lambda: logging.info("two")):
+    begin = time.monotonic()
+    work()
+    found.append(time.monotonic() - begin)
+print(*found, flush=True)
+os._exit(0)
+"""
+        done = program(text, dead.url)
+    assert done.returncode == 0, done.stderr
+    assert max(map(float, done.stdout.split())) < 1.0
+
+
+def test_shutdown_does_not_wait_for_a_server_out_of_reach(server: MemoryServer) -> None:
+    server.down()
+    handler = logclient.Handler(URL, backoff_min=0.01)
+    handler.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
+    server.wait(lambda: server.attempts > 1)
+    begin = time.monotonic()
+    logging.shutdown([lambda: handler])  # type: ignore[list-item]
+    assert time.monotonic() - begin < 1.0
+    assert handler.client.closed
+    server.up()
+    until(lambda: handler.client.stats().acked == 1)
+
+
+def test_a_closed_handler_delivers_in_the_background(server: MemoryServer) -> None:
+    server.script = silent
+    handler = logclient.Handler(URL)
+    for _ in range(5):
+        handler.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
+    server.events(5)
+    begin = time.monotonic()
+    handler.close()
+    assert time.monotonic() - begin < 1.0
+    assert handler.client.closed and handler.client.stats().inflight == 5
+    server.peers[0].ack()
+    until(lambda: handler.client.stats().acked == 5)
+    until(lambda: handler.client._engine._ended)
+
+
+def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> None:
+    server.script = silent
+    handler = logclient.Handler(URL)
+    handler.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
+    server.events(1)
+    threading.Timer(0.3, lambda: server.peers[0].ack()).start()
+    handler.flush()
+    assert handler.client.stats().acked == 1
+    handler.close()
+
+
+# -- many clients -----------------------------------------------------------------------------------------
+
+
+def test_exit_takes_one_deadline_for_all(black_hole: str) -> None:
+    clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
+    for client in clients:
+        client.send("one")
+    engines = [client._engine for client in clients]
+    begin = time.monotonic()
+    if hasattr(lifecycle, "finish"):
+        lifecycle.finish(engines, lambda engine: begin + 0.1)
+    else:
+        for engine in engines:
+            engine.finish(begin + 0.1)
+    assert time.monotonic() - begin < 2.0
+    assert [client.stats().failed for client in clients] == [{"closed": 1}] * 60
+
+
+def test_exit_says_once_what_was_lost_in_all(black_hole: str) -> None:
+    text = """
+import sys, logclient
+clients = [logclient.connect(sys.argv[1], atexit_timeout=0.1) for _ in range(20)]
+for client in clients:
+    client.send("one")
+    client.send("two")
+"""
+    done = program(text, black_hole)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        f"logclient: {done.stderr.split()[1]} and 19 more clients: 40 events were not delivered before exit"
+    ]
+
+
+def test_many_clients_of_a_dead_server_are_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with Refusing() as dead:
+        clients = [logclient.connect(dead.url) for _ in range(20)]
+        for client in clients:
+            client.send("one")
+        until(lambda: all(client.stats().last_error for client in clients))
+        for client in clients:
+            client.close(0.0)
+    said = capfd.readouterr().err.splitlines()
+    assert len([line for line in said if "cannot connect" in line]) == 1
+    assert len([line for line in said if "given up" in line]) == 1
+
+
+def test_a_healthy_client_keeps_its_time_at_exit_beside_dead_ones(black_hole: str) -> None:
+    text = """
+import atexit, logging, sys
+
+def last():
+    stats = handler.client.stats()
+    print(stats.sent, stats.acked, flush=True)
+
+def late():
+    logging.getLogger("app").error("late")
+
+atexit.register(last)
+atexit.register(late)    # after the package's own hook, which is registered later
+import logclient
+dead = [logclient.connect(sys.argv[2], atexit_timeout=0.5) for _ in range(8)]
+for client in dead:
+    client.send("one")
+handler = logclient.Handler(sys.argv[1], atexit_timeout=0.5)
+logging.getLogger("app").addHandler(handler)
+logging.getLogger("app").error("early")
+"""
+    from tests.cores.sink import Sink
+
+    with Sink() as sink:
+        for _ in range(3):
+            done = program(text, sink.url, black_hole)
+            assert done.stdout.split() == ["2", "2"], done.stderr
+
+
+@needs_fork
+def test_a_fork_beside_many_clients_of_a_hanging_server(black_hole: str) -> None:
+    clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
+    try:
+        for client in clients:
+            client.send("one")
+        until(lambda: all(client._engine.sender_ident for client in clients))
+
+        def fork() -> None:
+            lifecycle._before_fork()
+            lifecycle._in_parent()
+
+        assert fastest(fork) < 0.5
+        until(lambda: all(client._engine.sender_ident for client in clients))  # all of them go on
+    finally:
+        for client in clients:
+            client.close(0.0)
+
+
+@needs_fork
+def test_a_fork_beside_many_idle_clients() -> None:
+    from tests.cores.sink import Sink
+
+    with Sink() as sink:
+        clients = [logclient.connect(sink.url) for _ in range(100)]
+        try:
+            took = []
+            for _ in range(3):
+                for client in clients:
+                    client.send("one")
+                assert not any(client.flush(PATIENCE) for client in clients)
+                begin = time.monotonic()
+                lifecycle._before_fork()
+                lifecycle._in_parent()
+                took.append(time.monotonic() - begin)
+            assert min(took) < 0.2
+        finally:
+            for client in clients:
+                client.close()
+
+
+# -- signals at any moment --------------------------------------------------------------------------------
+
+SENDING = """
+import mmap, os, signal, struct, sys
+ready = mmap.mmap(os.open(sys.argv[3], os.O_RDWR), 8)
+signal.signal(signal.SIGINT, signal.default_int_handler)    # also where it is ignored from the start
+import logclient
+if sys.argv[4] == "TERM":
+    logclient.flush_on_sigterm(2.0)
+sent = 0
+with logclient.connect(sys.argv[1], ledger=sys.argv[2], window=5, atexit_timeout=1) as client:
+    for _ in range(150):
+        client.send("an event")
+        sent += 1
+        struct.pack_into("q", ready, 0, sent)
+"""
+
+
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from logclient.cli import main
+sys.exit(main())
+"""
+
+
+class Accounts:
+    """What a program that was ended by a signal has left behind."""
+
+    def __init__(self, folder: Path, said: str) -> None:
+        from tests.cores.recount import recount
+
+        files = sorted(folder.glob("*.ledger"))
+        self.last = self.given_up = 0
+        self.closed = not files
+        if files:
+            books = recount(folder, files[0].name.split("-")[0])
+            self.closed = books.closed is not None
+            if books.closed is not None:
+                self.last = books.closed["last"]
+                self.given_up = books.closed["failed"].get("closed", 0)
+                settled = books.closed["acked"] + sum(books.closed["failed"].values())
+                assert settled == self.last, books.closed
+        # Of the same ones, if the first wait was cut short and the second one gave up.
+        self.said = sum(int(n) for n in re.findall(r"(\d+) events were (?:given up|not delivered)", said))
+
+
+def interrupt_a_program(number: int, moment: float, folder: Path, url: str) -> None:
+    """One run of `SENDING`, with one signal; everything must add up."""
+    folder.mkdir()
+    counter = folder / "sent"
+    counter.write_bytes(bytes(8))
+    name = "TERM" if number == signal.SIGTERM else "INT"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SENDING, url, str(folder / "run"), str(counter), name],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+    )
+    # The moments are those after the first event: what happens before has nothing to lose.
+    until(lambda: counter.read_bytes() != bytes(8) or process.poll() is not None)
+    time.sleep(moment)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    sent = int.from_bytes(counter.read_bytes(), sys.byteorder)
+    found = Accounts(folder / "run", said)
+    assert found.closed, f"no close line after {moment:.4f} s\n{said}"
+    assert sent <= found.last <= sent + 1, f"sent {sent}, in the ledger {found.last}\n{said}"
+    assert found.given_up == found.said, f"given up {found.given_up}\n{said}"
+
+
+@pytest.fixture
+def slow_collector() -> Iterator[str]:
+    from logclient.collectors.lumberjack import Collector
+
+    with Collector(faults="delay-ack=p:1:20ms", keep=False) as collector:
+        yield collector.url
+
+
+def interrupt_the_command(number: int, moment: float, folder: Path, url: str) -> None:
+    """One run of ``logclient send``, with one signal; everything must add up."""
+    folder.mkdir()
+    lines = folder / "lines"
+    lines.write_text("a line\n" * 200)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "send", url, str(lines), "--ledger", str(folder / "run"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+    )
+    # The moments are those after its ledger begins: what happens before has nothing to lose.
+    until(lambda: (folder / "run").exists() or process.poll() is not None)
+    time.sleep(moment)
+    process.send_signal(number)
+    out, said = process.communicate(timeout=30)
+    (report,) = map(json.loads, out.splitlines())
+    # Once it has reported, a signal ends it like any other program.
+    assert process.returncode in (report["exit"], -number), said
+    settled = report["acked"] + sum(report["failed"].values()) + sum(report["dropped"].values())
+    assert report["sent"] == settled, report
+    found = Accounts(folder / "run", said)
+    assert found.closed and found.last == report["sent"], f"{report}, in the ledger {found.last}"
+    assert found.given_up == report["failed"].get("closed", 0)
+
+
+def moments(n: int, seconds: float) -> Iterator[tuple[int, float]]:
+    """(signal, seconds after the first event): `n` of each signal, from a fixed seed."""
+    chance = random.Random(n)
+    for _ in range(n):
+        yield signal.SIGINT, chance.uniform(0.0, seconds)
+        yield signal.SIGTERM, chance.uniform(0.0, seconds)
+
+
+INTERRUPT = {"with connect()": interrupt_a_program, "logclient send": interrupt_the_command}
+
+
+@pytest.mark.parametrize("what", INTERRUPT)
+def test_a_signal_at_any_moment_leaves_accounts_that_add_up(
+    what: str, slow_collector: str, tmp_path: Path
+) -> None:
+    for number, (which, moment) in enumerate(moments(3, 0.8)):
+        INTERRUPT[what](which, moment, tmp_path / f"{number}", slow_collector)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("what", INTERRUPT)
+def test_a_signal_at_two_hundred_moments(what: str, slow_collector: str, tmp_path: Path) -> None:
+    for number, (which, moment) in enumerate(moments(100, 0.8)):
+        INTERRUPT[what](which, moment, tmp_path / f"{number}", slow_collector)
