@@ -6,11 +6,12 @@ along. Those not yet asked wait for the next one.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+from logclient import threads
 from logclient.errors import ConnectFailed
 from logclient.protocols.core import Core, CoreEvent, Reply
 
@@ -20,15 +21,16 @@ __all__ = ["Call", "Calls"]
 class Call:
     """One question. ``seconds`` is the time from its first byte to its answer, once there is one."""
 
-    def __init__(self, kind: str, payload: Any) -> None:
+    def __init__(self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None) -> None:
         self.kind = kind
         self.payload = payload
         self.reply: Any = None
         self.error: Exception | None = None
         self.seconds = 0.0
         self.done = False
+        self._when_done = when_done
         self._began = 0.0
-        self._answered = threading.Event()
+        self._answered = threads.Event()
 
     def wait(self, timeout: float) -> bool:
         return self._answered.wait(timeout)
@@ -49,6 +51,7 @@ class Call:
             self.seconds = time.monotonic() - self._began
             self.done = True
             self._answered.set()
+            self._when_done()
 
 
 class Calls:
@@ -65,8 +68,8 @@ class Calls:
             self._waiting.popleft()
         return bool(self._waiting)
 
-    def add(self, kind: str, payload: Any) -> Call:
-        call = Call(kind, payload)
+    def add(self, kind: str, payload: Any, when_done: Callable[[], object]) -> Call:
+        call = Call(kind, payload, when_done)
         self._waiting.append(call)
         return call
 
