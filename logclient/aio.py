@@ -15,21 +15,29 @@ queue, the sender and the counts whoever logs in other threads. Servers that spe
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from logclient.client import Client, Event, connect
-from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
-from logclient.errors import ConfigError
+from logclient.errors import ConfigError, ConnectFailed
 
 __all__ = ["Actions", "AsyncClient"]
 
 INFO = 20
+LOOK = 1.0
+"""Seconds between two looks of what waits for a sender, at whether there is one."""
+
+ENDING = 0.25
+"""Seconds that a sender, and callbacks, have to end in when `close` has used up its time."""
+
 WAITING = 10_000
 """Actions that wait for one `Actions`, at most."""
 
@@ -66,14 +74,35 @@ class AsyncClient:
 
     async def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""
-        return await _in_thread(lambda: int(self.client.flush(timeout)))
+        engine = self.client._engine
+        if engine.drives:
+            return int(self.client.flush(timeout))
+        if timeout is None:
+            timeout = self.client.config.flush_timeout
+        return await self._settled(engine.handoff.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what is there and end; idempotent. Returns how many events were given up."""
-        left = await _in_thread(lambda: int(self.client.close(timeout)))
+        engine = self.client._engine
+        if engine.drives:
+            left = int(self.client.close(timeout))
+        else:
+            left = await self._close(self.client.config.close_timeout if timeout is None else timeout)
         for actions in list(self._open):
             actions.close()
         return left
+
+    async def _close(self, timeout: float) -> int:
+        engine = self.client._engine
+        deadline = time.monotonic() + timeout
+        if engine.begin_close(timeout):
+            await self._settled(engine.handoff.next_seq - 1, timeout)
+            await _until(lambda: not engine.running, max(deadline, time.monotonic() + ENDING))
+            engine.end_idle()
+            callbacks = engine.callbacks
+            await _until(lambda: not callbacks.waiting, max(deadline, time.monotonic() + ENDING))
+            engine.drain_callbacks(0.0, "when close() ended")
+        return int(engine.remaining)
 
     def stats(self) -> Stats:
         found: Stats = self.client.stats()
@@ -85,8 +114,20 @@ class AsyncClient:
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
         """
-        ping = self._verb("ping")
-        return await _in_thread(lambda: ping(timeout=timeout))
+        ping, engine = self._verb("ping"), self.client._engine
+        if engine.drives:
+            return ping(timeout=timeout)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        call, _ = engine.ask("ping", None, lambda: _tell(loop, future, None, None))
+        try:
+            await self._wait(future, timeout)
+        finally:
+            answer = partial(engine.answer, call, timeout)
+            if not future.done():  # cancelled: nobody waits for it any more
+                with suppress(ConnectFailed, ValueError):
+                    answer()
+        return self.client.pong(*answer())
 
     # -- of clients that have actions
 
@@ -156,7 +197,35 @@ class AsyncClient:
         self._open.add(actions)
         return actions
 
+    async def _settled(self, target: int, timeout: float) -> int:
+        """Wait until all up to this sequence have their fates; how many have none."""
+        engine = self.client._engine
+        if engine.handoff.settled >= target:
+            return 0
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        watch = engine.watch(target, lambda: _tell(loop, future, None, None))
+        try:
+            await self._wait(future, timeout)
+        finally:
+            engine.unwatch(watch)
+        return 0 if future.done() else int(engine.unsettled(target))
+
+    async def _wait(self, future: asyncio.Future[None], timeout: float) -> None:
+        """Wait for the sender to tell, `timeout` seconds at most, and start another where it is missing."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self.client._engine.restart()
+            left = max(0.0, deadline - time.monotonic())
+            await asyncio.wait({future}, timeout=min(left, LOOK))
+            if future.done() or left <= LOOK:
+                return
+
     async def _fate(self, delivery: Delivery) -> Outcome:
+        outcome = delivery.result(0)
+        if outcome is not None:  # refused: many of them must not wait for their turn as callbacks
+            await asyncio.sleep(0)
+            return outcome
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
         delivery.add_done_callback(lambda delivery: _tell(loop, future, delivery.result(0), None))
@@ -259,29 +328,21 @@ async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, 
             found = callback(action, meta)
             if isinstance(found, Awaitable):
                 await found
-        except Exception as error:
-            complain("callback", f"a callback raised {type(error).__name__}: {error}")
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """What may wait, on a thread of its own. Not of the loop's executor: ``asyncio.run`` waits for that at
-    its end, however long a cancelled call still takes."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        try:
-            found = work()
+        except (KeyboardInterrupt, SystemExit):  # they end a loop
+            raise
         except BaseException as error:
-            _tell(loop, future, None, error)
-        else:
-            _tell(loop, future, found, None)
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # this task is cancelled, not what the callback awaited
+            complain("callback", f"a callback raised {described(error)}")
 
-    try:
-        threading.Thread(target=run, name="logclient-async", daemon=True).start()
-    except RuntimeError:  # none can be started any more while the interpreter exits
-        return work()
-    return await future
+
+async def _until(done: Callable[[], bool], deadline: float) -> None:
+    """Look until `done` says yes, or the monotonic `deadline`."""
+    pause = 0.0005
+    while not done() and time.monotonic() < deadline:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.02)
 
 
 def _tell(

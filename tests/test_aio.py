@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient import AsyncClient
+from logclient import AsyncClient, aio
 from logclient.aio import WAITING, Actions
 from logclient.collectors.lumberjack import Collector
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
 from tests.dead_servers import Mute, Refusing
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
-
-PATIENCE = 20.0
 
 
 def url(port: int, options: str = "") -> str:
@@ -133,7 +132,7 @@ class TestFates:
 
         url_of = url
         with Collector(headers={"env": "test"}) as collector:
-            asyncio.run(asyncio.wait_for(main(collector.url), 20))
+            asyncio.run(asyncio.wait_for(main(collector.url), PATIENCE))
 
     def test_a_ping(self) -> None:
         async def main() -> None:
@@ -173,6 +172,120 @@ class TestTheLoopGoesOn:
                 await client.close(0)
                 found = await asyncio.gather(*fates)
                 assert found[10:] == [Outcome("dropped", "overflow")] * 20
+
+        with Refusing() as server:
+            asyncio.run(main(server.url))
+
+
+def ours() -> list[str]:
+    """Threads of the library beside those that each client has."""
+    found = [t.name for t in threading.enumerate() if t.name.startswith("logclient")]
+    return [name for name in found if name not in ("logclient-sender", "logclient-callbacks")]
+
+
+class TestThreads:
+    """No call has a thread of its own."""
+
+    def test_many_at_once(self) -> None:
+        async def main(url: str) -> None:
+            client = AsyncClient(url)
+            client.send({"n": 1})
+            flushes = [asyncio.ensure_future(client.flush(0.3)) for _ in range(100)]
+            await asyncio.sleep(0.05)
+            assert ours() == []
+            assert await asyncio.gather(*flushes) == [1] * 100
+            closes = [asyncio.ensure_future(client.close(0.2)) for _ in range(100)]
+            await asyncio.sleep(0.05)
+            assert ours() == []
+            assert await asyncio.gather(*closes) == [1] * 100
+            assert client.client._engine._watched == {}
+
+        with Mute() as server:
+            asyncio.run(main(server.url))
+
+    def test_many_pings_at_once(self) -> None:
+        async def main() -> None:
+            client = AsyncClient("plog://127.0.0.1:1")
+            pings = [asyncio.ensure_future(client.ping(timeout=0.2)) for _ in range(50)]
+            await asyncio.sleep(0.05)
+            assert ours() == []
+            found = await asyncio.gather(*pings, return_exceptions=True)
+            assert all(isinstance(one, ConnectFailed) for one in found)
+            await client.close(1.0)
+
+        asyncio.run(main())
+
+    def test_a_flush_is_told_by_the_sender(self) -> None:
+        async def main(port: int) -> None:
+            async with AsyncClient(url(port)) as client:
+                for n in range(200):
+                    client.send({"n": n})
+                    assert await client.flush(PATIENCE) == 0
+                client.send({"n": 0})
+                found = await asyncio.gather(*(client.flush(PATIENCE) for _ in range(20)))
+                assert found == [0] * 20
+
+        with Collector() as collector:
+            begin = time.monotonic()
+            asyncio.run(main(collector.port))
+            assert time.monotonic() - begin < PATIENCE, "nobody has slept meanwhile"
+
+    def test_a_flush_that_is_cancelled_leaves_nothing_behind(self) -> None:
+        async def main(url: str) -> None:
+            client = AsyncClient(url)
+            client.send({"n": 1})
+            for _ in range(50):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(client.flush(3600), 0.001)
+            assert client.client._engine._watched == {}
+            await client.close(0)
+
+        with Refusing() as server:
+            asyncio.run(main(server.url))
+
+    @pytest.mark.parametrize("text", ["can't start new thread"])
+    def test_out_of_threads_the_loop_goes_on(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        short = [text]
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if short and thread.name.startswith("logclient"):
+                raise RuntimeError(short[0])
+            start(thread)
+
+        monkeypatch.setattr(aio, "LOOK", 0.02)
+
+        async def main(port: int, dead: str) -> None:
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            client, other = AsyncClient(url(port)), AsyncClient(dead)
+            client.send({"n": 1})
+            other.send({"n": 1})
+            ticks = Ticks()
+            assert await client.flush(0.3) == 1
+            assert await other.close(0.3) == 1
+            with pytest.raises(ConnectFailed):
+                await AsyncClient("plog://127.0.0.1:1").ping(timeout=0.1)
+            assert ticks.count > 20
+            asyncio.get_running_loop().call_later(0.05, short.clear)
+            assert await client.flush(PATIENCE) == 0, "as soon as there is a thread again"
+            assert await client.close(PATIENCE) == 0
+            ticks.stop()
+
+        with Collector() as collector, Refusing() as dead:
+            asyncio.run(main(collector.port, dead.url))
+
+    def test_refused_events_never_stop_the_loop(self) -> None:
+        """A fate that is there at once needs no callback, and lets other tasks run."""
+
+        async def main(url: str) -> None:
+            client = AsyncClient(url + "?max_events=1&close_timeout=0")
+            client.send({"n": 0})
+            ticks = Ticks()
+            for n in range(100):
+                assert await client.submit({"n": n}) == Outcome("dropped", "overflow")
+            assert ticks.count > 0 and client.stats().callbacks == 0
+            ticks.stop()
+            await client.close(0)
 
         with Refusing() as server:
             asyncio.run(main(server.url))
@@ -411,6 +524,30 @@ class TestOn:
         asyncio.run(main())
         assert client.complaints == [("callback", "a callback raised ZeroDivisionError: oops")]
 
+    def test_one_whose_own_await_was_cancelled_goes_on(self, client: Speaking) -> None:
+        async def main() -> None:
+            face = AsyncClient(client)
+            heard: list[int] = []
+
+            async def listen(action: dict[str, Any], meta: dict[str, Any]) -> None:
+                heard.append(action["n"])
+                if action["n"] == 1:
+                    raise asyncio.CancelledError
+                if action["n"] == 2:
+                    raise pytest.fail.Exception("oops")
+
+            face.on(None, listen)
+            client.speaker.say(1, 2, 3)
+            while len(heard) < 3:
+                await asyncio.sleep(0.001)
+            await face.close()
+
+        asyncio.run(asyncio.wait_for(main(), PATIENCE))
+        assert client.complaints == [
+            ("callback", "a callback raised CancelledError"),
+            ("callback", "a callback raised Failed: oops"),
+        ]
+
     def test_what_is_no_callback(self, client: Speaking) -> None:
         async def main() -> None:
             with pytest.raises(ConfigError, match="callback: must be callable, got int"):
@@ -432,6 +569,6 @@ def test_without_it_asyncio_is_not_imported() -> None:
         env=clean_environment(PYTHONPATH=":".join(sys.path)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
