@@ -82,7 +82,7 @@ cdef extern from *:
     uint64_t lc_brought(int fd) nogil
     void *dlopen(const char *name, int flags) nogil
     void *dlsym(void *library, const char *name) nogil
-    int POLLIN, EAGAIN, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
+    int POLLIN, EAGAIN, ECONNRESET, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
 
 # zmq.h
 cdef enum:
@@ -126,6 +126,7 @@ cdef class ZmqPump(CompiledPump):
     cdef void *socket
     cdef void *monitor
     cdef bint reads              # a PUSH socket has nothing to read
+    cdef bint torn               # the connection went in the middle of a message
     cdef bint told               # the monitor may have something to tell
     cdef int fd
     cdef int monitor_fd
@@ -173,6 +174,7 @@ cdef class ZmqPump(CompiledPump):
 
     def connected(self):
         CompiledPump.connected(self)
+        self.torn = False
         self.swollen = False
         self.before = 0
         self.looked = lc_monotonic()
@@ -196,20 +198,25 @@ cdef class ZmqPump(CompiledPump):
         cdef size_t at = 0
         cdef uint32_t head
         cdef int flags
-        while at < size:
+        while at < size and not self.torn:
             head = _head(data + at)
             flags = <int> ZMQ_DONTWAIT | (<int> ZMQ_SNDMORE if head & MORE else 0)
-            while self.zmq.send(self.socket, data + at + HEAD, head & ~MORE, flags) < 0:
-                if self.zmq.errno_() != EINTR:
-                    # ZeroMQ takes a message whole or not at all: only its first frame can be refused.
-                    if at > done and self.zmq.errno_() == EAGAIN:
-                        self.error = EAGAIN
-                        return LINK_BROKEN
-                    return <ssize_t> done if done else self._fault()
+            if self.zmq.send(self.socket, data + at + HEAD, head & ~MORE, flags) < 0:
+                if self.zmq.errno_() == EINTR:
+                    continue
+                # Of a whole connection only a message's first frame can be refused. Of one that is gone a
+                # later one is: libzmq drops those before it, and would drop what it is given next, too.
+                self.torn = at > done and self.zmq.errno_() == EAGAIN
+                if done or self.torn:
+                    break
+                return self._fault()
             at += HEAD + (head & ~MORE)
             if not head & MORE:
                 done = at
-        return <ssize_t> done
+        if done or not self.torn:
+            return <ssize_t> done    # whatever came after them: these were taken, and are not sent again
+        self.error = ECONNRESET
+        return LINK_BROKEN
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef size_t done = 0

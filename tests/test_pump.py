@@ -13,6 +13,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.delivery import pump
 from tests.cores.plain import Fifo
+from tests.patience import PATIENCE
 
 
 class Link:
@@ -60,7 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch, link: Link, events: int) -> list[str]:
     made = pump.PythonPump(Flight(handoff), core, clock=lambda: next(ticks) * 2e-6)
     made.connected()
     monkeypatch.setattr(pump.time, "sleep", lambda seconds: link.said.append(f"{seconds}"))
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while made.flight.pending() or made.flight.inflight or not link.said:
         assert time.monotonic() < end
         made.run(link, 1e9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +24,10 @@ from logclient.client import Client
 from logclient.collectors import main
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError
-from logclient.transports.tls import BITE, TlsLink
+from logclient.transports.tls import BITE, TlsLink, server_context
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
-from tests.tls_rig import HOST, PATIENCE, Authority, arrived, context, serving, until
+from tests.tls_rig import HOST, Authority, arrived, context, serving, show, until
 
 QUICK = {"slow_min": 0.02, "slow_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
 NEVER = {"slow_min": 1000, "slow_max": 1000, "backoff_min": 0.001, "backoff_max": 0.01}
@@ -236,7 +239,7 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
         "expired": lambda: ours.issue("shown", expired=True),
     }[name]()
     tls = context(version, shown)
-    return Case(says, options, tls, lambda: tls.load_cert_chain(good))
+    return Case(says, options, tls, lambda: show(tls, good))
 
 
 class TestRefusals:
@@ -344,10 +347,10 @@ class TestRefusals:
             with logclient.connect(url, ca=ours.ca, **QUICK) as client:
                 ship(client, 1)
                 until(lambda: first.counts.connections > 3 and second.counts.connections > 3)
-                two.load_cert_chain(ours.issue("right"))
+                show(two, ours.issue("right"))
                 arrived(second, client, 1)
         lines = sorted(said())
-        assert len(lines) == 2
+        assert len(lines) == 2, lines
         assert f"127.0.0.1:{first.port}: {CASES['unknown authority']}" in "".join(lines)
         assert f"127.0.0.1:{second.port}: the server's certificate is not for" in "".join(lines)
 
@@ -413,6 +416,27 @@ class TestOptions:
         with pytest.raises(ConfigError, match=re.escape(f"cert: {missing!r} cannot be read")):
             logclient.Handler("lumberjack+tls://host", cert=missing)
 
+    def test_a_certificate_that_is_renewed_while_it_is_read(self, ours: Authority, tmp_path: Path) -> None:
+        """The certificate and its key come from one file, in two reads."""
+        pairs = [ours.issue(f"renewed {n}") for n in range(2)]
+        path, over = tmp_path / "cert.pem", threading.Event()
+        shutil.copy(pairs[0], path)
+
+        def renew() -> None:
+            for pair in itertools.cycle(pairs):
+                if over.is_set():
+                    return
+                os.replace(shutil.copy(pair, tmp_path / "new.pem"), path)
+
+        thread = threading.Thread(target=renew)
+        thread.start()
+        try:
+            for _ in range(100):
+                server_context(str(path))
+        finally:
+            over.set()
+            thread.join()
+
     def test_ssl_is_imported_when_it_is_used(self, ours: Authority) -> None:
         program = """
 import sys, logclient
@@ -423,7 +447,7 @@ assert "ssl" in sys.modules  # not by the sender's thread: a child may be forked
 """
         done = subprocess.run(
             [sys.executable, "-c", program], env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=2 * PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
@@ -477,7 +501,7 @@ class TestPassword:
                 ship(client, 10)
                 until(said)
                 shown += [repr(client), repr(client.stats()), repr(client.config), str(client.config.options)]
-                tls.load_cert_chain(ours.issue("mended"))
+                show(tls, ours.issue("mended"), ours.ca)
                 assert client.flush(PATIENCE) == 0
                 shown += [repr(client.stats()), repr(vars(client._engine._transport))]
             monkeypatch.setenv("TLS_PASSWORD", PASSWORD + "!")
@@ -502,7 +526,7 @@ client = logclient.connect({collector.url!r}, ca={ours.ca!r})
 def ship(who, n):
     for i in range(n):
         client.send({{"message": who, "n": i}})
-    assert client.flush(20) == 0, client.stats()
+    assert client.flush({PATIENCE}) == 0, client.stats()
 ship("before", 100)
 children = []
 for k in range(3):
@@ -526,7 +550,7 @@ assert "encodings.idna" not in sys.modules
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", program],
                 env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
-                capture_output=True, text=True, timeout=60,
+                capture_output=True, text=True, timeout=2 * PATIENCE,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, "")
             found: dict[str, list[int]] = {}
@@ -630,7 +654,7 @@ class TestCommands:
                 url = f"{said['url']}?ca={ours.ca}&cert={ours.issue('me', 'me@example.org')}&window=500"
                 sent = subprocess.run(
                     [*command, "send", url, lines, "--ledger", tmp_path / "ledger", "--json"],
-                    env=environment, capture_output=True, text=True, timeout=60,
+                    env=environment, capture_output=True, text=True, timeout=2 * PATIENCE,
                 )  # fmt: skip
             finally:
                 collector.terminate()

@@ -17,7 +17,8 @@ import pytest
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.tls import Tls, TlsLink, server_context
-from tests.tls_rig import HOST, PATIENCE, Authority, context, serving
+from tests.patience import PATIENCE
+from tests.tls_rig import HOST, Authority, context, serving
 
 
 def never() -> bool:

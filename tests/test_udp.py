@@ -18,8 +18,8 @@ from logclient._ext.plog import datagrams, join_runs
 from logclient.config import parse
 from logclient.delivery.engine import Engine
 from logclient.transports.udp import WAYS, Udp, UdpLink
+from tests.patience import PATIENCE
 
-PATIENCE = 20.0
 LINUX = sys.platform == "linux"
 SENDERS = [pytest.param((way, False), id=f"python {way}") for way in WAYS]
 if sys.platform != "win32":

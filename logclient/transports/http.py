@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.tcp import Endpoint, TcpLink, _sleep, reach, spelled
+from logclient.transports.tcp import Endpoint, TcpLink, reach, rest, spelled
 
 __all__ = ["HEAD", "REFUSALS", "Answer", "Proxy", "ask", "plain"]
 
@@ -82,7 +82,7 @@ def ask(link: TcpLink, request: bytes, whose: str, stopped: Callable[[], bool], 
         if stopped():
             raise InterruptedError("stopped while connecting")
         fds = [link.fileno()]
-        _sleep(fds, [] if sent else fds, min(left, 0.05))
+        rest(fds, [] if sent else fds, left, stopped)
         sent = sent or link.flush()
         data = link.receive()
         if data == b"":

@@ -13,11 +13,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from logclient.errors import CredentialError
+from logclient.threads import original
 
 Endpoint = tuple[str, int]
 L = TypeVar("L")
 
 RECEIVE = 65536
+
+SLICE = 0.05
+"""Seconds between two calls of ``stopped`` while a connection is made: what is dropped meanwhile is told by
+them."""
 
 # macOS: no SIGPIPE from this socket, whatever the application made of that signal. Not every Python names it.
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
@@ -99,7 +104,7 @@ class TcpLink:
 
     def detach(self) -> socket.socket:
         """Its socket, for somebody else; the link is none any more."""
-        sock = socket.socket(fileno=self._socket.detach())
+        sock: socket.socket = original(socket, "socket")(fileno=self._socket.detach())
         sock.setblocking(False)
         return sock
 
@@ -120,7 +125,7 @@ def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[
     """
     name = spelled(host)
     try:
-        return name, socket.getaddrinfo(name, port, type=kind)
+        return name, original(socket, "getaddrinfo")(name, port, type=kind)
     except UnicodeError:
         raise OSError(f"{host!r} is no host name") from None
 
@@ -174,7 +179,7 @@ def reach(
 def _dial(
     family: int, kind: int, number: int, address: Any, stopped: Callable[[], bool], deadline: float
 ) -> socket.socket:
-    sock = socket.socket(family, kind, number)
+    sock: socket.socket = original(socket, "socket")(family, kind, number)
     try:
         sock.setblocking(False)
         error = sock.connect_ex(address)
@@ -199,8 +204,7 @@ def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no answer to the connection attempt in time")
-        # Slices, not the wake descriptor: a flush may wake us while we must go on waiting.
-        if _sleep([], [sock.fileno()], min(left, 0.05)):
+        if rest([], [sock.fileno()], left, stopped):
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, _words(error))
@@ -271,21 +275,35 @@ def brought(tcp: int) -> int:
     if tcp < 0 or not COUNTED:
         return 0
     try:
-        with socket.fromfd(tcp, socket.AF_INET, socket.SOCK_STREAM) as sock:
+        with original(socket, "socket")(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BROUGHT + 8)
     except OSError:
         return 0  # it is gone
     return int.from_bytes(info[_BROUGHT : _BROUGHT + 8], sys.byteorder)
 
 
+def rest(reading: list[int], writing: list[int], seconds: float, stopped: Callable[[], bool]) -> bool:
+    """Sleep until one of these descriptors is ready, it is time to ask `stopped` (again), or time is over;
+    whether one of them is ready. A `stopped` with a ``fileno`` (see ``engine.Attempt``) need not be asked
+    all the time."""
+    wake: int = getattr(stopped, "fileno", lambda: -1)()
+    if wake < 0:
+        return _sleep(reading, writing, min(seconds, 0.05))
+    _sleep([*reading, wake], writing, min(seconds, SLICE))
+    # First: whoever wakes us from now on is noticed by the next sleep.
+    stopped.clear()  # type: ignore[attr-defined]
+    return _sleep(reading, writing, 0.0)
+
+
 def _sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
     """Until one of these descriptors is ready or time is over; whether one is."""
-    if not hasattr(select, "poll"):  # Windows
-        return any(select.select(reading, writing, writing, seconds))
+    try:
+        poll = original(select, "poll")()
+    except AttributeError:  # Windows
+        return any(original(select, "select")(reading, writing, writing, seconds))
     wanted = dict.fromkeys(reading, select.POLLIN)
     for fd in writing:
         wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
-    poll = select.poll()
     for fd, events in wanted.items():
         poll.register(fd, events)
     return bool(poll.poll(seconds * 1000.0))

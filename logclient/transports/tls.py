@@ -3,7 +3,8 @@
 Certificates and keys are read anew for every connection, so one that was mended is picked up by
 itself. What one side does not accept of the other is a ``CredentialError``, whichever of them says so,
 and when: in TLS 1.2 a client without a certificate is refused in the handshake, in TLS 1.3 after it,
-at the first read or write.
+at the first read or write. A file that the machine cannot read for the moment, for want of a descriptor
+say, is an ``OSError`` like any other.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from logclient.config import Secret
-from logclient.errors import ConfigError, CredentialError
-from logclient.transports.tcp import RECEIVE, Tcp, TcpLink, _sleep
+from logclient.errors import ConfigError, CredentialError, is_shortage
+from logclient.threads import original
+from logclient.transports.tcp import RECEIVE, Tcp, TcpLink, rest
 
 __all__ = ["Tls", "TlsLink", "server_context"]
 
@@ -57,13 +59,45 @@ _NOT_TLS = {
 }  # fmt: skip
 
 
+class _NativeSocket:
+    """As much of an ``ssl.SSLSocket`` as we use, made from the same parts.
+
+    For processes in which gevent or eventlet have replaced that name: the original class looks itself up by
+    it, and can no longer be made.
+    """
+
+    def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
+        self._plain = plain
+        self._tls = context._wrap_socket(plain, False, name.decode("ascii"))
+        self.fileno, self.close = plain.fileno, plain.close
+        self.do_handshake, self.unwrap = self._tls.do_handshake, self._tls.shutdown
+        self.send, self.version, self.cipher = self._tls.write, self._tls.version, self._tls.cipher
+        self.getpeercert = self._tls.getpeercert
+
+    def recv(self, size: int) -> bytes:
+        try:
+            data: bytes = self._tls.read(size)
+        except ssl.SSLEOFError:  # the peer has gone without a word
+            return b""
+        return data
+
+    def __enter__(self) -> _NativeSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+TlsSocket = ssl.SSLSocket | _NativeSocket
+
+
 class TlsLink(TcpLink):
     """One stream socket behind a finished handshake."""
 
     bite = BITE
 
-    def __init__(self, sock: ssl.SSLSocket, peer: str, certified: bool, verified: bool) -> None:
-        super().__init__(sock, peer)
+    def __init__(self, sock: TlsSocket, peer: str, certified: bool, verified: bool) -> None:
+        super().__init__(sock, peer)  # type: ignore[arg-type]
         self._tls = sock
         version = sock.version() or ""
         self._certified = certified  # we showed a certificate, or could have
@@ -230,6 +264,7 @@ class Tls(Tcp):
         peer: str,
         stopped: Callable[[], bool],
         deadline: float,
+        again: bool = True,
     ) -> TlsLink:
         try:
             context = self._context()
@@ -242,6 +277,9 @@ class Tls(Tcp):
             sock = _shake(context, plain, wanted, stopped, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
+            if why == _UNKNOWN and again and (self._ca is None or os.path.isdir(self._ca)):
+                # It was looked for in files, and one that could not be opened at that moment looks the same.
+                return self._link(dial, name, peer, stopped, deadline, again=False)
             if why != _NOT_FOR:
                 raise CredentialError(f"the server's certificate {why}") from None
             refusal = CredentialError(why.format(wanted.decode()))
@@ -311,7 +349,7 @@ def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
         except ssl.SSLError:
             raise ConfigError(f"ca: {ca!r} holds something that is no certificate in PEM form") from None
         except OSError as error:
-            raise ConfigError(f"ca: {ca!r} cannot be read: {error.strerror}") from None
+            raise _unreadable("ca", ca, error) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
@@ -322,6 +360,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
     if cert is None:
         return
     where, keys = ("key", key) if key is not None else ("cert", cert)
+    before = _versions(cert, keys)
     _holds("cert", cert, b"-----BEGIN CERTIFICATE-----", "certificate")
     _holds(where, keys, b"PRIVATE KEY-----", "private key")
     asked = False
@@ -339,8 +378,13 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and _is_passing(error):
+            raise _unreadable("cert", cert, error) from None
         reason = getattr(error, "reason", None) or ""
         if reason == "KEY_VALUES_MISMATCH":
+            if _versions(cert, keys) != before:  # renewed after the one was read and before the other
+                _identify(context, cert, key, password)
+                return
             raise ConfigError(f"{where}: the key in {keys!r} is not that of the certificate") from None
         if asked:
             raise ConfigError(f"tls_password: does not open the key in {keys!r}") from None
@@ -348,14 +392,33 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
         raise ConfigError(f"cert: {cert!r} and its key cannot be used: {words}") from None
 
 
+def _versions(*paths: str) -> list[tuple[int, int]]:
+    """What differs when a file has been written or replaced; empty when one cannot be looked at."""
+    try:
+        return [(found.st_ino, found.st_mtime_ns) for found in map(os.stat, paths)]
+    except OSError:
+        return []
+
+
 def _holds(option: str, path: str, mark: bytes, what: str) -> None:
     try:
         with open(path, "rb") as file:
             found = mark in file.read(1 << 20)
     except OSError as error:
-        raise ConfigError(f"{option}: {path!r} cannot be read: {error.strerror}") from None
+        raise _unreadable(option, path, error) from None
     if not found:
         raise ConfigError(f"{option}: {path!r} holds no {what} in PEM form")
+
+
+def _unreadable(option: str, path: str, error: OSError) -> OSError | ConfigError:
+    """What it means that this file or directory cannot be read."""
+    words = f"{option}: {path!r} cannot be read: {error.strerror}"
+    return OSError(error.errno, words) if _is_passing(error) else ConfigError(words)
+
+
+def _is_passing(error: OSError) -> bool:
+    """Whether the machine has failed, not the file. The numbers of an ``SSLError`` are OpenSSL's own."""
+    return not isinstance(error, ssl.SSLError) and (is_shortage(error) or error.errno == errno.EIO)
 
 
 def _shake(
@@ -364,10 +427,14 @@ def _shake(
     name: bytes,
     stopped: Callable[[], bool],
     deadline: float,
-) -> ssl.SSLSocket:
+) -> TlsSocket:
     """Wrap a connected, non-blocking socket; the plain one is used up."""
     try:
-        sock = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
+        sock: TlsSocket
+        if type(context).__module__ == "ssl":
+            sock = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
+        else:  # gevent's or eventlet's: its sockets switch to another greenlet instead of waiting
+            sock = _NativeSocket(context, plain, name)
     except BaseException:
         plain.close()
         raise
@@ -387,9 +454,15 @@ def _shake(
             if stopped():
                 raise InterruptedError("stopped in the TLS handshake")
             fds = [sock.fileno()]
-            _sleep([] if writing else fds, fds if writing else [], min(left, 0.05))
-    except BaseException:
-        sock.close()
+            rest([] if writing else fds, fds if writing else [], left, stopped)
+    except BaseException as error:
+        try:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                # OpenSSL looks authorities up in files, and takes one that it cannot open for unknown: was
+                # there a descriptor left for it?
+                original(socket, "socket")().close()
+        finally:
+            sock.close()
         raise
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from logclient.errors import ConfigError
+from logclient.threads import original
 from logclient.transports.tcp import TcpLink, resolve
 
 __all__ = ["WAYS", "Udp", "UdpLink"]
@@ -154,7 +155,7 @@ class Udp:
         host, port = endpoint
         failure: OSError | None = None
         for family, kind, number, _, address in resolve(host, port, socket.SOCK_DGRAM)[1]:
-            sock = socket.socket(family, kind, number)
+            sock: socket.socket = original(socket, "socket")(family, kind, number)
             try:
                 sock.setblocking(False)
                 sock.connect(address)

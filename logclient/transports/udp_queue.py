@@ -10,6 +10,8 @@ import socket
 import struct
 from ipaddress import ip_address
 
+from logclient.threads import original
+
 __all__ = ["ReceiverQueue"]
 
 _NETLINK_SOCK_DIAG = 4
@@ -39,8 +41,9 @@ class ReceiverQueue:
             return  # elsewhere
         self._request = _request(sock.family, own, peer)
         try:
-            self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
-            self._netlink.setblocking(False)
+            make = original(socket, "socket")
+            self._netlink = netlink = make(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+            netlink.setblocking(False)
         except (AttributeError, OSError):  # not on this system
             self._netlink = None
         if self._ask() is None:

@@ -10,6 +10,10 @@ libzmq gives a message when it is whole, and holds what there is of it until the
 are. Where the kernel says how much came over a connection (Linux), one that brings `SWOLLEN` bytes and no
 message is over.
 
+libzmq ends the process (``abort``) when it makes its threads, or looks a name up, and there is no descriptor
+or thread left for it. So its threads are made once for all connections, after a look at whether there are
+enough, and it is given addresses, never names.
+
 What ZeroMQ may still drop without telling, for protocols without acknowledgements: messages that it has
 taken (up to ``hwm``) and not yet written when the connection breaks, and when the process ends those
 that ``linger`` was too short for.
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 import threading
 import time
@@ -26,7 +31,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.transports.tcp import COUNTED, _sleep, brought
+from logclient.threads import AnyThread, Event, make_thread, wait_until
+from logclient.threads import join as join_thread
+from logclient.transports.tcp import COUNTED, _sleep, brought, resolve, rest
 
 try:
     import zmq
@@ -47,8 +54,15 @@ RECEIVE = 65536
 SWOLLEN = 4 << 20
 """Bytes without a message. The replies to 65,536 requests are some 3 MB."""
 
+_PIPES = 8
+"""Descriptors, in pairs, that must be left when libzmq makes its threads: it uses six, and another four for
+a connection with its monitor."""
+
 _LOOK = 0.1  # seconds between two looks at that
 _PULSE = 256  # bytes a second that are ZeroMQ's own heartbeats
+
+# As plain numbers: to join two of pyzmq's enums costs more than to send a frame.
+_DONTWAIT, _SNDMORE = 1, 2
 
 _EVENTS = (
     zmq.Event.CONNECTED
@@ -97,14 +111,17 @@ class _Owned:
         super().__init__(*args, **options)
         self._made_by = os.getpid()
 
-    def __del__(
+    def _is_ours(
         self,
         getpid: Callable[[], int] = os.getpid,
         finalizing: Callable[[], bool] = sys.is_finalizing,
         main_thread: Callable[[], threading.Thread] = threading.main_thread,
-    ) -> None:
+    ) -> bool:
         # The main thread is over before the first exit handler runs.
-        if self._made_by == getpid() and not finalizing() and main_thread().is_alive():
+        return self._made_by == getpid() and not finalizing() and main_thread().is_alive()
+
+    def __del__(self) -> None:
+        if self._is_ours():
             super().__del__()  # type: ignore[misc]
 
 
@@ -113,11 +130,21 @@ class _Socket(_Owned, zmq.Socket[bytes]):
 
 
 class _Context(_Owned, zmq.Context[_Socket]):
+    """Ends with the last that refers to it: its transport, or a link."""
+
     _socket_class = _Socket
+
+    def __del__(self) -> None:
+        if not self.closed and self._is_ours():
+            self.destroy(0)
 
 
 class ZmqLink:
-    """One connected socket, with its context, monitor and I/O thread."""
+    """One connected socket, with its monitor.
+
+    Args:
+        end: ends the transport's context, and waits for what its sockets linger for.
+    """
 
     bite = 0
     tls = ""
@@ -125,7 +152,7 @@ class ZmqLink:
     lingers = False
     """Whether what ZeroMQ has taken is worth waiting for at the end: nothing else will send it again."""
 
-    def __init__(self, context: zmq.Context[Any], sock: zmq.Socket[bytes], monitor: Any, peer: str) -> None:
+    def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
         self.peer = peer
         self.monitor = monitor
         self.socket = sock
@@ -135,7 +162,7 @@ class ZmqLink:
         self._before = 0.0
         self._looked = time.monotonic()
         self._is_swollen = False
-        self._context = context
+        self._end = end
         self._unsent: list[list[memoryview]] = []
         self._pid = os.getpid()
 
@@ -161,14 +188,26 @@ class ZmqLink:
         done = 0
         try:
             for frames in self._unsent:
-                self.socket.send_multipart(frames, zmq.DONTWAIT)
+                if not self._give(frames):
+                    return False
                 done += 1
-        except zmq.Again:
-            return False
         except zmq.ZMQError as error:
             raise _fault(error) from None
         finally:
             del self._unsent[:done]
+        return True
+
+    def _give(self, frames: list[memoryview]) -> bool:
+        """Whether ZeroMQ has taken this message."""
+        last = len(frames) - 1
+        for place, frame in enumerate(frames):
+            try:
+                self.socket.send(frame, _DONTWAIT if place == last else _DONTWAIT | _SNDMORE)
+            except zmq.Again:
+                if place == 0:
+                    return False
+                # Only of a connection that is gone: libzmq drops the frames before this one.
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
         return True
 
     def receive(self) -> bytes | None:
@@ -240,10 +279,10 @@ class ZmqLink:
         """End it; waits `linger` seconds at most for what ZeroMQ has taken and not written."""
         if self._pid != os.getpid() or self.socket.closed:
             return
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close(int(linger * 1000) if self.lingers else 0)
-        self._context.term()
+        milliseconds = int(linger * 1000) if self.lingers else 0
+        _drop(self.socket, self.monitor, milliseconds)
+        if milliseconds:
+            self._end()
 
     def abandon(self) -> None:
         """In a forked child: the I/O thread is not there, and nothing may be touched."""
@@ -281,6 +320,9 @@ class Zmq:
         self.lingers = lingers
         self.heartbeat = heartbeat
         self.curve = curve
+        self._context: _Context | None = None
+        self._pid = 0
+        self._monitors = 0
 
     @classmethod
     def from_config(cls, config: Any) -> Zmq:
@@ -306,35 +348,62 @@ class Zmq:
             CredentialError: the CURVE keys are not accepted.
         """
         host, port = endpoint
-        name = f"[{host}]" if ":" in host else host
-        # A context each: a forked child has none of its parent's threads, and the end of one link's
-        # linger is not that of another.
-        context: zmq.Context[Any] = _Context(1)
-        sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
+        failure: OSError | None = None
+        for *_, address in resolve(host, port, socket.SOCK_STREAM)[1]:
+            try:
+                return self._link(address[0], port, f"{host}:{port}", stopped)
+            except InterruptedError:
+                raise
+            except OSError as error:
+                # Of several, the one that somebody has to mend.
+                if not isinstance(failure, CredentialError):
+                    failure = error
+        raise failure or OSError(f"{host} has no address")
+
+    def _link(self, address: str, port: int, peer: str, stopped: Callable[[], bool]) -> ZmqLink:
         monitor: Any = None
         link = None
         try:
-            self._prepare(sock)
-            monitor = sock.get_monitor_socket(_EVENTS)
-            try:
-                sock.connect(f"tcp://{name}:{port}")
-            except zmq.ZMQError as error:
-                raise OSError(error.errno, f"{host} is no host name ({_fault(error).strerror})") from None
+            sock = self._socket()
+        except zmq.ZMQError as error:
+            raise _fault(error) from None
+        try:
+            self._prepare(sock, address)
+            # A name of its own: the one that pyzmq would give may still be that of the connection before.
+            self._monitors += 1
+            monitor = sock.get_monitor_socket(_EVENTS, f"inproc://monitor-{self._monitors}")
+            sock.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
             tcp = self._shake(monitor, stopped)
-            link = ZmqLink(context, sock, monitor, f"{host}:{port}")
+            link = ZmqLink(sock, monitor, peer, self.close)
             link.tcp = tcp if brought(tcp) else -1
             link.lingers = self.lingers
             link.tls = "CURVE" if self.curve else ""
             return link
+        except zmq.ZMQError as error:
+            raise _fault(error) from None
         finally:
             if link is None:
-                if monitor is not None:
-                    sock.disable_monitor()
-                    monitor.close(0)
-                sock.close(0)
-                context.term()
+                _drop(sock, monitor, 0)
 
-    def _prepare(self, sock: zmq.Socket[bytes]) -> None:
+    def _socket(self) -> zmq.Socket[bytes]:
+        """A new socket, of this process's context."""
+        if self._context is None or self._pid != os.getpid():
+            # A forked child has none of its parent's threads, and a context of its own.
+            context = _Context(1)
+            _spare()
+            # libzmq starts its threads here.
+            sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
+            self._context, self._pid = context, os.getpid()
+            return sock
+        return self._context.socket(getattr(zmq, self.kind))
+
+    def close(self) -> None:
+        """End libzmq's threads, once no link is left; the next connection starts others."""
+        context, self._context = self._context, None
+        if context is not None and self._pid == os.getpid():
+            context.term()
+
+    def _prepare(self, sock: zmq.Socket[bytes], address: str) -> None:
         milliseconds = max(1, int(self.connect_timeout * 1000))
         sock.RECONNECT_IVL = -1
         sock.IMMEDIATE = 1
@@ -346,7 +415,9 @@ class Zmq:
         sock.RCVHWM = 1000 if self.kind != "PUSH" else 0 if COUNTED else 1
         sock.MAXMSGSIZE = RECEIVE // 2 - 4
         sock.LINGER = 0
-        sock.IPV6 = 1
+        # Not for the other addresses: when the connection ends libzmq would look for the endpoint under an
+        # IPv6 name, not find it, and ask for all interfaces; without a descriptor for that it aborts.
+        sock.IPV6 = 1 if ":" in address else 0
         if self.heartbeat:
             interval = max(1, int(self.heartbeat * 1000))
             sock.HEARTBEAT_IVL = interval
@@ -366,10 +437,13 @@ class Zmq:
             if left <= 0:
                 words = "handshake" if connected else "connection attempt"
                 raise TimeoutError(f"no answer to the {words} in time")
-            if not monitor.poll(min(left, 0.05) * 1000):
+            if not monitor.poll(0):
                 if stopped():
                     raise InterruptedError("stopped while connecting")
-                continue
+                # The descriptor tells changes only: what it told may have been taken already.
+                rest([int(monitor.FD)], [], min(left, 0.05), stopped)
+                if not monitor.poll(0):
+                    continue
             message = parse_monitor_message(monitor.recv_multipart())
             event = message["event"]
             if event == zmq.Event.HANDSHAKE_SUCCEEDED:
@@ -414,6 +488,50 @@ def _pair(secret: str | None) -> tuple[str, str]:
         return zmq.curve_public(secret.encode("ascii")).decode("ascii"), secret
     except (ValueError, zmq.ZMQError):
         raise ConfigError("curve_secret: must be a key of 40 characters of Z85") from None
+
+
+def _spare() -> None:
+    """Make sure that libzmq can start its threads.
+
+    Raises:
+        OSError: there are too few descriptors or threads left.
+    """
+    pipes: list[int] = []
+    go = Event()
+    idents: list[int] = []
+
+    def probe() -> None:
+        idents.append(threading.get_native_id())
+        go.wait()
+
+    threads = [make_thread(probe, "logclient-probe") for _ in range(2)]
+    started: list[AnyThread] = []
+    try:
+        for _ in range(_PIPES):
+            pipes += os.pipe()
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:  # no thread can be started
+        # At the end of the interpreter Python 3.12 starts none of its own, but the system still does.
+        if "shutdown" not in str(error):
+            raise OSError(errno.EAGAIN, str(error)) from None
+    finally:
+        go.set()
+        for thread in started:
+            join_thread(thread)
+        for fd in pipes:
+            os.close(fd)
+        # A thread counts for the system a moment longer than for Python (Linux says how long).
+        wait_until(lambda: not any(os.path.exists(f"/proc/self/task/{ident}") for ident in idents), 0.5)
+
+
+def _drop(sock: zmq.Socket[bytes], monitor: Any, linger: int) -> None:
+    """Close a socket and its monitor; `linger`: milliseconds."""
+    if monitor is not None:
+        sock.disable_monitor()
+        monitor.close(0)
+    sock.close(linger)
 
 
 def _fault(error: zmq.ZMQError) -> OSError:

@@ -1,0 +1,300 @@
+"""Run in a process of its own, from which it takes descriptors, threads or memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tests.patience import PATIENCE
+
+HANDED = 3
+UID = 54_321  # nobody else's
+kept: list[object] = []
+
+
+def never() -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def descriptors(left: int) -> Iterator[None]:
+    """For a while, so many more descriptors can be had and none beyond them."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = [int(name) for name in os.listdir("/proc/self/fd")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(used) + 100, limit[1]), limit[1]))
+    taken: list[int] = []
+    try:
+        while True:
+            try:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        for _ in range(left):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for fd in taken:
+            os.close(fd)
+
+
+def zmq_connects(kind: str, host: str) -> None:
+    """With any number of descriptors left, a connection of ZeroMQ is made or it is not."""
+    import zmq
+
+    from logclient.transports.zmq import Zmq
+
+    context = zmq.Context()
+    with context, context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL) as server:
+        server.linger = 0
+        endpoint = (host, server.bind_to_random_port("tcp://127.0.0.1"))
+        used = Zmq(0.1, kind=kind)
+        used.connect(endpoint, never).close()
+        for left in range(24):
+            for transport in (Zmq(0.1, kind=kind), used):
+                made = None
+                with descriptors(left):
+                    try:
+                        made = transport.connect(endpoint, never)
+                    except OSError as error:
+                        print(left, transport is used, error)
+                if made is not None:
+                    made.close()
+                transport.connect_timeout = 5.0
+                transport.connect(endpoint, never).close()
+                transport.connect_timeout = 0.1
+                if transport is not used:
+                    transport.close()
+        assert made is not None, "there are enough now"
+        used.close()
+
+
+def zmq_breaks(kind: str, address: str) -> None:
+    """A connection of ZeroMQ breaks while no descriptor is left."""
+    import zmq
+
+    from logclient.transports.zmq import Zmq
+
+    with zmq.Context() as context:
+        server = context.socket(zmq.ROUTER if kind == "DEALER" else zmq.PULL)
+        server.linger = 0
+        server.ipv6 = True
+        port = server.bind_to_random_port(f"tcp://[{address}]" if ":" in address else f"tcp://{address}")
+        transport = Zmq(PATIENCE, kind=kind)
+        link = transport.connect((address, port), never)
+        server.close()  # its descriptors are free again
+        assert link.monitor.poll(1000 * PATIENCE)
+        with descriptors(0):
+            end = time.monotonic() + PATIENCE
+            while (found := link.receive()) is None and time.monotonic() < end:
+                link.wait(-1, 0.1, False)
+            assert found == b"", "the connection is over"
+            for _ in range(20):  # libzmq tells itself a little later, and acts when it is asked the next time
+                link.wait(-1, 0.1, False)
+            link.close()
+            transport.close()
+
+
+def zmq_contended(seconds: str) -> None:
+    """Connections of ZeroMQ while another thread takes every descriptor and lets some go, all the time."""
+    import zmq
+
+    from logclient.transports.zmq import Zmq
+
+    over = threading.Event()
+
+    def hog() -> None:
+        taken: list[int] = []
+        turn = 0
+        while not over.is_set():
+            try:
+                while True:
+                    taken.append(os.dup(2))
+            except OSError:
+                pass
+            turn += 1
+            for fd in taken[: turn % 24]:
+                os.close(fd)
+            del taken[: turn % 24]
+        for fd in taken:
+            os.close(fd)
+
+    context = zmq.Context()
+    with context, context.socket(zmq.ROUTER) as server:
+        server.linger = 0
+        endpoint = ("localhost", server.bind_to_random_port("tcp://127.0.0.1"))
+        transport = Zmq(0.05)
+        transport.connect(endpoint, never).close()
+        end = time.monotonic() + float(seconds)
+        outcomes = {True: 0, False: 0}
+        with descriptors(30):
+            thread = threading.Thread(target=hog, daemon=True)
+            thread.start()
+            while time.monotonic() < end:
+                try:
+                    transport.connect(endpoint, never).close()
+                    outcomes[True] += 1
+                except OSError:
+                    outcomes[False] += 1
+            over.set()
+            thread.join()
+        print(outcomes)
+        transport.connect(endpoint, never).close()
+        transport.close()
+
+
+def delivers(url: str, ledger: str, most: str) -> None:
+    """A client that cannot connect for want of descriptors delivers all once there are some."""
+    import logclient
+
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("logclient").addHandler(Lines())
+    paces = {"backoff_min": 0.01, "backoff_max": 0.05, "connect_timeout": 0.5}
+    with logclient.connect(url, **paces) as first:  # everything is imported
+        first.send({"n": -1})
+        assert first.flush(PATIENCE) == 0, first.stats()
+    print("warm", lines)
+    lines.clear()
+    for left in range(int(most)):
+        client = logclient.connect(url, ledger=ledger or None, **paces)
+        with descriptors(left):
+            for n in range(5):
+                assert client.send({"n": 5 * left + n})
+            until(lambda made=client: made.flush(0.0) == 0 or made.stats().last_error)
+            failed = client.stats().last_error
+        assert client.flush(PATIENCE) == 0, client.stats()
+        stats = client.stats()
+        assert stats.acked + stats.handed == 5 and not stats.ledger_error, stats
+        assert left or failed, "that was enough"
+        assert client.close(PATIENCE) == 0
+        print(left, failed)
+    print(*lines, sep="\n")
+    assert not any("mended" in line or "stopped" in line for line in lines)
+
+
+def forks(url: str) -> None:
+    """A child that is born without a descriptor logs, and delivers once there is one."""
+    import logclient
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Called before the client's own.
+    os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1])))
+    client = logclient.connect(url, backoff_min=0.01, backoff_max=0.05)
+    client.send({"n": 0})
+    assert client.flush(PATIENCE) == 0, client.stats()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert client.send({"n": 1})
+            until(lambda: client.stats().last_error)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            code = 0 if client.flush(PATIENCE) == 0 and client.stats().acked == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.send({"n": 2})
+    assert client.close(PATIENCE) == 0
+
+
+def threads(url: str, most: str) -> None:
+    """A client without threads, its own or libzmq's, delivers once they can be started."""
+    import logclient
+
+    paces = {"backoff_min": 0.01, "backoff_max": 0.05, "connect_timeout": 0.5}
+    with logclient.connect(url, **paces) as first:
+        first.send({"n": -1})
+        assert first.flush(PATIENCE) == 0, first.stats()
+    os.setuid(UID)  # root has no limit
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)
+    for left in range(int(most)):
+        client = logclient.connect(url, **paces)
+        resource.setrlimit(resource.RLIMIT_NPROC, (len(os.listdir("/proc/self/task")) + left, limit[1]))
+        for n in range(5):
+            assert client.send({"n": 5 * left + n})
+        until(lambda made=client, n=left: made.stats().last_error or (n and made.flush(0.0) == 0))
+        failed = client.stats().last_error
+        resource.setrlimit(resource.RLIMIT_NPROC, limit)
+        assert left or "thread" in failed
+        assert client.send({"n": 5 * left + 5})
+        assert client.flush(PATIENCE) == 0, client.stats()
+        assert client.close(PATIENCE) == 0
+        print(left, failed)
+
+
+def ends(url: str, ledger: str, how: str) -> None:
+    """Log, and come to the end of the process while nobody answers, or a name look-up hangs."""
+    import logclient
+
+    if how == "no name":
+        socket.getaddrinfo = lambda *_, **__: time.sleep(1000.0)  # type: ignore[assignment, return-value]
+    client = logclient.connect(url, ledger=ledger, atexit_timeout=0.2)
+    for n in range(100):
+        assert client.send({"n": n})
+    kept.append(client)
+
+
+def memory() -> None:
+    """What a burst took goes back to the system soon after it was drained, whatever else was allocated."""
+    from logclient._ext.flight import Flight
+    from logclient._ext.handoff import Handoff
+
+    def resident() -> float:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
+
+    handoff = Handoff(keep=0.05)
+    flight = Flight(handoff)
+    others: list[bytearray] = []
+    begin = resident()
+    for n in range(30_000):
+        assert handoff.push(b"x" * (900 if n % 100 else 90_000))
+        if n % 10 == 0:
+            others.append(bytearray(600))  # an application's own: it lives on
+    full = resident()
+    while (batch := flight.take(2048, 1 << 20)) is not None:
+        events = batch.pending()
+        for event in events:
+            batch.mark(event.seq, HANDED)
+        del events
+        flight.encoded(batch)
+        flight.commit()
+    assert handoff.settled == handoff.next_seq - 1
+    assert full - begin > 45
+
+    end = time.monotonic() + PATIENCE
+    while resident() - begin >= 16 and time.monotonic() < end:
+        flight.commit()  # as an idle sender does each second
+        time.sleep(0.005)
+    assert resident() - begin < 16
+    print(begin, full, resident(), len(others))
+    for _ in range(1000):
+        handoff.push(b"x" * 900)
+    del flight, handoff
+    assert resident() - begin < 16
+
+
+def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "never"
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    import sys
+
+    socket.getaddrinfo("localhost", 1)
+    globals()[sys.argv[1]](*sys.argv[2:])
+    print("alive")
