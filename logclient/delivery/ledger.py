@@ -11,6 +11,8 @@ import os
 import time
 from typing import Any
 
+from logclient.errors import is_shortage
+
 ROTATE_AT = 256 << 20
 """Bytes after which a new part is begun."""
 
@@ -30,26 +32,41 @@ class Ledger:
         self._about = about
         self._part = 0
         self._size = 0
+        self._earlier = 0
 
     @staticmethod
     def now_us() -> int:
         return time.time_ns() // 1000
 
     def open(self) -> int:
-        """The descriptor to write to, opening the next part if there is none; -1 once stopped."""
+        """The descriptor to write to, opening the first part if there is none; -1 once stopped.
+
+        Raises:
+            OSError: the machine has no descriptor left; a later attempt may do.
+        """
         if self.fd < 0 and not self.stopped:
-            self._part += 1
-            path = os.path.join(self.directory, f"{self.producer}-{self._part:04d}.ledger")
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-                # Windows would write each newline as two bytes.
-                self.fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
-            except OSError as error:
-                self.stopped = f"{path}: {error.strerror}"
-                return -1
-            self._size = 0
-            self.write("open", version=1, producer=self.producer, part=self._part, **self._about)
+            self._next()
         return self.fd
+
+    def _next(self) -> None:
+        """Go over to the next part."""
+        path = os.path.join(self.directory, f"{self.producer}-{self._part + 1:04d}.ledger")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+            # Windows would write each newline as two bytes.
+            fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            self._close_file()
+            self.stopped = f"{path}: {error.strerror}"
+            return
+        self._close_file()
+        self.fd = fd
+        self._part += 1
+        self._earlier += self._size
+        self._size = 0
+        self.write("open", version=1, producer=self.producer, part=self._part, **self._about)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line; a failure stops the ledger."""
@@ -65,14 +82,21 @@ class Ledger:
         except OSError as error:
             self.stop(error.errno or 0)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return self._earlier + self._size
+
     def wrote(self, size: int, error: int) -> None:
         """What the pump wrote by itself, and the errno that stopped it or 0; begins a new part."""
         self._size += size
         if error:
             self.stop(error)
         elif self._size >= ROTATE_AT:
-            self._close_file()
-            self.open()
+            try:
+                self._next()
+            except OSError:
+                pass  # no descriptor left: this part goes on, and grows
 
     def stop(self, error: int) -> None:
         """No more: say so in the ledger if it still takes a line."""
