@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import signal
 import sys
 import threading
 import time
@@ -142,6 +143,21 @@ def _columns(text: str) -> dict[str, str]:
     return {name: column for name, _, column in pairs}
 
 
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ValueError(f"must be as spark.executor.cores=2, got {name[:100]!r}")
+    return name, value
+
+
+def _heap(text: str) -> str:
+    import re
+
+    if not re.fullmatch(r"[1-9]\d{0,6}[kmg]", text, re.IGNORECASE):
+        raise ValueError(f"must be a size such as 700m or 2g, got {text[:40]!r}")
+    return text
+
+
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from logclient import __version__
@@ -193,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--kafka", metavar="HOST:PORT", help="a broker: plog's events go through it, and are judged there"
     )
-    demo.add_argument("--connector", metavar="WHAT", help="as for verify, with --kafka")
+    demo.add_argument("--packages", metavar="WHAT,...", help="as for verify, with --kafka")
     demo.add_argument("--out", default="logclient-demo", metavar="DIR", help="where everything goes")
 
     send = command(
@@ -253,11 +269,6 @@ def _parser() -> argparse.ArgumentParser:
         "--kafka-config", metavar="FILE", help="settings of Kafka's consumer, lines of NAME=VALUE"
     )
     verify.add_argument(
-        "--connector",
-        metavar="WHAT",
-        help="Spark's Kafka connector, a folder of jars or Maven coordinates (that of PySpark's version)",
-    )
-    verify.add_argument(
         "--columns",
         type=_option(_columns, "columns"),
         metavar="NAME=COLUMN,...",
@@ -269,7 +280,37 @@ def _parser() -> argparse.ArgumentParser:
         verify.add_argument(
             f"--max-{word}", type=limit, metavar="N|N%", help=f"more {word} events than this end with exit 1"
         )
-    verify.add_argument("--master", metavar="URL", help="Spark master (local[*])")
+    verify.add_argument(
+        "--allow-open",
+        action="store_true",
+        help="a ledger without an end is no fault: its producer may be alive",
+    )
+    verify.add_argument(
+        "--until",
+        metavar="TIME",
+        help="with --allow-open: what was made later may be undecided (ISO 8601, or seconds since 1970)",
+    )
+    verify.add_argument(
+        "--master", metavar="URL", help="Spark master (local[*], unless Spark is configured with another)"
+    )
+    verify.add_argument(
+        "--work", metavar="DIR", help="for what workers write; on a cluster all machines must share it"
+    )
+    verify.add_argument(
+        "--conf",
+        action="append",
+        type=_option(_setting, "setting"),
+        metavar="K=V",
+        help="a setting of Spark; may be given again",
+    )
+    verify.add_argument(
+        "--heap", type=_option(_heap, "size"), metavar="SIZE", help="memory of Spark's driver, as 700m (1g)"
+    )
+    verify.add_argument(
+        "--packages",
+        metavar="WHAT,...",
+        help="for Spark: Maven coordinates, folders of jars (with --kafka: Spark's Kafka connector)",
+    )
 
     ping = command(
         "ping",
@@ -320,7 +361,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         events=arguments.events,
         out=arguments.out,
         kafka=arguments.kafka,
-        connector=arguments.connector,
+        packages=arguments.packages,
     )
 
 
@@ -358,7 +399,37 @@ def _decode(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from logclient.verify import job
 
-    return job.main(arguments)
+    progress = Progress()
+    stop = threading.Event()
+    ended: list[int | BaseException] = []
+
+    def show(text: str) -> None:
+        if text:
+            progress.show(text)
+        else:
+            progress.done()
+
+    def work() -> None:
+        try:
+            ended.append(job.main(arguments, show if progress.terminal else None, stop))
+        except BaseException as error:
+            ended.append(error)
+
+    # Python's signals come to the main thread: in another one nothing is interrupted halfway.
+    with _Signals() as signals:
+        thread = threading.Thread(target=work, name="logclient-verify-main", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_PROGRESS_S)
+            if signals.first:
+                stop.set()
+    [end] = ended
+    if not isinstance(end, BaseException):
+        return end
+    if not signals.first:
+        raise end
+    print(f"logclient: {signals.word}", file=sys.stderr)
+    return ExitCode.BROKEN
 
 
 def _send(arguments: argparse.Namespace) -> int:
@@ -378,16 +449,56 @@ def _send(arguments: argparse.Namespace) -> int:
     if "overflow" not in given.given:
         # Lines can wait. The limit is a safety net: the main thread gives up first.
         options.update(overflow="block", block_timeout=arguments.timeout + 60.0)
-    client = connect(arguments.url, **options)
-    job = _Shipment(client, files, arguments, given.max_event_bytes)
-    return job.run(given.redacted)
+    with _Signals() as signals:
+        client = connect(arguments.url, **options)
+        job = _Shipment(client, files, arguments, given.max_event_bytes, signals)
+        return job.run(given.redacted)
+
+
+class _Signals:
+    """While entered, SIGINT and SIGTERM are noted, and end nothing in the middle. One that comes after the
+    first while the command `waits` raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.waits = False
+        self._before: dict[int, Any] = {}
+
+    @property
+    def word(self) -> str:
+        """What the first one did to the command; empty: there was none."""
+        return {0: "", int(signal.SIGINT): "interrupted"}.get(self.first, "terminated")
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.first and self.waits:
+            raise KeyboardInterrupt
+        self.first = number
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 class _Shipment:
     """One ``send``: a thread reads and sends, the main thread watches and gives up."""
 
-    def __init__(self, client: Client, files: list[str], arguments: argparse.Namespace, longest: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        files: list[str],
+        arguments: argparse.Namespace,
+        longest: int,
+        signals: _Signals,
+    ) -> None:
         self.client = client
+        self.signals = signals
         self.files = files
         self.repeat: int = arguments.repeat
         self.rate: float | None = arguments.rate
@@ -408,24 +519,29 @@ class _Shipment:
 
     def run(self, redacted: str) -> int:
         feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
-        stalled = interrupted = False
         progress = Progress()
         with Complaints(f"{redacted}: ") as complaints:
+            feeder.start()
             try:
-                feeder.start()
                 stalled = not self._watch(feeder, progress, complaints)
-            except KeyboardInterrupt:
-                interrupted = True
             finally:
                 progress.done()
             self.stop.set()
             before = self.client.stats()
             # Whoever interrupts what never got anywhere does not want to wait for it either.
-            hopeless = stalled or (interrupted and not before.connects)
-            self.client.close(timeout=0.0 if hopeless else 5.0)
+            hopeless = stalled or (self.signals.first and not before.connects)
+            try:
+                self.signals.waits = True
+                self.client.close(timeout=0.0 if hopeless else 5.0)
+                self.signals.waits = False
+            except KeyboardInterrupt:
+                self.signals.waits = False
+                self.client.close(timeout=0.0)
             stats = self.client.stats()
+            interrupted = self.signals.word
             if not stalled:
-                complaints.show()
+                # What was given up is counted in the report.
+                complaints.show(but="events were given up")
         failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
         code = ExitCode.OK
         left = stats.queued or stats.inflight
@@ -444,7 +560,7 @@ class _Shipment:
         elif self.error is not None:
             raise self.error
         elif interrupted:
-            print("logclient: interrupted", file=sys.stderr)
+            print(f"logclient: {interrupted}", file=sys.stderr)
         return code
 
     def _why(self, redacted: str, stats: Stats) -> str:
@@ -486,7 +602,7 @@ class _Shipment:
             taken = stats.acked + stats.handed
             text = f"sent {self.sent}, acked {stats.acked}, waiting {waiting}"
             progress.show(f"{text}; {complaints.kept[-1]}" if complaints.kept else text)
-            if left == 0 and not feeder.is_alive():
+            if self.signals.first or (left == 0 and not feeder.is_alive()):
                 return True
             if now - since >= self.timeout:
                 return False
@@ -663,10 +779,11 @@ class Complaints:
     def _keep(self, record: LogRecord) -> None:
         self.kept.append(record.getMessage().removeprefix(self.prefix))
 
-    def show(self) -> None:
-        """Print them after all."""
+    def show(self, but: str = "") -> None:
+        """Print them after all, except those with `but` in them."""
         for text in self.kept:
-            print(f"logclient: {text}", file=sys.stderr, flush=True)
+            if not but or but not in text:
+                print(f"logclient: {text}", file=sys.stderr, flush=True)
         self.kept.clear()
 
 

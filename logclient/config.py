@@ -364,7 +364,7 @@ _TABLE = (
            "Cut the message of an event that is too large, and mark it, instead of failing it."),
     Option("overflow", "choice", _choice("drop_oldest", "drop_new", "block", "raise"), "drop_new",
            "drop_new (Handler: drop_oldest)",
-           "What happens at a bound: drop_oldest, drop_new, block (the caller waits), "
+           "What happens at a bound: drop_oldest, drop_new, block (callers wait, first come, first served), "
            "raise (QueueFull; not in a Handler)."),
     Option("block_timeout", "duration", _optional(_duration(0, 365 * _DAY)), None, "none",
            "How long overflow=block waits before it drops the event; none: until there is room."),
@@ -463,11 +463,14 @@ _TABLE = (
     Option("slow_max", "duration", _duration(0.001, _DAY), 300.0, "5m",
            "Last bound of that wait.", _SLOW),
     Option("max_age", "duration", _optional(_duration(0.001, 365 * _DAY)), None, "none",
-           "Events older than this fail as max_age; none: they are kept until sent."),
+           "Events that wait longer than this fail as max_age; none: they are kept until sent."),
+    Option("poison", "choice", _choice("fail", "keep"), "fail", "fail",
+           "What happens to an event that ends the server's connections while others are taken: it fails as "
+           "poison, or stays in quarantine and is tried now and then."),
     Option("flush_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
            "What flush() waits when the call does not say."),
     Option("close_timeout", "duration", _duration(0, _DAY), 5.0, "5s",
-           "What close() waits when the call does not say."),
+           "What a client's close() waits when the call does not say."),
     Option("atexit_timeout", "duration", _duration(0, 3600), 2.0, "2s",
            "What the end of the process waits for the last events."),
     Option("nap", "duration", _duration(0, 1), 0.005, "5ms",
@@ -576,6 +579,7 @@ class Config(NamedTuple):
     slow_min: float
     slow_max: float
     max_age: float | None
+    poison: str
     flush_timeout: float
     close_timeout: float
     atexit_timeout: float

@@ -294,7 +294,7 @@ def run(
     out: str = "logclient-demo",
     verify: Verify | None = None,
     kafka: str | None = None,
-    connector: str | None = None,
+    packages: str | None = None,
 ) -> int:
     """The demo; an `ExitCode`: OK when every run went as it must.
 
@@ -304,7 +304,7 @@ def run(
         out: a folder for captures, ledgers, reports and verdict.json.
         verify: who judges, in place of a process of its own; for tests.
         kafka: HOST:PORT of a broker: what plog's collector receives goes there, and is judged by its topics.
-        connector: as for ``logclient verify``.
+        packages: as for ``logclient verify``.
 
     Raises:
         ConfigError: no log lines, or `out` holds what is not a demo's.
@@ -320,7 +320,7 @@ def run(
     _say(f"{len(lines):,} log lines from {files} files, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
     results = [
-        _run(protocol, part, lines, events, folder / part.name, verify or _verify, (kafka, connector))
+        _run(protocol, part, lines, events, folder / part.name, verify or _verify, (kafka, packages))
         for protocol, part in parts
     ]
     _write_verdict(folder / "verdict.json", results)
@@ -459,13 +459,13 @@ def _run(
     _say(f"\n{part.name}")
     listen = protocol.listen
     arrived: tuple[str, ...] = ("--capture", str(capture))
-    kafka, connector = broker
+    kafka, packages = broker
     if kafka is not None and protocol.name == "plog":
         topic = f"{part.name}-{os.urandom(4).hex()}"  # nothing of an earlier demo is in it
         listen += f"?kafka={kafka}&kafka_topic={topic}"
         arrived = ("--kafka", f"{kafka}/{topic}")
-        if connector is not None:
-            arrived += ("--connector", connector)
+        if packages is not None:
+            arrived += ("--packages", packages)
     # The witness lies where no argument of the verifier points to, until the verdict is there.
     with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
         witness = Path(apart) / "witness.jsonl"

@@ -28,14 +28,13 @@ import datetime
 import logging
 import os
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from logclient import client
+from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -391,7 +390,7 @@ class Client(client.Client):
     with one line.
     """
 
-    agent: Agent
+    agent: Agent = client.UNMADE
 
     def _promise(self, config: Config) -> dict[str, str]:
         """Whether messages are answered: else nobody promised an order."""
@@ -446,8 +445,12 @@ class Client(client.Client):
             ConnectFailed: no answer within `timeout` seconds, or no connection.
             ValueError: nothing comes back on a PUSH socket.
         """
-        host, seconds = self._engine.call("ping", None, timeout)
-        return Pong(host, seconds)
+        return self.pong(*self._engine.call("ping", None, timeout))
+
+    @staticmethod
+    def pong(answer: Any, seconds: float) -> Pong:
+        """What ``ping`` returns, of an answer and the time that it took."""
+        return Pong(answer, seconds)
 
 
 class Request:
@@ -485,7 +488,7 @@ class Request:
         self._began = time.perf_counter()
         self._took: float | None = None  # seconds; None: until the end
         self._waited = 0.0
-        self._lock = threading.RLock()  # a destructor may come here in the middle of a measure
+        self._lock = threads.RLock()  # a destructor may come here in the middle of a measure
         self._lines: deque[list[Any]] = deque()  # [severity, seconds, text]
         self._size = 0
         self._severity = -1

@@ -17,16 +17,15 @@ Hold the client while you listen: one that nobody holds delivers what it has, an
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from logclient import client
+from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
-from logclient.delivery.outcomes import Delivery
+from logclient.delivery.outcomes import Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
 from logclient.protocols.core import Core, CoreEvent, Inbound
 from logclient.protocols.logux import Action, DebugText, Headers, Opened
@@ -66,6 +65,9 @@ class Client(client.Client):
 
     An event is ``acked`` when the server has processed its action (``ack=synced``: received it).
     """
+
+    _inbox: Inbox = client.UNMADE
+    _actions: Encoder = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         self._inbox = Inbox(config.max_bytes)
@@ -149,8 +151,12 @@ class Client(client.Client):
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
         """
-        node_id, seconds = self._engine.call("ping", None, timeout)
-        return Pong(node_id, seconds)
+        return self.pong(*self._engine.call("ping", None, timeout))
+
+    @staticmethod
+    def pong(answer: Any, seconds: float) -> Pong:
+        """What ``ping`` returns, of an answer and the time that it took."""
+        return Pong(answer, seconds)
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -257,7 +263,7 @@ class Inbox:
 
     def begin(self) -> None:
         """In each process anew: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()  # the collector of garbage may come to `end` in the middle of it
+        self._lock = threads.RLock()  # the collector of garbage may come to `end` in the middle of it
         self._waiting = 0
         self._bytes = 0
 
@@ -338,10 +344,9 @@ class Inbox:
         for callback in (*callbacks.get(action["type"], ()), *callbacks.get(None, ())):
             try:
                 callback(action, meta)
-            except Exception as error:
+            except BaseException as error:  # the thread goes on, and the next callback is called
                 self.engine.reporter.complain(
-                    "callback",
-                    f"a callback for {action['type'][:100]!r} raised {type(error).__name__}: {error}",
+                    "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
 
 

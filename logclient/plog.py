@@ -27,12 +27,11 @@ sent travel as they are: ``send({"type": ..., "data": ...})``.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logclient import client
+from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -234,12 +233,13 @@ class Client(client.Client):
     An event is ``handed`` when the kernel has all of its datagrams. The server says nothing of it.
     """
 
-    documents: Documents
+    documents: Documents = client.UNMADE
+    _questions: Any = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         # One at a time: an answer does not say to which question it is.
-        self._questions = threading.Lock()
+        self._questions = threads.Lock()
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         put, lost = client.outlets(engine)
@@ -317,8 +317,16 @@ class Client(client.Client):
             ConnectFailed: no answer within `timeout` seconds. A datagram may be lost: ask again.
             ValueError: the payload does not fit a datagram.
         """
-        found, seconds = self._ask("ping", payload, timeout)
-        return Pong(found, seconds)
+        return self.pong(*self._ask("ping", payload, timeout))
+
+    @staticmethod
+    def pong(answer: Any, seconds: float) -> Pong:
+        """What ``ping`` returns, of an answer and the time that it took.
+
+        Raises:
+            ConnectFailed, ProtocolError: the answer says why there is none.
+        """
+        return Pong(_answered(answer), seconds)
 
     def stat(self, timeout: float = 2.0) -> Stat:
         """The server's counters, of all its clients.
@@ -361,7 +369,7 @@ class Client(client.Client):
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
         end = time.monotonic() + timeout
-        alone = kind == "ping" or self._questions.acquire(timeout=timeout)
+        alone = kind == "ping" or threads.acquire(self._questions, timeout)
         if not alone:
             raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
         try:
@@ -370,11 +378,15 @@ class Client(client.Client):
         finally:
             if kind != "ping":
                 self._questions.release()
-        if isinstance(found, TimeoutError):
-            raise ConnectFailed(str(found))
-        if isinstance(found, Exception):
-            raise found
-        return found, seconds
+        return _answered(found), seconds
+
+
+def _answered(found: Any) -> Any:
+    if isinstance(found, TimeoutError):
+        raise ConnectFailed(str(found))
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _strings(body: bytes) -> dict[str, str]:

@@ -13,9 +13,12 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.errors import ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
+from tests.patience import PATIENCE
 
 
-def command(*arguments: str, stdin: bytes = b"", timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+def command(
+    *arguments: str, stdin: bytes = b"", timeout: float = 2 * PATIENCE
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "logclient", *arguments],
         input=stdin,
@@ -147,7 +150,7 @@ class TestUsage:
             "print(sorted(heavy & set(sys.modules) - before), file=sys.stderr)\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=2 * PATIENCE
         )
         assert done.stderr.strip() == "[]"
 
@@ -197,7 +200,7 @@ class TestErrorsOfCommands:
             [sys.executable, "-u", "-c", script],
             stdout=write,
             stderr=subprocess.PIPE,
-            timeout=60,
+            timeout=2 * PATIENCE,
             check=False,
         )
         os.close(write)

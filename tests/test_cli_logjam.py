@@ -25,12 +25,11 @@ from tests import shared
 from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import judge
+from tests.patience import PATIENCE
 
 zmq = shared.need("zmq")
 
 from tests.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
-
-DEADLINE = 20.0
 
 
 def quote(key: bytes) -> str:
@@ -59,7 +58,7 @@ class Running:
     def ends(self) -> list[dict[str, Any]]:
         """What it says in the end."""
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=DEADLINE)
+        out, _ = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == ExitCode.OK
         return [json.loads(line) for line in out.splitlines()]
 
@@ -87,7 +86,7 @@ class TestCollect:
         push = int(said["push"].removeprefix("logjam+push://127.0.0.1:"))
         subscriber.subscribe(b"")
         subscriber.connect(said["publish"])
-        assert subscriber.poll(DEADLINE * 1000)
+        assert subscriber.poll(PATIENCE * 1000)
         beat = subscriber.recv_multipart()
         assert beat[0] == b"heartbeat"
         assert int.from_bytes(beat[3][4:8], "big") == 77
@@ -96,7 +95,7 @@ class TestCollect:
             pushes.tell([*message(2)[:3], b"no meta"])
             published: list[Any] = []
             while len(published) < 2:
-                assert subscriber.poll(DEADLINE * 1000)
+                assert subscriber.poll(PATIENCE * 1000)
                 frames = subscriber.recv_multipart()
                 published += [frames] if frames[0] != b"heartbeat" else []
         assert {zlib.decompress(frames[2]) for frames in published} == {event(1), event(2)}
@@ -293,7 +292,7 @@ def importer_takes(document: dict[str, Any]) -> bool:
 
 
 def answer(server: Any) -> None:
-    if server.poll(DEADLINE * 1000):
+    if server.poll(PATIENCE * 1000):
         who = server.recv_multipart()[0]
         server.send_multipart([who, b"ping", b"200 OK", b"host"])
 

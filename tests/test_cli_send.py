@@ -20,6 +20,7 @@ import pytest
 
 from logclient import cli
 from logclient.collectors.lumberjack import Collector
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def _until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
     import struct
     import termios
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"\0" * 4))[0]:
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -269,7 +270,7 @@ class TestProcesses:
         server.events(1)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.6)
-        out, err = process.communicate(b"two\n", timeout=30)
+        out, err = process.communicate(b"two\n", timeout=PATIENCE)
         assert process.returncode == 0, err
         assert json.loads(out)["acked"] == 2
 
@@ -285,7 +286,7 @@ class TestProcesses:
         process.stdin.flush()
         server.events(1)
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE)
         assert process.stdout is not None
         assert process.stderr is not None
         out, err = process.stdout.read(), process.stderr.read()
@@ -296,6 +297,26 @@ class TestProcesses:
         assert b"interrupted" in err
         assert b"Traceback" not in err
         assert b"Fatal" not in err
+
+    def test_an_ignored_signal_stays_ignored(self, server: Collector) -> None:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "logclient", "send", server.url, "-", "--json"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        server.events(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(b"two\n", timeout=PATIENCE)
+        assert (process.returncode, err) == (0, b"")
+        assert json.loads(out)["acked"] == 2
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
     def test_a_named_pipe(self, server: Collector, tmp_path: Path) -> None:
@@ -308,7 +329,7 @@ class TestProcesses:
             pipe.write(b"one\n")
             server.events(1)
             pipe.write(b"two\n")
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE)
         assert json.loads(out)["acked"] == 2
 
     @pytest.mark.parametrize(
@@ -335,11 +356,14 @@ class TestProcesses:
             else:
                 _until_it_reads(process, process.stdin)
             process.send_signal(signal.SIGINT)
+            once = True
             try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:  # it came right before a read began: that is not ended by it
+                process.wait(PATIENCE / 3)
+            except subprocess.TimeoutExpired:
+                # It came right before a read began, or in a function where Python ignores all exceptions.
+                once = False
                 process.send_signal(signal.SIGINT)
-                process.wait(30)
+                process.wait(PATIENCE)
             assert process.stdout is not None
             assert process.stderr is not None
             err = process.stderr.read().splitlines()
@@ -347,14 +371,14 @@ class TestProcesses:
                 pipe.close()
         assert process.returncode == 1
         assert err[-1] == b"logclient: interrupted"
-        assert len(err) <= 2  # and why it waited
+        assert len(err) <= 2 or not once  # and why it waited
 
     def test_unreachable_in_its_own_process(self, dead_url: str) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "logclient", "send", dead_url, "--timeout", "0.2"],
             input=b"line\n",
             capture_output=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
             check=False,
         )
         assert done.returncode == 3
@@ -385,7 +409,7 @@ class TestProcesses:
         assert result["acked"] == 500
         assert result["connects"] == 2
         process.terminate()
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         counts = json.loads(out)
         assert counts["cuts"] == counts["cuts_before_ack"] == 1

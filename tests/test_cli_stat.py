@@ -12,6 +12,7 @@ from logclient import cli
 from logclient.collectors.plog import Collector
 from logclient.errors import ExitCode
 from logclient.stat import _time
+from tests.patience import PATIENCE
 
 
 def test_counters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +21,7 @@ def test_counters(capsys: pytest.CaptureFixture[str]) -> None:
         with logclient.connect(url, mtu=1500) as client:
             client.send({"message": "x" * 5000})
             client.send({"message": "y"})
-            assert client.flush(10.0) == 0
+            assert client.flush(PATIENCE) == 0
         assert server.wait_for(events=2)
         assert cli.main(["stat", url]) == ExitCode.OK
         first, *rest = capsys.readouterr().out.splitlines()

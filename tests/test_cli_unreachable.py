@@ -20,6 +20,7 @@ from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from tests import shared
 from tests.dead_servers import BlackHole
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -116,7 +117,7 @@ def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
         input=stdin.decode(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE,
         check=False,
     )
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from logclient import config, registry
 from logclient.config import OPTIONS, Config, Secret, parse, parse_duration, parse_size
 from logclient.errors import ConfigError
+from tests.patience import PATIENCE
 from tests.shared import ROOT
 
 URL = "lumberjack://host:5044"
@@ -196,6 +197,7 @@ class TestOptions:
             ("silence", "1.5s", 1.5),
             ("nap", 0, 0.0),
             ("max_age", "2h", 7200.0),
+            ("poison", "keep", "keep"),
             ("ledger", Path("/tmp/x"), "/tmp/x"),
         ],
     )
@@ -512,7 +514,7 @@ class TestDocs:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
         )
         assert done.stdout == config.options_markdown()
 
