@@ -14,7 +14,7 @@ END: Final = 4
 BAD_CRC: Final = -1
 """Not a type: a record whose CRC-32 is wrong. The next one was looked for behind its length."""
 BAD_RECORD: Final = -2
-"""Not a type: a record of an unknown type, or shorter than its type needs."""
+"""Not a type: a record of an unknown type, shorter than its type needs, or with an arrival that cannot be."""
 
 MORE: Final = 0
 """The walk stopped because the rest of the data is no whole record."""

@@ -245,15 +245,15 @@ cdef int _grow(Table *t) noexcept nogil:
     return 0
 
 
-# Whether a record of this type and length can be what it says it is.
+# Whether a record of this type and length can be what it says it is. Arrivals are from 1 to 2 ** 63 - 1.
 cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexcept nogil:
     if kind == 3:
-        return length >= _UNIT_HEAD and payload[1] <= 1
+        return length >= _UNIT_HEAD and payload[1] <= 1 and <int64_t> lc_le64(payload + 11) > 0
+    if kind == 4:
+        return length >= 9 and <int64_t> lc_le64(payload + 1) > 0
     if kind == 1:
         return length >= 5
-    if kind == 2 or kind == 4:
-        return length >= 9
-    return False
+    return kind == 2 and length >= 9
 
 
 # The walk itself: records data[start:size], until the data, the tables or the sense of it ends.

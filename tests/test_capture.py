@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import stat
 import struct
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logclient import cli
 from logclient.collectors import capture
 from logclient.collectors.capture import TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, LedgerError
@@ -68,8 +70,10 @@ class TestFormat:
         assert json.loads(head[5:]) == {
             "run": "r",
             "protocol": "lumberjack",
+            "host": socket.gethostname(),
             "listener": "here",
             "url": "lumberjack://h:1",
+            "source": "producers",
             "segment": 1,
             "first_arrival": 1,
         }
@@ -274,11 +278,12 @@ class TestRecovery:
         assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
 
     def test_a_closed_capture_is_continued(self, tmp_path):
-        write(tmp_path, b"a")
-        before = (tmp_path / "here-000001.cap").read_bytes()
-        assert not write(tmp_path, b"b").recovered
-        assert (tmp_path / "here-000001.cap").read_bytes() == before
-        assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
+        """The closed segment says from then on that another one follows."""
+        for n in range(3):
+            assert not write(tmp_path, b"%d" % n).recovered
+        ends = [payloads(tmp_path / name)[-1][9:] for name in segments(tmp_path)]
+        assert ends == [b"resumed", b"resumed", b"closed"]
+        assert read(tmp_path) == ([b"0", b"1", b"2"], [1, 2, 3], [])
 
     def test_streams_are_never_the_same(self, tmp_path):
         for _ in range(3):
@@ -301,9 +306,11 @@ class TestRecovery:
         (tmp_path / "here-000001.cap").write_bytes(
             struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
         )
-        for attempt in (lambda: write(tmp_path, b"a"), lambda: read(tmp_path)):
-            with pytest.raises(LedgerError, match="version 2"):
-                attempt()
+        with pytest.raises(LedgerError, match="version 2"):
+            write(tmp_path, b"a")
+        reader = CaptureReader(tmp_path)
+        assert list(reader) == []
+        assert "version 2: only 1 is known" in [problem.reason for problem in reader.problems]
 
 
 class TestDamage:
@@ -416,3 +423,66 @@ def test_only_the_standard_library():
     lines = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
     modules = {line.split()[1].split(".")[0] for line in lines}
     assert modules <= set(sys.stdlib_module_names) | {"logclient"}
+
+
+def record(payload: bytes) -> bytes:
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+
+
+NESTED = b"[" * 60_000
+HOSTILE = [
+    record(b"\x03\0\0"), record(b"\x04"), record(b"\x01"), record(b"\x02\0"),
+    record(b"\x03" + struct.pack("<BBQQq", 0, 0, 1, (1 << 64) - 1, 1) + b"late"),
+    record(b"\x03" + struct.pack("<BBQQq", 0, 0, 1, 0, 1) + b"none"),
+    record(b"\x03" + struct.pack("<BBQQq", 7, 0, 1, 2, 1) + b"nowhere"),
+    record(b"\x04" + struct.pack("<Q", 1 << 63) + b"closed"),
+    *(record(b"\x01" + struct.pack("<I", 1) + text) for text in (
+        NESTED, b"[]", b"5", b"\xff{",
+        *(b'{"run":"r","protocol":"x","listener":"here","url":"","segment":1,"first_arrival":%s}' % first
+          for first in (b"-1", b"0", b"Infinity", b"1e400", b"9223372036854775808", b'"1"', b"true")),
+    )),
+]  # fmt: skip
+
+
+class TestHostile:
+    """Records with right CRCs that cannot be what they say."""
+
+    @pytest.mark.parametrize("evil", HOSTILE)
+    def test_they_are_damage_and_the_collector_starts(self, tmp_path, evil):
+        killed(write(tmp_path, b"a", close=False))
+        name = tmp_path / "here-000001.cap"
+        place = name.stat().st_size
+        with open(name, "ab") as file:
+            file.write(evil)
+        for _ in range(2):
+            reader = CaptureReader(tmp_path)
+            assert b"a" in [unit.raw for unit in reader]
+            assert ("damage", place) in [(problem.kind, problem.offset) for problem in reader.problems]
+            write(tmp_path, b"b")
+        assert [unit.arrival for unit in CaptureReader(tmp_path)] == [1, 2, 3]
+
+    @pytest.mark.parametrize("evil", HOSTILE[:3] + HOSTILE[8:])
+    def test_a_segment_that_begins_with_one(self, tmp_path, evil):
+        (tmp_path / "here-000001.cap").write_bytes(evil)
+        assert read(tmp_path)[2][0] == "damage"
+        write(tmp_path, b"b")
+        assert read(tmp_path)[0] == [b"b"]
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+    def test_what_is_no_file_is_not_read(self, tmp_path, capsys):
+        """Nobody writes to the FIFO: who opened it would wait for ever."""
+        os.mkfifo(tmp_path / "x-000001.cap")
+        write(tmp_path, b"a")
+        os.symlink(tmp_path / "here-000001.cap", tmp_path / "y-000001.cap")
+        (tmp_path / "z-000001.cap").mkdir()
+        raws, _, problems = read(tmp_path)
+        assert raws == [b"a"]
+        assert problems == ["damage"] * 3
+        for name, what in (("x", "a FIFO"), ("y", "a link")):
+            path = tmp_path / f"{name}-000001.cap"
+            with pytest.raises(LedgerError, match=f"is {what}, not a regular file"):
+                CaptureReader(path)
+            with pytest.raises(LedgerError, match=f"is {what}, not a regular file"):
+                CaptureWriter(tmp_path, name, "lumberjack")
+            assert cli.main(["decode", "lumberjack", str(path)]) == 2
+            assert what in capsys.readouterr().err

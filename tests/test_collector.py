@@ -24,10 +24,10 @@ from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import Collector, decode
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from tests.patience import PATIENCE
 from tests.shared import clean_environment, shared_path
 
 PRODUCER = "0a" * 10
-DEADLINE = 20.0
 
 
 # --- the writer's side, by hand ----------------------------------------------------------------
@@ -68,7 +68,7 @@ class Writer:
         host, port = (
             ("127.0.0.1", collector) if isinstance(collector, int) else (collector.host, collector.port)
         )
-        self.sock = socket.create_connection((host, port), timeout=DEADLINE)
+        self.sock = socket.create_connection((host, port), timeout=PATIENCE)
 
     def __enter__(self) -> "Writer":
         return self
@@ -350,7 +350,7 @@ class TestBadWriters:
             with Writer(collector) as writer:
                 writer.send(data)
                 writer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert collector.wait_for(lambda now: now.connections == 3 and now.open == 0, timeout=DEADLINE)
+        assert collector.wait_for(lambda now: now.connections == 3 and now.open == 0, timeout=PATIENCE)
         assert collector.counts.captured_events == 0
         with Writer(collector) as writer:
             writer.send(window(event(1))[:-1])
@@ -454,7 +454,7 @@ class TestLife:
         with Writer(collector) as writer:
             collector.hold()
             writer.send(window(event(1)) + window(event(2), event(3)))
-            assert collector.wait_for(windows=2, timeout=DEADLINE)
+            assert collector.wait_for(windows=2, timeout=PATIENCE)
             assert collector.counts.acks == 0
             collector.release()
             assert [writer.ack()[1], writer.ack()[1]] == [1, 2]
@@ -488,7 +488,7 @@ class TestLife:
             with Writer(collector) as writer:
                 writer.send(window(event(1)))
                 assert writer.closed()
-            assert not collector.wait_for(events=1, timeout=DEADLINE)
+            assert not collector.wait_for(events=1, timeout=PATIENCE)
             assert isinstance(collector.error, ZeroDivisionError)
 
     def test_decode_wants_one_whole_window(self):
@@ -536,7 +536,7 @@ class TestCapture:
     def test_rows_of_acks_do_not_wait_for_more_traffic(self, tmp_path):
         with Collector(capture=str(tmp_path)) as collector, Writer(collector) as writer:
             writer.ship(event(1))
-            end = time.monotonic() + DEADLINE
+            end = time.monotonic() + PATIENCE
             while len(list(CaptureReader(tmp_path))) < 2:
                 assert time.monotonic() < end
 
@@ -681,7 +681,7 @@ class TestManners:
             faulty.connect() as other,
         ):
             late.send(window(event(1)))
-            faulty.collector.wait_for(windows=1, timeout=DEADLINE)
+            faulty.collector.wait_for(windows=1, timeout=PATIENCE)
             assert other.ship(event(2)) == (2, 1)
             assert faulty.collector.counts.acks == 1
 
@@ -690,7 +690,7 @@ class TestManners:
             with faulty.connect() as writer, faulty.connect() as other:
                 assert writer.ship(event(1)) == (2, 1)
                 writer.send(window(event(2)) + window(event(3)))
-                assert faulty.collector.wait_for(windows=3, timeout=DEADLINE)
+                assert faulty.collector.wait_for(windows=3, timeout=PATIENCE)
                 assert other.ship(event(4)) == (2, 1)
                 assert faulty.collector.counts.open == 2
                 assert writer.rest() == b""
@@ -767,7 +767,7 @@ class TestLies:
     def test_a_stop_in_the_middle_of_a_swap(self, tmp_path):
         with Faulty(tmp_path, "swap=every:1:20s") as faulty, faulty.connect() as writer:
             writer.send(window(event(1)))
-            assert faulty.collector.wait_for(lambda now: now.windows == 1, timeout=DEADLINE)
+            assert faulty.collector.wait_for(lambda now: now.windows == 1, timeout=PATIENCE)
             faulty.collector.stop()
             assert writer.closed()
         assert faulty.captured() == [[1]]
@@ -928,7 +928,7 @@ class TestPushed:
             ),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
         )
         assert done.stdout.splitlines()[-1].startswith("4 passed, 1 error"), done.stdout + done.stderr
         assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam, plog, logux" in done.stdout
@@ -941,7 +941,8 @@ import logclient.collectors.pytest_plugin
 new = {name for name in set(sys.modules) - before}
 assert new <= {"logclient", "logclient.collectors", "logclient.collectors.pytest_plugin"}, new
 """
-        subprocess.run([sys.executable, "-c", code], check=True, env=clean_environment(), timeout=60)
+        program = [sys.executable, "-c", code]
+        subprocess.run(program, check=True, env=clean_environment(), timeout=2 * PATIENCE)
 
 
 class Command:
@@ -962,7 +963,7 @@ class Command:
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=2 * PATIENCE)
         return self.process.returncode, out, err
 
 
@@ -982,6 +983,21 @@ class TestCommand:
         assert (report["windows"], report["duplicates"], report["cuts"]) == (2, 2, 0)
         assert CaptureReader(tmp_path / "c").problems == []
         assert len(captured(tmp_path / "c")) == 2
+
+    def test_an_ignored_signal_stays_ignored(self, tmp_path):
+        """As a background job of a script: Ctrl-C is meant for the script."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            command = Command("lumberjack://127.0.0.1:0", "--capture", str(tmp_path / "c"), "--json")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        port = command.line()["port"]
+        command.process.send_signal(signal.SIGINT)
+        with Writer(port) as writer:
+            assert writer.ship(event(1)) == (2, 1)
+        code, out, err = command.end(signal.SIGTERM)
+        assert (code, err) == (0, "")
+        assert json.loads(out)["windows"] == 1
 
     def test_several_at_once_for_a_time(self, tmp_path, capsys):
         out = io.StringIO()
@@ -1007,7 +1023,7 @@ class TestCommand:
             kwargs={"capture": None, "seconds": 0, "out": out},
         )
         thread.start()
-        thread.join(DEADLINE)
+        thread.join(PATIENCE)
         assert json.loads(out.getvalue())["port"]
 
     def test_a_server_that_dies_ends_it(self, monkeypatch):
@@ -1109,14 +1125,14 @@ def test_kill(tmp_path):
         for shipper in shippers:
             target = shipper.acked + 60 * rng.randrange(1, 30)
             with shipper.changed:
-                assert shipper.changed.wait_for(lambda s=shipper, t=target: s.acked >= t, DEADLINE)
+                assert shipper.changed.wait_for(lambda s=shipper, t=target: s.acked >= t, PATIENCE)
         if kill < 10:
             command.end(signal.SIGKILL)
             kills += 1
             assert [problem.kind for problem in _problems(capture)] == ["unclosed"]
     for shipper in shippers:
         shipper.done = True
-        shipper.thread.join(DEADLINE)
+        shipper.thread.join(PATIENCE)
     assert command.end()[0] == 0
 
     reader = CaptureReader(capture)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import struct
 import time
 from collections.abc import Generator, Iterator
@@ -21,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.files import own_directory
+from logclient.files import open_regular, own_directory
 
 try:
     import fcntl
@@ -37,6 +38,8 @@ FROM_PEER, TO_PEER = 0, 1
 #: A longer record is damage, not a record whose tail is missing.
 MAX_RECORD = 1 << 30
 SEGMENT_BYTES = 256 << 20
+#: Arrivals, and the numbers of segments, are below this.
+MANY = 1 << 63
 
 _RECORD = struct.Struct("<II")  # length of payload, CRC-32 of payload
 _UNIT = struct.Struct("<BBBQQq")  # type, direction, flags, stream, arrival, received_us
@@ -66,8 +69,9 @@ class Unit(NamedTuple):
 class Problem(NamedTuple):
     """Why a capture cannot speak for all that arrived.
 
-    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (arrivals ``first`` .. ``last`` are in
-    no segment) or ``unclosed`` (no end record: the collector was killed, or is still at it).
+    ``kind`` is ``damage`` (bytes that are no record, or a file that is not read), ``gap`` (arrivals
+    ``first`` .. ``last`` are in no segment) or ``unclosed`` (no end record: the collector was killed, or
+    is still at it).
     """
 
     kind: str
@@ -107,9 +111,22 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
         end = offset + _RECORD.size + length
         if crc32(payload) != crc:
             yield _Record(offset, end, b"", f"CRC of a record of {length} bytes is wrong")
+        elif not _sound(payload):
+            yield _Record(offset, end, b"", f"an impossible record of {length} bytes, type {payload[0]}")
         else:
             yield _Record(offset, end, payload, "")
         offset = end
+
+
+def _sound(payload: bytes) -> bool:
+    """Whether a record can be what its type says."""
+    head = {SEGMENT: _HEAD, STREAM: _STREAM, UNIT: _UNIT, END: _END}.get(payload[0])
+    if head is None or len(payload) < head.size:
+        return False
+    fields = head.unpack_from(payload)
+    if fields[0] == UNIT:
+        return fields[1] in (FROM_PEER, TO_PEER) and bool(0 < fields[4] < MANY)
+    return fields[0] != END or bool(0 < fields[1] < MANY)
 
 
 def _segments(directory: str) -> dict[str, list[tuple[int, str]]]:
@@ -131,14 +148,16 @@ def _record(payload: bytes) -> bytes:
 class CaptureWriter:
     """Append units to the capture of one listener. Not thread-safe: one thread writes.
 
-    A capture that a killed collector left behind is taken over: its torn record is cut off, its
-    segment gets ``end(recovered)``, and ``arrival`` goes on.
+    A capture that an earlier collector left behind is taken over, and ``arrival`` goes on. When it was
+    killed, the torn record is cut off and the segment gets ``end(recovered)``; when it closed the segment,
+    that becomes ``end(resumed)``. So a segment that is not the last says that another one follows.
 
     Args:
         directory: made with mode 0700 when missing.
         listener: stable over restarts; the first part of each segment's name.
         protocol: what its units are (``lumberjack``).
-        url: where it listens, redacted.
+        url: where it listens, redacted; several are joined by commas.
+        source: whose order this is: ``producers`` sent it here, or ``devices`` published it.
         run: any name for this run, kept in each segment.
         segment_bytes: a longer segment is closed and the next one begun.
 
@@ -155,6 +174,7 @@ class CaptureWriter:
         *,
         url: str = "",
         run: str | None = None,
+        source: str = "producers",
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", listener):
@@ -165,6 +185,7 @@ class CaptureWriter:
         self._protocol = protocol
         self._url = url
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
+        self._source = source
         self._segment_bytes = segment_bytes
         self._fd = -1
         self._number = 0
@@ -176,10 +197,13 @@ class CaptureWriter:
         self._peers: dict[int, str] = {}
         self._announced: set[int] = set()  # streams with a record in this segment
         own_directory(self.directory, "capture")
+        self._closed_at = -1  # where the end record is that an earlier collector closed its segment with
         previous = self._take_over()
         self._written_next = self._next
         try:
             self._begin()
+            if self._closed_at >= 0:
+                self._resume(previous)
         finally:
             if previous >= 0:
                 os.close(previous)
@@ -199,9 +223,12 @@ class CaptureWriter:
     def _open(self, name: str, flags: int) -> int:
         """Open a segment and lock it, so that no second collector writes the same capture."""
         path = self._path(name)
-        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
-            fd = os.open(path, flags, 0o600)
+            if flags & os.O_CREAT:
+                more = ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY")
+                fd = os.open(path, flags | sum(getattr(os, flag, 0) for flag in more), 0o600)
+            else:
+                fd = open_regular(path, flags)
         except FileExistsError as error:
             raise LedgerError(f"capture: {path} is in use by another collector") from error
         except OSError as error:
@@ -244,7 +271,8 @@ class CaptureWriter:
     def _recover(self, fd: int, name: str) -> bool:
         """Learn the next arrival of a segment and close it when it is not; False: it holds nothing."""
         end = 0
-        closed = False
+        closed_at = -1
+        reason = b""
         seen = False
         with open(os.dup(fd), "rb") as file:
             file.seek(0)
@@ -256,22 +284,43 @@ class CaptureWriter:
                     seen = True
                     continue
                 kind = record.payload[0]
-                closed = kind == END
+                closed_at = record.offset if kind == END else -1
                 if kind == SEGMENT:
+                    header = _header(record.payload)
+                    if isinstance(header, str) and header.startswith("version"):
+                        raise LedgerError(f"capture: {self._path(name)} has {header}")
                     seen = True
-                    self._next = _header(record.payload, self._path(name)).first_arrival
+                    if not isinstance(header, str):
+                        self._go_on(header.first_arrival)
                 elif kind == UNIT:
-                    self._next = _UNIT.unpack_from(record.payload)[4] + 1
+                    self._go_on(_UNIT.unpack_from(record.payload)[4] + 1)
                 elif kind == END:
-                    self._next = _END.unpack_from(record.payload)[1]
+                    self._go_on(_END.unpack_from(record.payload)[1])
+                    reason = record.payload[_END.size :]
         if not seen:
             return False
-        if not closed:
+        if closed_at >= 0 and reason == b"closed":
+            self._closed_at = closed_at
+        if closed_at < 0:
             self.recovered = True
             os.ftruncate(fd, end)
             os.lseek(fd, 0, os.SEEK_END)
             os.write(fd, self._end("recovered"))
         return True
+
+    def _go_on(self, arrival: int) -> None:
+        """The next arrival by what was found. A number that leaves no room is nobody's, and a gap remains."""
+        if arrival < MANY >> 1:
+            self._next = arrival
+
+    def _resume(self, fd: int) -> None:
+        """Let the segment that was closed say that another one follows."""
+        try:
+            os.lseek(fd, self._closed_at, os.SEEK_SET)
+            os.write(fd, self._end("resumed"))
+        except OSError as error:
+            self.close()
+            raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
 
     def _end(self, reason: str) -> bytes:
         return _record(_END.pack(END, self._next) + reason.encode())
@@ -283,8 +332,10 @@ class CaptureWriter:
         header = {
             "run": self._run,
             "protocol": self._protocol,
+            "host": socket.gethostname(),
             "listener": self.listener,
             "url": self._url,
+            "source": self._source,
             "segment": number,
             "first_arrival": self._written_next,
         }
@@ -420,20 +471,19 @@ class _Header(NamedTuple):
     first_arrival: int
 
 
-def _header(payload: bytes, path: str) -> _Header:
-    """The first record of a segment.
-
-    Raises:
-        LedgerError: its version is another, or it is not what such a record says.
-    """
+def _header(payload: bytes) -> _Header | str:
+    """The first record of a segment, or what is wrong with it."""
     version = _HEAD.unpack_from(payload)[1]
     if version != VERSION:
-        raise LedgerError(f"capture: {path} has version {version}: only {VERSION} is known")
+        return f"version {version}: only {VERSION} is known"
     try:
         header = json.loads(payload[_HEAD.size :])
-        return _Header(str(header["run"]), str(header["protocol"]), int(header["first_arrival"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise LedgerError(f"capture: {path} has a header that cannot be read") from error
+        run, protocol, first = header["run"], header["protocol"], header["first_arrival"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "a header that cannot be read"
+    if not (isinstance(run, str) and isinstance(protocol, str) and type(first) is int and 0 < first < MANY):
+        return "a header that cannot be read"
+    return _Header(run, protocol, first)
 
 
 class CaptureReader:
@@ -446,7 +496,7 @@ class CaptureReader:
         path: a capture's directory, or one segment.
 
     Raises:
-        LedgerError: there is nothing of that name, or a segment of another version.
+        LedgerError: there is nothing of that name, or it is no regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -457,7 +507,7 @@ class CaptureReader:
                 self._directory = path
                 self._listeners = _segments(path)
             else:
-                os.stat(path)
+                os.close(open_regular(path))
                 self._directory, name = os.path.split(path)
                 match = _NAME.fullmatch(name)
                 if match is None:
@@ -496,7 +546,12 @@ class CaptureReader:
         peers: dict[int, str] = {}
         closed = False
         offset = 0
-        with open(os.path.join(self._directory, name), "rb") as file:
+        try:
+            fd = open_regular(os.path.join(self._directory, name))
+        except OSError as error:
+            self.problems.append(Problem("damage", name, 0, error.strerror or str(error)))
+            return expected
+        with open(fd, "rb") as file:
             for offset, _, payload, problem in _records(file):
                 if problem:
                     if problem != "torn":
@@ -506,7 +561,11 @@ class CaptureReader:
                 if closed:
                     self.problems.append(Problem("damage", name, offset, "a record after the end record"))
                 if kind == SEGMENT:
-                    run, protocol, first = _header(payload, name)
+                    header = _header(payload)
+                    if isinstance(header, str):
+                        self.problems.append(Problem("damage", name, offset, header))
+                        continue
+                    run, protocol, first = header
                     self._expect(name, offset, expected, first)
                     expected = first
                 elif kind == STREAM:
@@ -520,13 +579,11 @@ class CaptureReader:
                     yield Unit(
                         listener, protocol, run, name, offset, direction, stream, peer, arrival, at, raw
                     )
-                elif kind == END:
+                else:
                     closed = True
                     arrival = _END.unpack_from(payload)[1]
                     self._expect(name, offset, expected, arrival)
                     expected = arrival
-                else:
-                    self.problems.append(Problem("damage", name, offset, f"a record of unknown type {kind}"))
         if not closed:
             self.problems.append(Problem("unclosed", name, offset, "no end record"))
         return expected

@@ -550,7 +550,11 @@ class Collector(Running[Counts]):
                     self._capture_dir,
                     self._listener or f"logjam-{place}",
                     "logjam",
-                    url=self.url,
+                    url=",".join(
+                        self._at(scheme, port)
+                        for scheme, port in (("logjam", self.port), ("logjam+push", self.push_port))
+                        if port is not None
+                    ),
                     run=self._run,
                 )
         except BaseException:

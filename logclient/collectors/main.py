@@ -70,14 +70,16 @@ _OWN = {
 
 @contextmanager
 def _until_told() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; their handlers are put back afterwards."""
+    """An event that SIGTERM and SIGINT set unless they are ignored. Put their handlers back at the end."""
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told  # signals are the main thread's
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda *_: told.set())
+    for number, handler in before.items():
+        # A shell ignores SIGINT for the background jobs of a script: Ctrl-C is not meant for them.
+        if handler != signal.SIG_IGN:
+            signal.signal(number, lambda *_: told.set())
     try:
         yield told
     finally:

@@ -260,7 +260,9 @@ class Subscriber:
         zmq = self._zmq = zeromq.load()
         self._capture: CaptureWriter | None = None
         if capture is not None:
-            self._capture = CaptureWriter(capture, listener, "logjam", url=",".join(self.endpoints), run=run)
+            self._capture = CaptureWriter(
+                capture, listener, "logjam", url=",".join(self.endpoints), run=run, source="devices"
+            )
         wanted = self._tracker.app_envs
         self._prefixes = (HEARTBEAT, *wanted) if wanted and not gaps else (b"",)
         self._context = zmq.Context()

@@ -22,6 +22,16 @@ class Walk(NamedTuple):
     stop: int
 
 
+def sound(payload: bytes) -> bool:
+    kind = payload[0]
+    if kind not in LEAST or len(payload) < LEAST[kind]:
+        return False
+    if kind == 3:
+        _, direction, _, _, arrival, _ = struct.unpack_from("<BBBQQq", payload)
+        return direction <= 1 and 1 <= arrival < 1 << 63
+    return kind != 4 or 1 <= struct.unpack_from("<BQ", payload)[1] < 1 << 63
+
+
 def walk(data: bytes, start: int = 0, *, limit: int = 0) -> Walk:
     units: list[tuple[int, int, int, int, int, int]] = []
     others: list[tuple[int, int, int]] = []
@@ -41,7 +51,7 @@ def walk(data: bytes, start: int = 0, *, limit: int = 0) -> Walk:
         kind = payload[0]
         if zlib.crc32(payload) != crc:
             others.append((BAD_CRC, at, length))
-        elif kind not in LEAST or length < LEAST[kind] or (kind == 3 and payload[1] > 1):
+        elif not sound(payload):
             others.append((BAD_RECORD, at, length))
         elif kind == 3:
             _, direction, _, stream, arrival, received_us = struct.unpack_from("<BBBQQq", payload)
