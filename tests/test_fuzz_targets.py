@@ -123,6 +123,7 @@ REACHED = [
     ("lumberjack_frames", {"reader_step", "reader_pairs", "decode_region", "scan_pairs", "expand_region"}),
     ("lumberjack_acks", {"writer_receive", "take_ack", "give_acked", "outcome_add"}),
     ("websocket_frames", {"split", "seal"}),
+    ("records", {"_write", "_hold", "_plainly", "_oddly", "_normal", "_merged", "_ship_bytes"}),
     ("plog_datagrams", {"judge_part", "add_open", "make_room", "murmur3_of", "decode_body", "opens_of"}),
 ]
 

@@ -1,0 +1,621 @@
+"""What an application logs: records and mappings of any values, to the formatter and the way into the queue.
+
+An input is a program: three bytes of options (the encoder, the way, the bound), an allocation that fails
+(0: none), then the values, each an opcode and its operands. Some values run a part of the same program
+when they are asked for their text: they replace and delete what the document is made of. Without such values
+the document must be that of the plain-Python twin; with them it must be valid.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import gc
+import json
+import logging
+import struct
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from fuzz import memory
+from fuzz.target import ASAN, MEMORY, Plant, must
+from logclient._ext.flight import Flight
+from logclient._ext.handoff import Handoff
+from logclient._ext.record import Emitter, Encoder, Sender
+from logclient.errors import EncodeError, EncodeTypeError
+from tests.oracle import ecs
+
+EXTENSIONS = ("record",)
+MAX_LEN = 1500
+LIMITS = (1 << 16, 1 << 12, 700, 60)
+
+ATTRIBUTES = (
+    "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
+    "funcName", "created", "thread", "threadName", "processName", "process", "user", "event", "@metadata",
+    "event.id", "log.level", "log.flags", "message", "\udc00", "other",
+)  # fmt: skip
+
+NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DICT, SET = range(14)
+OBJECT, STRING, NUMBER, REAL, MAPPING, BROKEN, ERROR, KEYED, ATTACKER, FORMAT, PAIR = range(14, 25)
+OPCODES = 25
+SENT, NO_MAPPING, MAKER, OWN_EMIT, EMITTED, ROOMY, ATTENTION = 3, 4, 8, 16, 32, 64, 128  # of the second
+PAIRS, TRUNCATE, RECORD, HANDLER = 1, 2, 4, 8  # bits of the first byte
+FORMATTER, FILTER, TEXTED, SUBCLASS = 16, 32, 64, 128
+
+DICTIONARY = [
+    b"%s %d", b"%r", b"%%", b"%.2f", b"%(a)s", b'"', b"\\", b"\x00", b"\xff\xff", bytes([ATTACKER, 0]),
+    bytes([ATTACKER, 1]), bytes([DICT, 2, ASCII, 2]) + b"id", bytes([HUGE, 130]), bytes([LONG, 255, 255]),
+    *(bytes([i]) for i in range(OPCODES)), b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"message", b"event",
+    b"logclient.x", b"zmq.auth", b"websockets",
+]  # fmt: skip
+
+ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "Sender", "Emitter")
+_MISTAKE = "a caller's mistake, no input's: tests/test_handler_unit.py, tests/test_memory_safety.py"
+APART = {
+    "__init__ has": _MISTAKE,
+    "needs a hand-off": _MISTAKE,
+    "own_thread()": "of the sender's thread: tests/test_handler_unit.py",
+    "_in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
+    "not _in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
+    "self.handoff.count_ignored()": "of the sender's thread: tests/test_handler_unit.py",
+    "copy = tuple(<object> items)": "of free-threaded builds: tests/test_free_threads.py",
+    "items = <PyObject *> copy": "of free-threaded builds: tests/test_free_threads.py",
+    "is_list = False": "of free-threaded builds: tests/test_free_threads.py",
+    "size = 0xFFFFFFF0": "four GiB: tests/test_records.py",
+}
+
+_ODDLY = "            status = self._oddly(o, record, s.of, step)\n"
+_ROOM = "            if _reserve(o, LC_WORST * n + 2 * LC_SLACK) < 0:\n                return -1\n"
+PLANTS = (
+    Plant("borrowed", "_ext/record.pyx", f"            attributes = self._hold(attributes, s)\n{_ODDLY}",
+          f"            pass\n{_ODDLY}", (ASAN,)),
+    Plant("length", "_ext/record.pyx", f"{_ROOM}            o.p = lc_quote1(",
+          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            o.p = lc_quote1(", (ASAN,)),
+    Plant("allocation", "_ext/record.pyx", "        want = used + more\n",
+          "        want = used + more << 17\n", (MEMORY,)),
+)  # fmt: skip
+
+
+class Program:
+    """The rest of an input, and what it makes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.hostile = False
+        self.record: logging.LogRecord | None = None
+        self.held: list[Any] = []  # containers that attackers change
+        self.steps = 0
+        self.junk: list[bytes] = []
+
+    def byte(self) -> int:
+        if self.at >= len(self.data):
+            return 0
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def bytes(self, n: int) -> bytes:
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def value(self, depth: int = 0) -> Any:
+        code = self.byte() % OPCODES
+        n = self.byte() if code > FALSE else 0
+        match code:
+            case 0:
+                return None
+            case 1 | 2:
+                return code == TRUE
+            case 3:
+                return n - 20
+            case 4:
+                return (1 << n * 80) + n if n & 1 else -(1 << n) - n
+            case 5:
+                return struct.unpack("<d", self.bytes(8).ljust(8, b"\x3f"))[0]
+            case 6:
+                return self.bytes(n).decode("latin-1")
+            case 7:
+                wide = self.bytes(n)
+                return wide[: len(wide) & ~1].decode("utf-16-le", "surrogatepass")
+            case 8:
+                return self.text(n)
+            case 9:
+                return self.bytes(n)
+        if depth > (200 if code in (LIST, DICT) else 6):
+            return "deep"
+        return self.nested(code, n, depth + 1)
+
+    def text(self, n: int) -> str:
+        """A long one."""
+        unit = self.bytes(self.byte() % 4 + 1).decode("utf-8", "replace") or "x"
+        return unit * (n << (5 if self.byte() & 1 else 2))
+
+    def nested(self, code: int, n: int, depth: int) -> Any:
+        match code:
+            case 10:
+                made = [self.value(depth) for _ in range(n % 6)]
+                self.held.append(made)
+                return made
+            case 11:
+                return tuple(self.value(depth) for _ in range(n % 6))
+            case 12:
+                fields = {self.key(): self.value(depth) for _ in range(n % 6)}
+                self.held.append(fields)
+                return fields
+            case 13:
+                return {n, str(n)} if n & 1 else frozenset((n,))
+            case 14:
+                self.hostile = True
+                return (object(), logging, bytearray(b"\xff"), b"a", range(n), DAY, DECIMAL, ROWS)[n % 8]
+            case 15:
+                text = self.value(7)
+                return type("Text", (str,), {})(text if type(text) is str else "text")
+            case 16:
+                return type("Number", (int,), {})(n)
+            case 17:
+                return type("Real", (float,), {})(n / 7)
+            case 18:
+                return UserDict({self.key(): self.value(depth) for _ in range(n % 4)})
+            case 19:
+                self.hostile = True
+                return Broken()
+            case 20:
+                self.hostile = True
+                return self.error(n, depth)
+            case 21:
+                self.hostile = True
+                return {self.key_of(i): self.value(depth) for i in range(n % 5)}
+            case 22:
+                self.hostile = True
+                kind = (Attacker, AttackingText, AttackingMapping, AttackingNumber)[n % 4]
+                return kind(self)
+            case 23:
+                return self.bytes(n % 24).decode("latin-1") + "%s %d %%"[: n % 9]
+            case _:
+                return (self.value(depth), self.value(depth))
+
+    def key(self) -> str:
+        n = self.byte()
+        return ATTRIBUTES[n % 32] if n % 32 < len(ATTRIBUTES) else self.bytes(n % 9).decode("latin-1")
+
+    def key_of(self, i: int) -> Any:
+        self.hostile = True
+        return (i, None, b"\xff", 1.5, Broken(), Attacker(self), "\ud800", type("Key", (str,), {})("k"))[
+            self.byte() % 8
+        ]
+
+    def error(self, n: int, depth: int) -> Any:
+        error = ValueError(self.value(depth)) if n & 1 else Broken()
+        if n & 2:
+            return (type(error), error, None)
+        return error if n & 4 else (None, None, None)
+
+    def attack(self) -> None:
+        """What the program says next, to the record and to the containers that are being read."""
+        self.steps += 1
+        if self.steps > 12:
+            return
+        how = self.byte()
+        fields = vars(self.record) if self.record is not None else {}
+        name = ATTRIBUTES[self.byte() % len(ATTRIBUTES)]
+        match how % 10:
+            case 0:
+                for n, each in enumerate(ATTRIBUTES[:16]):
+                    fields[each] = f"new {n} {self.steps}" * 5
+            case 1:
+                fields.clear()
+            case 2:
+                fields.pop(name, None)
+            case 3:
+                fields[name] = self.value(5)
+            case 4:
+                fields.update({f"more{i}": i for i in range(how)})
+            case 5:
+                for each in self.held:
+                    each.clear()
+            case 6:
+                for each in self.held:
+                    if isinstance(each, list):
+                        each += [self.value(6)] * 20
+                    else:
+                        each.update({str(i): "new" * 9 for i in range(20)})
+            case 7:
+                gc.collect(0)
+            case 8:
+                raise (ValueError, RecursionError, MemoryError, AttributeError)[how // 10 % 4]("attack")
+            case _:
+                self.held.append(fields)
+        self.junk = [bytes([65 + i]) * (24 + 16 * i) for i in range(24)]
+
+
+class Broken(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class Attacker:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def __str__(self) -> str:
+        self.program.attack()
+        return "attacker"
+
+    __repr__ = __str__
+
+    def __float__(self) -> float:
+        self.program.attack()
+        return 1.5
+
+    def __bool__(self) -> bool:
+        self.program.attack()
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "program":
+            raise AttributeError(name)
+        self.program.attack()
+        return None
+
+
+class AttackingText(str):
+    program: Program
+
+    def __new__(cls, program: Program) -> AttackingText:
+        made = super().__new__(cls, "attacking text")
+        made.program = program
+        return made
+
+    def __str__(self) -> str:
+        self.program.attack()
+        return "text"
+
+    def lower(self) -> str:
+        self.program.attack()
+        return "lower"
+
+
+class AttackingMapping(dict[Any, Any]):
+    def __init__(self, program: Program) -> None:
+        super().__init__({"a": program.value(6), "event": "b" * 50, "id": 1})
+        self.program = program
+
+    def items(self) -> Any:
+        self.program.attack()
+        return super().items()
+
+    def __iter__(self) -> Any:
+        self.program.attack()
+        return super().__iter__()
+
+    def __contains__(self, key: object) -> bool:
+        self.program.attack()
+        return super().__contains__(key)
+
+    def __bool__(self) -> bool:
+        self.program.attack()
+        return True
+
+
+class AttackingNumber(int):
+    program: Program
+
+    def __new__(cls, program: Program) -> AttackingNumber:
+        made = super().__new__(cls, 20)
+        made.program = program
+        return made
+
+    def __str__(self) -> str:
+        self.program.attack()
+        return "20"
+
+    __repr__ = __str__
+
+    def __float__(self) -> float:
+        self.program.attack()
+        return 20.0
+
+
+class Rows(list[Any]):
+    pass
+
+
+DAY, DECIMAL, ROWS = datetime.date(2026, 1, 1), decimal.Decimal("1.5"), Rows([1, "a"])
+
+
+class OwnMessage(logging.LogRecord):
+    program: Program
+
+    @property
+    def levelno(self) -> Any:
+        vars(self).get("program", Program(b"")).attack()
+        return vars(self).get("levelno")
+
+    @levelno.setter
+    def levelno(self, value: Any) -> None:
+        vars(self)["levelno"] = value
+
+    def getMessage(self) -> str:
+        vars(self).get("program", Program(b"")).attack()
+        return "own message"
+
+
+class Handler(Emitter, logging.Handler):
+    program: Program
+
+    def createLock(self) -> None:
+        self.lock = None
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self.program.attack()
+
+
+class OwnEmit(Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        self.program.attack()
+
+
+class Rig:
+    """A hand-off and what ships into it."""
+
+    def __init__(self, encoder: dict[str, Any], way: int) -> None:
+        bound = 1 << 23 if way & ROOMY else 100
+        self.handoff = Handoff(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
+        self.handoff.needs_attention = bool(way & ATTENTION)
+        self.encoder = Encoder(self.handoff, **encoder)
+        self.flight = Flight(self.handoff)
+        self.sender = Sender()
+        self.sender._bind(self.encoder, lambda seq, event, level: seq)
+
+    def handler(self, program: Program, maker: Callable[..., object] | None, own_emit: bool) -> Any:
+        handler: Any = OwnEmit() if own_emit else Handler()
+        handler.program = program
+
+        def attend(*given: Any) -> int:
+            program.attack()
+            return 0
+
+        handler._bind(self.encoder, attend, attend, maker, logging.Formatter(), own_emit, False)
+        logging.Handler.__init__(handler)
+        return handler
+
+    def bodies(self) -> list[bytes]:
+        found: list[bytes] = []
+        while batch := self.flight.take(1 << 20, 1 << 30):
+            found += [bytes(event.body) for event in batch.pending() if event.kind & 3 != 3]
+        self.flight.fail(2)
+        self.flight.commit()
+        self.flight.report()
+        return found
+
+
+def seeds() -> Iterator[bytes]:
+    """Each opcode in each attribute, attackers in each, records of every kind, and random programs."""
+    random = Random(11)
+    for place in range(len(ATTRIBUTES)):
+        for code in range(OPCODES):
+            yield bytes([RECORD, 0, 0, 0, 1, place, code, 3]) + b"abcdefgh\x05\x01" * 4
+        for how in range(10):
+            attack = bytes([ATTACKER, how % 4, how, place + 1])
+            yield bytes([RECORD, place & 1, 0, 0, 1, place]) + attack + b"\x06\x04new"
+    for first in range(256):
+        program = bytes(random.randrange(256) for _ in range(random.randrange(120)))
+        yield bytes([first, random.randrange(8), random.randrange(4), 0, random.randrange(6)]) + program
+    rich = bytes([16, DICT, 2, 24, LIST, 2, FLOAT, 0]) + b"12345678" + bytes([HUGE, 255, 2, ASCII, 3])
+    rich += b'a"b' + bytes([23, WIDE, 4]) + b"\x3d\xd8\x00\xde" + bytes([20, OBJECT, 5, 1, FORMAT, 8])
+    for failing in range(1, 70):
+        for first in (RECORD, RECORD | PAIRS, 0, PAIRS, RECORD | TRUNCATE, TRUNCATE):
+            yield bytes([first, 0, 2 * (first > 3), failing, 4]) + rich
+    for kind in (MAPPING, DICT, OBJECT, KEYED, ATTACKER):
+        for n in range(8):
+            yield bytes([0, NO_MAPPING, 0, 0, 0, kind, n]) + b"\x06\x02ab" * 8
+            yield bytes([0, NO_MAPPING | 1, 0, 0, 0, kind, n]) + b"\x06\x02ab" * 8
+            yield bytes([RECORD | HANDLER | SUBCLASS, SENT | ROOMY, 0, 0, 0, kind, n]) + b"\x06\x02ab" * 8
+            yield bytes([RECORD | HANDLER | FILTER | 16 * (n & 1), ROOMY, 0, 0, 0, 2, 6, kind, n]) + bytes(20)
+    yield bytes([0, 1, 3, 0, 1, 24, LONG, 200, 1]) + b"ab"
+    for failing in range(1, 9):
+        for size in (30, 90, 250):
+            yield bytes([RECORD * (failing & 1), 0, 0, failing, 1, 1, LONG, size, 1]) + b"abcde" * 5
+    for how_ in range(0, 256, 8):
+        for way in (0, MAKER, OWN_EMIT, EMITTED, ATTENTION):
+            for code in (BYTES, DICT, ASCII, BYTE):
+                made = bytes([2, 6, code, 2]) + b"ab" * 9  # an attack that does nothing, then a value
+                yield bytes([how_ | RECORD | HANDLER, way | ROOMY, 0, 0, 0]) + made
+            yield bytes([how_ | RECORD | HANDLER, way, 0, 0, 1, 1, ASCII, 200]) + b"x" * 200
+    for name in (b"logclient", b"logclient.x", b"zmq", b"zmq.auth", b"websockets", b"logclients", b"z", b"w"):
+        for how_ in (RECORD | HANDLER, RECORD | HANDLER | FORMATTER):
+            for way in (ROOMY, ROOMY | MAKER):
+                yield bytes([how_, way, 0, 0, 1, 0, ASCII, len(name)]) + name
+    values = (
+        b"\x06\x02ab", bytes([WIDE, 4]) + b"\x3d\xd8\x00\xde", bytes([FLOAT, 0]) + b"12345678", b"\x00",
+        b"\x01", bytes([HUGE, 9]), bytes([HUGE, 255]), bytes([FLOAT, 0]) + struct.pack("<d", 1e300),
+    )  # fmt: skip
+    for text in (b"%s", b"%d", b"%%", b"%.1f", b"%s %s", b"%x", b"%", b"100%", b"%s%%%d"):
+        for value in values:
+            yield bytes([RECORD, 0, 0, 0, 2, 1, ASCII, len(text)]) + text + bytes([2, TUPLE, 1]) + value
+            yield bytes([0, ROOMY | 1, 0, 0, 1, 24, DICT, 2, 24, LIST, 2]) + value * 3
+    deep = bytes([0, 0, 0, 0, 1, 0]) + bytes([LIST, 1]) * 140
+    yield from (deep, bytes([0, 0, 0, 0, 1, 0]) + bytes([DICT, 1, 0]) * 140)
+    for size in range(0, 256, 5):
+        yield bytes([TRUNCATE | RECORD, 0, 2, 0, 1, 1, ASCII, size]) + b'a"\xe9\n' * 60
+        yield bytes([TRUNCATE, 0, 2, 0, 1, 22, LONG, size]) + b'\x02a"\xc3\xa9'
+    for n in range(10):
+        arguments = bytes([2, TUPLE, 2, BYTE, n, HUGE, 129 + n])
+        yield bytes([RECORD, 0, 0, 0, 2, 1, ASCII, 6]) + b"%s %d " + arguments
+
+
+def run(data: memoryview) -> None:
+    given = bytes(data)
+    if len(given) < 6:
+        return
+    how, way, limit, failing, count = given[:5]
+    program = Program(given[5:])
+    options = {
+        "max_event_bytes": LIMITS[limit % len(LIMITS)],
+        "truncate": bool(how & TRUNCATE),
+        "pairs": bool(how & PAIRS),
+        "text": (lambda text: {"message": text, "n": 1}) if how & TEXTED else None,
+    }
+    if how & RECORD:
+        _record(program, how, way, failing, count % 8, options)
+    else:
+        _mapping(program, way, failing, count % 8, options)
+
+
+def _mapping(program: Program, way: int, failing: int, count: int, options: dict[str, Any]) -> None:
+    event: Any = {program.key(): program.value() for _ in range(count)}
+    if way & NO_MAPPING:
+        event = program.value()
+    program.held.append(event) if isinstance(event, dict) else None
+    if way & SENT:
+        rig = Rig(options, way)
+        memory.fail_at(failing)
+        try:
+            rig.sender.send(event, 20)
+        except (EncodeError, EncodeTypeError, *ATTACKS):
+            return
+        finally:
+            memory.fail_at(0)
+        for body in rig.bodies():
+            if not isinstance(event, bytes):
+                _valid(body, options["pairs"])
+        return
+    encoder = Encoder(**options)
+    memory.fail_at(failing)
+    try:
+        made = encoder.encode(event)
+    except (EncodeError, EncodeTypeError, *ATTACKS) as error:
+        _refused(error, program, failing)
+        return
+    finally:
+        memory.fail_at(0)
+    _valid(made[0], options["pairs"])
+    if not (program.hostile or options["truncate"] or options["text"]):
+        _is_the_twins(made, ecs.of_mapping(event), options["pairs"])
+
+
+ODD = ("created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno")  # not as the twin
+ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # what attackers raise
+
+
+def _record(
+    program: Program, how: int, way: int, failing: int, count: int, options: dict[str, Any]
+) -> None:
+    kind = OwnMessage if how & SUBCLASS else logging.LogRecord
+    record = kind("app", 20, "/srv/f.py", 7, "message", (), None, "function")
+    program.record = record
+    vars(record).update(created=1767268496.789012, thread=1234567, process=4321)
+    odd = bool(how & SUBCLASS)
+    for _ in range(count):
+        n = program.byte() % len(ATTRIBUTES)
+        value = program.value()
+        odd |= ATTRIBUTES[n] in ODD
+        vars(record)[ATTRIBUTES[n]] = value
+        program.held.append(value) if isinstance(value, (dict, list)) else None
+    if isinstance(record, OwnMessage):
+        record.program = program
+    if how & HANDLER:
+        _handle(program, record, how, way, failing, options)
+        return
+    encoder = Encoder(**options)
+    before = dict(vars(record))
+    memory.fail_at(failing)
+    try:
+        made = encoder.encode_record(record)
+    except (EncodeError, *ATTACKS) as error:
+        _refused(error, program, failing)
+        return
+    finally:
+        memory.fail_at(0)
+    _valid(made[0], options["pairs"])
+    if not (program.hostile or odd or options["truncate"]):
+        vars(record).update(before)
+        _is_the_twins(made, ecs.of_record(record), options["pairs"])
+
+
+def _handle(
+    program: Program, record: logging.LogRecord, how: int, way: int, failing: int, options: dict[str, Any]
+) -> None:
+    rig = Rig(options, way)
+
+    def maker(record: logging.LogRecord, made: Any) -> None:
+        program.attack()
+
+    handler = rig.handler(program, maker if way & MAKER else None, bool(way & OWN_EMIT))
+    if how & FORMATTER:
+        handler.setFormatter(Formatter(program))
+    if how & FILTER:
+        handler.addFilter(Filter(program))
+    memory.fail_at(failing)
+    try:
+        if how & SUBCLASS and way & SENT == SENT:
+            handler.handle(program.value())
+        elif way & EMITTED:
+            Emitter.emit(handler, record)
+        else:
+            handler.handle(record)
+    finally:
+        memory.fail_at(0)
+    counts = rig.handoff.counters()
+    if not way & MAKER and way & ROOMY:
+        must(counts["sent"] + counts["ignored"] <= 1, "one fate", counts)
+    for body in rig.bodies():
+        if not how & FORMATTER:
+            _valid(body, options["pairs"])
+
+
+class Formatter(logging.Formatter):
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
+
+    def format(self, record: logging.LogRecord) -> Any:
+        self.program.attack()
+        return self.program.value(5)
+
+
+class Filter(logging.Filter):
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        self.program.attack()
+        verdict = self.program.value(5)
+        return record if verdict is True else verdict
+
+
+def _valid(body: bytes, pairs: bool) -> None:
+    if not pairs:
+        must(b"\n" not in body, "one line", body)
+        must(isinstance(json.loads(body.decode("utf-8")), dict), "an object", body)
+        return
+    (count,) = struct.unpack_from(">I", body)
+    at = 4
+    for _ in range(2 * count):
+        (size,) = struct.unpack_from(">I", body, at)
+        body[at + 4 : at + 4 + size].decode("utf-8")
+        at += 4 + size
+        must(at <= len(body), "the length of a pair", body)
+    must(at == len(body), "the length of the block", body)
+
+
+def _refused(error: Exception, program: Program, failing: int) -> None:
+    if isinstance(error, EncodeError | EncodeTypeError):
+        return
+    must(program.hostile or failing, "an error that is not ours", repr(error))
+
+
+def _is_the_twins(made: tuple[bytes, int, int], twin: ecs.Document, pairs: bool) -> None:
+    want = twin.pairs() if pairs else twin.json()
+    must(made[0] == want, "the twin makes another document", made[0], want)
+    must(made[1] == twin.flags, "the twin has other flags", made, twin.flags)
+    must(made[2] == twin.mangled, "the twin has mangled others", made, twin.mangled)
