@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,8 +58,9 @@ def test_a_bucket_says_what_the_lines_said(tmp_path: Path, together: bool) -> No
             files.batch_line(events(6, 7, 8, 9, 10)),
             files.outcome_line("handed", [5, 6]),
             files.outcome_line("failed", [7]),
+            files.dropped_line([11, 12]),
             {"t": "later", "what": "a kind of line that is not known"},
-            files.close_line(12, acked=2),
+            files.close_line(12, acked=2, handed=2, failed=1, dropped=4),
         ],
     )  # fmt: skip
     files.write_part(folder, Q, 1, [files.open_line(Q), files.batch_line(events(1)), files.close_line(1)])
@@ -77,7 +80,7 @@ def test_a_bucket_says_what_the_lines_said(tmp_path: Path, together: bool) -> No
     second = found.bucket(1)
     assert (second.first, second.listed.tolist()) == (9, [True, True, False, False])
     assert found.bucket(2).hashes.tolist() == [11]
-    assert found.fates_at(0, np.array([1, 4, 6, 7, 11])).tolist() == [4, 1, 3, 2, 0]
+    assert found.fates_at(0, np.array([1, 4, 6, 7, 8, 11])).tolist() == [4, 1, 3, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -101,96 +104,185 @@ def test_created_before_its_base(tmp_path: Path) -> None:
     assert packed(tmp_path).bucket(0).created_us.tolist() == [500, 400]
 
 
-def horizon(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, int, bool, list[str]]:
+def evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
+    """The last sequence, what kind of evidence the ledger is, and what is wrong with it."""
+    earlier: list[Any] = []
     for number, lines in enumerate(parts, first):
-        files.write_part(tmp_path / "l", P, number, lines)
+        files.write_part(tmp_path / "l", P, number, lines, earlier)
+        earlier += lines
     [producer] = packed(tmp_path).producers
-    return producer.last, producer.horizon, producer.closed, producer.problems
+    assert producer.closed == (producer.evidence == ledger.WHOLE) or producer.evidence > ledger.UNCLOSED
+    return producer.last, ledger.EVIDENCE[producer.evidence], producer.problems
 
 
 OPEN, OPEN2 = files.open_line(P), files.open_line(P, 2)
-BATCH, CLOSE = files.batch_line(events(1, 2, 3)), files.close_line(5)
-FOR_EVER = (1 << 48) - 1
+BATCH, DROPPED = files.batch_line(events(1, 2, 3)), files.dropped_line([4, 5])
+CLOSE = files.close_line(5)
 
 
 def test_closed(tmp_path: Path) -> None:
-    assert horizon(tmp_path, [OPEN, BATCH, CLOSE]) == (5, FOR_EVER, True, [])
+    assert evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE]) == (5, "whole", [])
+
+
+def test_closed_in_the_second_part(tmp_path: Path) -> None:
+    assert evidence(tmp_path, [OPEN, BATCH], [OPEN2, DROPPED, CLOSE]) == (5, "whole", [])
+
+
+def test_an_empty_line_is_nothing(tmp_path: Path) -> None:
+    assert evidence(tmp_path, [b"\n", OPEN, BATCH, b"\n", DROPPED, CLOSE, b"\n"])[1:] == ("whole", [])
 
 
 @pytest.mark.parametrize("tail", [[], [b'{"t":"batch"'], [files.encode_line(BATCH)[:-1]], [b"\0\0\0"]])
 def test_killed(tmp_path: Path, tail: list[bytes]) -> None:
     """Whatever was being written when it was killed: the rest stands, and ends at the last listed."""
-    assert horizon(tmp_path, [OPEN, BATCH, *tail]) == (3, 3, False, [])
+    last, kind, problems = evidence(tmp_path, [OPEN, BATCH, *tail])
+    assert (last, kind) == (3, "unclosed")
+    assert "no end" in problems[0]
 
 
-def test_killed_at_its_first_line(tmp_path: Path) -> None:
-    last, reach, closed, problems = horizon(tmp_path, [b'{"t":"op'])
-    assert (last, reach, closed) == (0, 0, False)
-    assert "no open line" in problems[0]
+@pytest.mark.parametrize("data", [b"", b"\n", b'{"t":"op'])
+def test_killed_at_its_first_line(tmp_path: Path, data: bytes) -> None:
+    assert evidence(tmp_path, [data])[:2] == (0, "unclosed")
 
 
-def test_killed_between_two_parts(tmp_path: Path) -> None:
-    assert horizon(tmp_path, [OPEN, BATCH], [b'{"t"']) == (3, 3, False, [])
+@pytest.mark.parametrize("data", [b"", b'{"t"'])
+def test_killed_between_two_parts(tmp_path: Path, data: bytes) -> None:
+    assert evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
+
+
+@pytest.mark.parametrize("more", [[BATCH], [files.batch_line(events(6))], [b"{"], [b"damage\n"]])
+def test_a_close_that_is_not_the_last_line(tmp_path: Path, more: list[Any]) -> None:
+    last, kind, _ = evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, *more])
+    assert last >= 5
+    assert kind in ("unclosed", "holes")
 
 
 def test_stopped(tmp_path: Path) -> None:
-    last, reach, closed, problems = horizon(
-        tmp_path, [OPEN, BATCH, {"t": "stopped", "reason": "disk full"}, CLOSE]
+    last, kind, problems = evidence(
+        tmp_path, [OPEN, BATCH, DROPPED, {"t": "stopped", "reason": "disk full"}, CLOSE]
     )
-    assert (last, reach, closed) == (5, 3, True)
+    assert (last, kind) == (5, "stopped")
     assert "disk full" in problems[0]
 
 
 DAMAGE: list[tuple[Any, str]] = [
     (b"{\n", "Expecting"),
-    (b"[1]\n", "must be"),
-    (b"null\n", ""),
+    (b"[1]\n", "no object"),
+    (b"null\n", "no object"),
     (b"\xff\xfe\n", ""),
     ({"n": 1}, "t"),
+    ({"t": 1}, "t is no text"),
     ({**BATCH, "n": 4}, "n is 4, its seqs are 3"),
+    ({**BATCH, "n": True}, "n is True"),
     ({**BATCH, "hashes": BATCH["hashes"][:-4]}, "hashes"),
     ({**BATCH, "created": "AAAA"}, "created"),
     ({**BATCH, "created": "*"}, ""),
-    ({**BATCH, "base": 1 << 70}, ""),
+    ({**BATCH, "created": 7}, ""),
+    ({**BATCH, "base": 1 << 70}, "base"),
+    ({**BATCH, "base": 1.5}, "base"),
     ({**BATCH, "seqs": [[3, 1]]}, "do not rise"),
     ({**BATCH, "seqs": [[1, 1], [1, 2]]}, "do not rise"),
     ({**BATCH, "seqs": [[0, 2]]}, "do not rise"),
     ({**BATCH, "seqs": [[1, 1 << 48]]}, "do not rise"),
     ({**BATCH, "seqs": [[1.0, 3.0]]}, "do not rise"),
     ({**BATCH, "seqs": 7}, ""),
+    ({**BATCH, "seqs": []}, "empty"),
+    ({**BATCH, "own": [[4, 4]]}, "own"),
+    ({**BATCH, "own": []}, "empty"),
+    (files.batch_line([]), "empty"),
     (files.outcome_line("exploded", [1]), "exploded"),
-    (files.open_line(Q), "speaks of producer"),
-    ({**OPEN, "version": 2}, "only 1 is known"),
-    ({**OPEN, "identity": "maybe"}, "identity"),
+    (files.outcome_line("acked", []), "empty"),
+    ({**files.outcome_line("acked", [1]), "status": ["acked"]}, "status"),
+    ({"t": "stopped", "reason": None}, "reason"),
     ({**CLOSE, "last": -1}, "last"),
+    (files.close_line(5, acked=-1), "acked"),
+    (files.close_line(5, dropped=1 << 63), "dropped"),
+    (files.close_line(5, bytes=-1), "bytes"),
+    (b'{"t":"close","last":5,"acked":0,"handed":0,"failed":{"a":' + b"9" * 9000 + b'},"dropped":{}}\n', ""),
     ({"t": "ids", "seqs": [[1, 2]], "n": 2, "ids": "AAAA"}, "ids"),
+    ({"t": "ids", "seqs": [[1, 2]], "n": 1, "ids": "A" * 43 + "="}, "n is 1"),
+    ({"t": "ids", "seqs": [], "n": 0, "ids": ""}, "empty"),
+    ({"t": "deferred", "seqs": []}, "empty"),
+    (files.dropped_line([]), "empty"),
     (b"[" * 100_000 + b"\n", ""),
 ]
 
 
 @pytest.mark.parametrize(("line", "words"), DAMAGE)
-def test_a_damaged_line_makes_the_unlisted_unknown(tmp_path: Path, line: Any, words: str) -> None:
-    last, reach, closed, problems = horizon(tmp_path, [OPEN, BATCH, line, CLOSE])
-    assert (last, reach, closed) == (5, 0, True)
-    assert "line 3" in problems[0]
-    assert words in problems[0]
+def test_a_damaged_line_is_named_with_its_place(tmp_path: Path, line: Any, words: str) -> None:
+    if isinstance(line, dict) and line.get("t") == "close" and "acked" not in line:
+        line = {**files.close_line(5, acked=1), "last": line["last"]}
+    last, kind, problems = evidence(tmp_path, [OPEN, BATCH, DROPPED, files.encode_line(line), CLOSE])
+    assert (last, kind) == (5, "holes")
+    (problem,) = problems
+    assert f"{P}-0001.ledger line 4: " in problem
+    assert words in problem
 
 
 def test_other_damage(tmp_path: Path) -> None:
-    cases = {
-        "no open": [[BATCH, CLOSE]],
-        "torn": [[OPEN, BATCH, b'{"t"'], [OPEN2, CLOSE]],
-        "identity": [[OPEN, BATCH], [files.open_line(P, 2, identity="none"), CLOSE]],
+    other = [files.open_line(P, 2, identity="none"), files.batch_line(events(6)), CLOSE]
+    cases: dict[str, tuple[list[list[Any]], str]] = {
+        "no open": ([[BATCH, CLOSE]], "open line"),
+        "damaged open": ([[b"{\n", BATCH, CLOSE]], "open line"),
+        "version": ([[{**OPEN, "version": 2}, BATCH, CLOSE]], "version"),
+        "maybe": ([[{**OPEN, "identity": "maybe"}, BATCH, CLOSE]], "identity"),
+        "another": ([[files.open_line(Q), BATCH, CLOSE]], f"producer {Q}"),
+        "another part": ([[OPEN2, BATCH, CLOSE]], "part 2"),
+        "again": ([[OPEN, BATCH, DROPPED, OPEN, CLOSE]], "line 4: another open line"),
+        "torn": ([[OPEN, BATCH, b'{"t"'], [OPEN2, DROPPED, CLOSE]], "torn line"),
+        "empty": ([[b""], [OPEN2, DROPPED, CLOSE]], "empty part 1"),
+        "identity": ([[OPEN, BATCH], other], "identity"),
+        "protocol": ([[OPEN, BATCH], [files.open_line(P, 2, protocol="plog"), CLOSE]], "protocol"),
+        "bytes": ([[OPEN, BATCH, DROPPED, files.close_line(5, dropped=2, bytes=99)]], "99 bytes"),
+        "twice": ([[OPEN, BATCH, BATCH, DROPPED, CLOSE]], "3 sequences in more than one batch line"),
+        "own": ([[OPEN, {**BATCH, "own": [[2, 3]]}, DROPPED, CLOSE]], "2 sequences with an id of their own"),
+        "ids": ([[OPEN, BATCH, DROPPED, files.ids_line([(4, "a")]), CLOSE]], "1 sequences in an ids line"),
+        "unlisted": ([[OPEN, BATCH, files.outcome_line("handed", [4, 5]), CLOSE]], "in no batch line"),
+        "untold": ([[OPEN, BATCH, CLOSE]], "no line of 2 sequences"),
+        "behind": ([[OPEN, BATCH, DROPPED, files.close_line(4, dropped=2)]], "ends with sequence 4"),
     }
-    for name, parts in cases.items():
+    for name, (parts, words) in cases.items():
         (tmp_path / name).mkdir()
-        _, reach, _, problems = horizon(tmp_path / name, *parts)
-        assert reach == 0, name
-        assert problems, name
+        _, kind, problems = evidence(tmp_path / name, *parts)
+        assert kind == "holes", name
+        assert any(words in problem for problem in problems), (name, problems)
     (tmp_path / "missing").mkdir()
-    _, reach, _, problems = horizon(tmp_path / "missing", [OPEN2, BATCH, CLOSE], first=2)
-    assert reach == 0
+    _, kind, problems = evidence(tmp_path / "missing", [OPEN2, BATCH, DROPPED, CLOSE], first=2)
+    assert kind == "holes"
     assert "part 2 where 1 was due" in problems[0]
+
+
+def test_what_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
+    """A part of another ledger: neither its events nor its fates nor its end."""
+    other = [
+        files.open_line(P, 2, identity="none"), files.batch_line(events(4)), files.outcome_line("acked", [1]),
+        files.ids_line([(1, "mine")]), files.deferred_line([2]), files.dropped_line([9]), CLOSE,
+    ]  # fmt: skip
+    last, _, _ = evidence(tmp_path, [OPEN, BATCH], other)
+    found = packed(tmp_path)
+    assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
+    assert found.bucket(0).fate.tolist() == [0, 0, 0]
+    assert (len(found.ids), len(found.deferred), len(found.noted)) == (0, 0, 0)
+
+
+def test_a_ledger_is_read_as_it_was_found(tmp_path: Path) -> None:
+    """Its producer goes on writing."""
+    path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
+    found = ledger.parts(str(tmp_path / "l"))
+    path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
+    (tmp_path / "work").mkdir()
+    facts = ledger.pack(found, 0, str(tmp_path / "work"))
+    assert facts[0]["last"] == 3
+
+
+def test_old(tmp_path: Path) -> None:
+    """The highest sequence that was made by then; events are made in microsecond 1000 + sequence."""
+    path = [OPEN, files.batch_line(events(1, 2, 5)), files.batch_line(events(3, 7))]
+    files.write_part(tmp_path / "l", P, 1, path)
+    (tmp_path / "work").mkdir()
+    for until, expected in ((1000, 0), (1001, 1), (1004, 3), (1006, 5), (9999, 7), (None, (1 << 48) - 1)):
+        facts = ledger.pack(ledger.parts(str(tmp_path / "l")), 0, str(tmp_path / "work"), until)
+        assert facts[0]["old"] == expected
 
 
 def test_the_stronger_word_holds(tmp_path: Path) -> None:
@@ -222,19 +314,26 @@ def test_ids_given_twice_go_to_the_pool(tmp_path: Path) -> None:
     assert by_hash[files.xxh64(b"shared"), files.xxh64(b"shared", 43)][0] >= 2  # nobody's
 
 
-def test_overlapping_lines_of_a_damaged_ledger(tmp_path: Path) -> None:
-    """The same sequences twice, one span inside the other: each is found whatever the order."""
-    lines = [
-        OPEN,
-        files.batch_line(events(*range(1, 40))),
-        files.batch_line(events(5, 6)),
-        files.close_line(40),
-    ]
+def test_an_id_of_ours_given_to_another_event_goes_to_the_pool(tmp_path: Path) -> None:
+    mine = files.event_id(P, 1)
+    own = [(2, mine), (3, files.event_id(P, 3)), (4, files.event_id("f" * 20, 1))]
+    lines = [OPEN, files.batch_line(events(1, 2, 3, 4)), files.ids_line(own), files.close_line(4)]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
+    assert found.pooled.tolist() == [[0, 1], [0, 2]]  # the third has no other's, the fourth is nobody's
+    assert len(found.ids) == 3
+
+
+def test_sequences_in_two_lines_are_not_listed(tmp_path: Path) -> None:
+    lines = [OPEN, files.batch_line(events(*range(1, 40))), files.batch_line(events(5, 6, 40))]
+    files.write_part(tmp_path / "l", P, 1, lines)
+    found = packed(tmp_path)
+    listed = [8 * b + 1 + int(i) for b in range(5) for i in np.flatnonzero(found.bucket(b).listed)]
+    assert listed == [seq for seq in range(1, 41) if seq not in (5, 6)]
     for bucket in range(5):
-        listed = found.bucket(bucket).listed
-        assert listed.sum() == (8 if bucket < 4 else 7)
+        one = found.bucket(bucket)
+        sequences = np.arange(one.first, one.first + 8)
+        assert one.hashes[one.listed].tolist() == (11 * sequences[one.listed]).tolist()
 
 
 def test_parts_of_a_folder(tmp_path: Path) -> None:
@@ -244,16 +343,19 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
         ledger.parts(str(folder))
     with pytest.raises(LedgerError, match="No such file"):
         ledger.parts(str(tmp_path / "nowhere"))
-    for name in (
-        f"{P}-0002.ledger",
-        f"{P}-0001.ledger",
-        f"{P}-1.ledger",
-        "x-0001.ledger",
-        f"{Q}-10000.ledger",
-        "note.txt",
-    ):
+    odd = tuple(
+        f"{name}.ledger"
+        for name in (f"{P}-1", f"{P}-00003", f"{P.upper()}-0001", "x-0001", f"x.LEDGER-{P}-0001")
+    )
+    for name in (f"{P}-0002.ledger", f"{P}-0001.ledger", f"{Q}-10000.ledger", "note.txt", *odd):
         (folder / name).write_bytes(b"")
+    (folder / "host" / "deep").mkdir(parents=True)
+    (folder / "host" / "deep" / f"{P}-0003.ledger").write_bytes(b"")
+    (folder / f"{P}-0004.ledger").symlink_to("nowhere")
+    os.mkfifo(folder / f"{P}-0005.ledger")
     assert [(p.producer, p.number) for p in ledger.parts(str(folder))] == [(P, 1), (P, 2), (Q, 10000)]
+    deep = os.path.join("host", "deep", f"{P}-0003.ledger")
+    assert set(ledger.unread(str(folder))) == {*odd, deep, f"{P}-0004.ledger", f"{P}-0005.ledger"}
 
 
 # -- ranges
@@ -282,4 +384,9 @@ def test_ranges(a: Any, b: Any) -> None:
     assert numbers(ledger.intersect(ua, ub)) == numbers(a) & numbers(b)
     assert ledger.length(ledger.intersect(ua, ub)) == len(numbers(a) & numbers(b))
     assert numbers(ledger.subtract(ua, ub)) == numbers(a) - numbers(b)
+    rows = a.tolist()
+    count = Counter(n for low, high in rows for n in range(low, high + 1))
+    more = {n for n, copies in count.items() if copies > 1}
+    assert is_union(ledger.twice(a))
+    assert numbers(ledger.twice(a)) == more
     assert ledger.length(ledger.subtract(ua, ub)) == len(numbers(a) - numbers(b))

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["clock", "duration", "events_over_time", "faults_over_time", "latency_over_time", "share", "strip"]
 
 # In the order in which they are stacked, the worst at the bottom.
-FAULTS = ("lost", "corrupted", "reordered", "missing", "unknown", "dropped", "recovered", "duplicated")
-PLACES = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "dropped", "recovered",
+FAULTS = ("lost", "corrupted", "reordered", "missing", "unknown", "pending", "dropped", "recovered",
           "duplicated")  # fmt: skip
+PLACES = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
+          "recovered", "duplicated")  # fmt: skip
 LINES = ("max", "p99", "p50")
 
 _HIGH = 112  # pixels of a chart, without its axis

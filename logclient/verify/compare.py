@@ -10,9 +10,11 @@ memory is one bucket.
 
 Order needs a word across buckets: an event is reordered when its first copy arrived after the first copy
 of a later one, at the same listener. Inside a bucket that is a minimum from behind. Across buckets the
-reduce leaves, for each listener, the earliest first copy and the latest ones that are in order so far (at
-most ``tail``); the driver compares them with the later buckets. When even all of those came too late there
-may be more of them: such buckets (`Stitched.again`) are passed over once more with the later minimum known.
+reduce tells, for each listener, the earliest first copy and the latest, and leaves in the work folder the
+latest ones that are in order so far (at most ``tail``). The driver reads those of the few buckets whose
+latest came after the earliest of a later bucket; a producer's last bucket has none later, and needs no tail.
+When even all of those came too late there may be more of them: such buckets (``again``) are passed over once
+more with the later minimum known.
 
 What arrived and is no event of a bucket goes by other rows: `PHANTOM` ids (sequences beyond the ledger, ids
 of nobody), spread by hash, because somebody may flood us with them; and the `POOL`, events without an id of
@@ -21,6 +23,7 @@ their own, compared as a multiset of hashes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import uuid
@@ -32,8 +35,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from logclient.verify.ledger import ACKED, DROPPED, HANDED, I64, LAST_SEQUENCE, U64, Ledger
+from logclient.verify.ledger import ACKED, DROPPED, FAILED, HANDED, I64, LAST_SEQUENCE, NONE, U64, Ledger
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED, Grid, Places, Times
+from logclient.verify.sources import Segment
 
 __all__ = ["ARRIVALS", "RESULTS", "VIOLATIONS", "Plan", "reduce_task"]
 
@@ -50,6 +54,7 @@ STRANGER, USERS_OWN, NOBODY = -1, -2, -3
 # rank of the segment, unit in the segment, event in the unit.
 RANK_BITS, UNIT_BITS, EVENT_BITS = 14, 26, 23
 NEVER = np.iinfo(np.int64).max
+TIMELESS = (1 << 32) - 1  # instead of a time, in 32 bits
 
 # What has an order of its own, as one number: a listener, and from this bit on the device (32 bits) whose
 # publications it got. More devices in one batch or bucket are `OTHERS`, where order is not judged: their
@@ -96,9 +101,9 @@ VIOLATIONS = pa.schema(
 )
 
 # What becomes of a sequence; each has exactly one.
-STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown")
-OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_, UNEXPECTED, UNKNOWN = range(8)
-EXCLUDED = 8  # in the pool, counted there
+STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
+OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_, UNEXPECTED, UNKNOWN, PENDING = range(9)
+EXCLUDED = 9  # in the pool, counted there
 
 
 class Example(NamedTuple):
@@ -131,7 +136,20 @@ class Plan(NamedTuple):
     families: int  # of protocols that a doubt touches together
     app_envs: list[str]  # of the Logjam producers; none: not known
     ordered: bool = True  # arrivals have an order
+    timed: bool = True  # and times
     records: dict[str, Any] | None = None  # of a source that is no capture: see records.Source.plan
+    listeners: list[dict[str, Any]] = []  # see captures.Survey; none: of records
+    left_out: list[list[Any]] = []  # captures.LeftOut
+    unjudged: list[int] = []  # listeners at which order is not judged
+    published: list[str] = []  # protocols of which there is only what devices published: order is no promise
+
+    def without(self, names: set[str]) -> Plan:
+        """The same, some segments left out."""
+        skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
+        tasks = [dict(task) for task in self.tasks]
+        for task in tasks:
+            task["segments"] = [i for i in task.get("segments", ()) if i not in skip]
+        return self._replace(tasks=tasks)
 
     def save(self) -> None:
         with open(os.path.join(self.work, "plan.json"), "w") as file:
@@ -157,6 +175,7 @@ def reduce_task(
     writer = _Violations(plan.violations, packed)
     times = Times(Grid(*plan.grid), plan.families)
     stretches = _Stretches(work)
+    tails = _Tails(work)
     current: _Bucket | _Phantoms | _Pool | None = None
     key: int | None = None
     out: list[dict[str, Any]] = []
@@ -173,7 +192,7 @@ def reduce_task(
                 if key == FACT:
                     current = None
                 elif key >= 0:
-                    current = _Bucket(plan, packed, writer, times, key, later)
+                    current = _Bucket(plan, packed, writer, times, tails, key, later)
                 elif key > POOL:
                     current = _Phantoms(plan, packed, writer, key)
                 else:
@@ -189,7 +208,10 @@ def reduce_task(
             xs = stretches.read(row, "xs", np.int64)
             if isinstance(current, _Bucket):
                 after = stretches.read(row, "after", np.uint32).astype(np.int64)
-                current.add(row["listener"], offs, hashes, xs, (after << row["shift"]) + row["received_us"])
+                received = (after << row["shift"]) + row["received_us"]
+                if int(after.max()) == TIMELESS:
+                    received[after == TIMELESS] = NEVER
+                current.add(row["listener"], offs, hashes, xs, received)
             else:
                 current.add(row["listener"], offs, hashes, xs, stretches.read(row, "after", np.uint64))
         if len(out) >= 256:
@@ -199,6 +221,7 @@ def reduce_task(
     for name, family, keys, counts in times.rows():
         out.append(_result("times", FACT, family, name, keys.tobytes(), counts.tobytes()))
     stretches.close()
+    tails.close()
     name = writer.close()
     if name:
         out.append(_result("file", FACT, text=name))
@@ -235,6 +258,33 @@ class _Stretches:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+class _Tails:
+    """The latest arrivals of buckets, in a file of the work folder that is this attempt's alone."""
+
+    def __init__(self, work: str) -> None:
+        self.name = f"{uuid.uuid4().hex}.tails"
+        self._path = os.path.join(work, self.name)
+        self._file: IO[bytes] | None = None
+
+    def write(self, offs: I64, xs: I64) -> int:
+        """Where in the file they are now; see `read_tail`."""
+        if self._file is None:
+            self._file = open(self._path, "xb")  # noqa: SIM115
+        at = self._file.tell()
+        self._file.write(np.stack((offs, xs)).astype(np.int64).tobytes())
+        return at
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def read_tail(work: str, name: str, at: int, n: int) -> tuple[I64, I64]:
+    """Sequences in the bucket, and when each arrived."""
+    offs, xs = np.fromfile(os.path.join(work, name), np.int64, 2 * n, offset=at).reshape(2, n)
+    return offs, xs
 
 
 def _result(
@@ -334,9 +384,11 @@ class _Bucket:
         packed: Ledger,
         writer: _Violations,
         times: Times,
+        tails: _Tails,
         key: int,
         later: dict[tuple[int, int], int] | None,
     ) -> None:
+        self.tails = tails
         self.plan = plan
         self.ledger = packed
         self.writer = writer
@@ -400,7 +452,7 @@ class _Bucket:
         bucket = self.bucket
         state, counted = self.states()
         listed = bucket.listed if bucket.pooled is None else bucket.listed & ~bucket.pooled
-        late, keeps = self.order(listed)
+        late, keeps = self.order(self.in_order(listed))
         if self.later is not None:
             yield from self.second(late, keeps)
             return
@@ -408,30 +460,41 @@ class _Bucket:
         twice = listed & (self.copies > 1)
         head: dict[str, Any] = {
             "p": bucket.producer,
-            "counts": np.bincount(state, minlength=9)[:8].tolist(),
+            "counts": np.bincount(state, minlength=EXCLUDED + 1)[:EXCLUDED].tolist(),
             "sent": [int((counted & (state == LOST)).sum()), int((counted & (state == MISSING)).sum())],
             "duplicated": int(self.copies[twice].sum() - twice.sum()),
             "reordered": int(late.sum()),
             "gaps": self.gaps(counted & ((state == LOST) | (state == MISSING))),
         }
-        arrived = listed & seen
-        if bool(arrived.any()):
-            head["latency"] = self.latency(arrived)
+        arrived = listed & seen & (state != UNKNOWN)
+        timed = arrived & (self.received != NEVER)
+        if bool(timed.any()):
+            head["latency"], head["early"] = self.latency(timed)
+        if int(timed.sum()) < int(arrived.sum()):
+            self.times.add(self.family, bucket.created_us[arrived & ~timed], OK)
         head["examples"] = self.examples(state, twice, late)
         self.write(state, counted, twice, late)
         places = self.overview(state, counted, twice, late)
         yield _result("bucket", self.key, -1, json.dumps(head), *places)
+        yield from self.edges(keeps)
+
+    def edges(self, keeps: dict[int, tuple[int, I64, I64]]) -> Iterator[dict[str, Any]]:
+        """What the order across buckets needs: nothing of a producer's only one, no tail of its last."""
+        p = self.bucket.producer
+        live = self.ledger.live
+        at, low, high = np.searchsorted(live, (self.key, *self.ledger.bases[p : p + 2])).tolist()
+        if high - low < 2:
+            return
         for listener, (minimum, offs, xs) in keeps.items():
-            cut = len(xs) > self.plan.tail
-            tail = slice(-self.plan.tail, None)
-            yield _result(
-                "order",
-                self.key,
-                listener,
-                json.dumps({"p": bucket.producer, "min": minimum, "cut": cut}),
-                offs[tail].astype(np.int32).tobytes(),
-                xs[tail].tobytes(),
-            )
+            head: dict[str, Any] = {"min": minimum}
+            if at < high - 1 and len(xs):
+                some = slice(-self.plan.tail, None)
+                head |= {
+                    "max": int(xs[-1]),
+                    "cut": len(xs) > self.plan.tail,
+                    "tail": [self.tails.name, self.tails.write(offs[some], xs[some]), len(xs[some])],
+                }
+            yield _result("order", self.key, listener, json.dumps(head))
 
     def states(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
         """The state of each sequence, and which of them were sent and are judged here."""
@@ -446,20 +509,39 @@ class _Bucket:
             np.where(self.bad, CORRUPTED, np.where(sure, OK, RECOVERED)),
             np.where(acked, LOST, MISSING),
         ).astype(np.int8)
+        if not self.ledger.whole[bucket.producer]:
+            state[~seen & (bucket.fate == NONE)] = UNKNOWN
+        if bucket.owned is not None:
+            state[self.bad & bucket.owned] = UNKNOWN
         if not bucket.listed.all():
-            beyond = np.arange(bucket.first, bucket.first + n) > self.ledger.horizon[bucket.producer]
             dropped = bucket.fate == DROPPED
             unlisted = np.where(
                 seen,
-                np.where(beyond & ~dropped, UNKNOWN, UNEXPECTED),
-                np.where(dropped, DROPPED_, np.where(beyond, UNKNOWN, np.where(acked, LOST, MISSING))),
+                np.where(dropped, UNEXPECTED, UNKNOWN),
+                np.where(dropped, DROPPED_, np.where(bucket.fate == FAILED, MISSING, UNKNOWN)),
             )
             state = np.where(bucket.listed, state, unlisted).astype(np.int8)
+        since = int(self.ledger.since[bucket.producer])
+        if since < bucket.first + n - 1:
+            told = max(since + 1 - bucket.first, 0)
+            untold = (state[told:] == UNKNOWN) & ~(seen[told:] & bucket.listed[told:])
+            state[told:][untold] = PENDING
         counted = bucket.listed
         if bucket.pooled is not None:
             state[bucket.pooled] = EXCLUDED
             counted = counted & ~bucket.pooled
         return state, counted
+
+    def in_order(self, listed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """The events whose order is judged."""
+        bucket = self.bucket
+        if bucket.deferred is not None:
+            # A suspect of the producer's was set aside, and others went ahead of it on purpose.
+            listed = listed & ~bucket.deferred
+        if not self.ledger.whole[bucket.producer]:
+            # That is written before the fate is known, and may be where the ledger ends.
+            listed = listed & (bucket.fate != NONE)
+        return listed
 
     def order(
         self, listed: npt.NDArray[np.bool_]
@@ -471,7 +553,7 @@ class _Bucket:
         if not self.plan.ordered:
             return late, kept
         for listener, first in self.first.items():
-            if listener >> LISTENER_BITS == OTHERS:
+            if listener >> LISTENER_BITS == OTHERS or listener & LISTENER in self.plan.unjudged:
                 continue
             which = np.flatnonzero(listed & (first != NEVER))
             if not len(which):
@@ -533,14 +615,15 @@ class _Bucket:
         out["longest"] = [[int(first[i]) + self.bucket.first, int(sizes[i])] for i in top]
         return out
 
-    def latency(self, which: npt.NDArray[np.bool_]) -> list[list[int]]:
-        """[cell, count] pairs, and the longest: see `cell`."""
+    def latency(self, which: npt.NDArray[np.bool_]) -> tuple[list[list[int]], list[int]]:
+        """[cell, count] pairs behind the longest, see `cell`; how many were early, and by how much."""
         created, received = self.bucket.created_us, self.received
         if not which.all():
             created, received = created[which], received[which]
-        first, counts, longest = self.times.took(self.family, created, received)
-        used = np.flatnonzero(counts)
-        return [[longest, 0], *np.stack((used + first, counts[used]), axis=1).tolist()]
+        took = self.times.took(self.family, created, received)
+        used = np.flatnonzero(took.counts)
+        cells = np.stack((used + took.first, took.counts[used]), axis=1).tolist()
+        return [[took.longest, 0], *cells], [took.early, took.early_us]
 
     def overview(
         self,
@@ -575,7 +658,7 @@ class _Bucket:
         """Some of each fault: [sequence, listener, x, copies, sent]; listener -1: it never arrived."""
         out: dict[str, list[list[int]]] = {}
         limit = self.plan.examples
-        faults = [(STATES[code], state == code) for code in range(1, 8) if code != DROPPED_]
+        faults = [(STATES[code], state == code) for code in range(1, PENDING) if code != DROPPED_]
         for word, which in [*faults, ("duplicated", twice), ("reordered", late)]:
             if not which.any():
                 continue
@@ -610,7 +693,7 @@ class _Bucket:
         if not self.writer.folder:
             return
         p, base = self.bucket.producer, self.bucket.first
-        for code in range(1, 8):
+        for code in range(1, EXCLUDED):
             which = state == code
             if which.any():
                 for sent in (True, False):
@@ -690,26 +773,20 @@ class _Phantoms:
         packed = self.ledger
         sequences = rows["a"].astype(np.int64)
         fate = packed.fates_at(p, sequences)
-        beyond = sequences > packed.horizon[p]
         inside = (sequences >= 1) & (sequences <= packed.last[p])
-        unknown = (sequences >= 1) & (fate != DROPPED) & beyond & (inside | ~packed.closed[p])
+        beyond = ~inside & ((sequences < 1) | packed.whole[p])
+        untold = np.where(sequences > packed.since[p], PENDING, UNKNOWN)
+        state = np.where((fate == DROPPED) | beyond, UNEXPECTED, untold)
         # What the driver has counted as never seen.
-        was = np.where(
-            fate == DROPPED, DROPPED_, np.where(beyond, UNKNOWN, np.where(fate == ACKED, LOST, MISSING))
-        )[inside]
-        head: dict[str, Any] = {
-            "p": p,
-            "unexpected": int((~unknown).sum()),
-            "unknown": int(unknown.sum()),
-            "was": np.bincount(was, minlength=8).tolist(),
-            "inside": [int((inside & ~unknown).sum()), int((inside & unknown).sum())],
-            "examples": {},
-        }
-        for word, which in (("unexpected", ~unknown), ("unknown", unknown)):
+        was = np.where(fate == DROPPED, DROPPED_, np.where(fate == FAILED, MISSING, untold))[inside]
+        head: dict[str, Any] = {"p": p, "was": np.bincount(was, minlength=EXCLUDED).tolist(), "examples": {}}
+        for code in (UNEXPECTED, UNKNOWN, PENDING):
+            which = state == code
+            head[STATES[code]] = [int((which & inside).sum()), int((which & ~inside).sum())]
             some = rows[which]
-            self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
-            if len(some):
-                head["examples"][word] = [
+            self.writer.add(STATES[code], p, sequences[which], sequences[which], some["n"], False)
+            if len(some) and code != PENDING:
+                head["examples"][STATES[code]] = [
                     [int(row["a"]), int(row["listener"]), int(row["x"]), int(row["n"]), False]
                     for row in some[: self.plan.examples]
                 ]
@@ -717,22 +794,30 @@ class _Phantoms:
         return _result("phantom", self.key, text=json.dumps(head), xs=np.sort(sequences[inside]).tobytes())
 
     def strange(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
-        step = 1 << 16
-        if self.writer.folder:
-            for low in range(0, len(rows), step):
-                self.writer.strangers(
-                    "unexpected",
-                    [(*name(p, row["a"], row["b"]), int(row["n"])) for row in rows[low : low + step]],
-                )
-        examples = [
-            [*name(p, row["a"], row["b"]), int(row["listener"]), int(row["x"]), int(row["n"])]
-            for row in rows[: self.plan.examples]
-        ]
-        return _result(
-            "phantom",
-            self.key,
-            text=json.dumps({"p": p, "unexpected": len(rows), "examples": {"unexpected": examples}}),
-        )
+        named = ((*name(p, row["a"], row["b"]), row) for row in rows)
+        return _nobodys(self.plan, self.ledger, self.writer, self.key, p, len(rows), named)
+
+
+def _nobodys(
+    plan: Plan,
+    packed: Ledger,
+    writer: _Violations,
+    key: int,
+    p: int,
+    n: int,
+    named: Iterator[tuple[str | None, int | None, str | None, Any]],
+) -> dict[str, Any]:
+    """The row of `n` things that are nobody's: whose lines may be what is missing of the ledgers."""
+    word = STATES[UNEXPECTED if packed.all_whole else UNKNOWN]
+    examples: list[list[Any]] = []
+    while some := list(itertools.islice(named, 1 << 16 if writer.folder else plan.examples)):
+        writer.strangers(word, [(producer, seq, other, int(row["n"])) for producer, seq, other, row in some])
+        for *ident, row in some[: plan.examples - len(examples)]:
+            examples.append([*ident, int(row["listener"]), int(row["x"]), int(row["n"])])
+        if not writer.folder:
+            break
+    head = {"p": p, word: n, "examples": {word: examples}}
+    return _result("phantom", key, text=json.dumps(head))
 
 
 def name(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
@@ -826,7 +911,11 @@ class _Pool:
             matched[at[hit]] = True
         seen = nth < copies[group] if len(rows) else np.empty(0, bool)
         sure, acked = rows["fate"] >= HANDED, rows["fate"] == ACKED
-        state = np.where(seen, np.where(sure, OK, RECOVERED), np.where(acked, LOST, MISSING))
+        whose = rows["whose"]
+        untold = np.where(rows["sequence"] > self.packed.since[whose], PENDING, UNKNOWN)
+        open_ = (rows["fate"] == NONE) & ~self.packed.whole[whose]
+        unseen = np.where(acked, LOST, np.where(open_, untold, MISSING))
+        state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
         sizes = np.diff(np.append(begins, len(rows)))
         extra = np.maximum(copies - sizes, 0)
         leading = rows["whose"][begins]
@@ -837,18 +926,18 @@ class _Pool:
             self.times.add(family, rows["created_us"][mine & seen], OK)
             head: dict[str, Any] = {
                 "p": p,
-                "counts": np.bincount(state[mine], minlength=8).tolist(),
+                "counts": np.bincount(state[mine], minlength=EXCLUDED).tolist(),
                 "duplicated": int(extra[leading == p].sum()),
                 "examples": {},
             }
-            for code in (LOST, MISSING, RECOVERED):
+            for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
                 some = mine & (state == code)
                 sequences = np.sort(rows["sequence"][some])
                 kind = {LOST: LOST_SENT, MISSING: MISSING_SENT}.get(code, code)
                 self.times.add(family, rows["created_us"][some], kind)
                 places.add(sequences, kind)
                 self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
-                if len(sequences):
+                if len(sequences) and code != PENDING:
                     head["examples"][STATES[code]] = [
                         [s, -1, 0, 0, True] for s in sequences[: self.plan.examples].tolist()
                     ]
@@ -860,18 +949,5 @@ class _Pool:
             yield _result("pool", self.key, -1, json.dumps(head), *places.row())
         strange = self.arrived[~matched]
         if len(strange):
-            if self.writer.folder:
-                self.writer.strangers(
-                    "unexpected", [(*name(NOBODY, row["hash"], 0), int(row["n"])) for row in strange]
-                )
-            examples = [
-                [*name(NOBODY, row["hash"], 0), int(row["listener"]), int(row["x"]), int(row["n"])]
-                for row in strange[: self.plan.examples]
-            ]
-            yield _result(
-                "phantom",
-                self.key,
-                text=json.dumps(
-                    {"p": NOBODY, "unexpected": len(strange), "examples": {"unexpected": examples}}
-                ),
-            )
+            named = ((*name(NOBODY, row["hash"], 0), row) for row in strange)
+            yield _nobodys(self.plan, self.packed, self.writer, self.key, NOBODY, len(strange), named)

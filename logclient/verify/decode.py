@@ -19,7 +19,7 @@ from logclient.verify.sources import I64, U8, U64, Batch
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Events", "bodies", "carries", "decoder", "expand", "protocol_of", "without_others"]
+__all__ = ["Events", "bodies", "carries", "decoder", "expand", "protocol_of", "waiting", "without_others"]
 
 
 def _alone_lumberjack(body: bytes) -> tuple[bytes, bytes]:
@@ -168,6 +168,20 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
 def carries(protocol: str) -> bool:
     """An event may come in several units: those of a listener must be decoded in order, by one decoder."""
     return protocol not in _LINES and _codec(protocol).carries
+
+
+def waiting(protocol: str) -> Callable[[Batch], set[tuple[int, int]]]:
+    """Of a protocol that `carries`: gives the messages, by stream and number, that are not whole after a
+    batch. For one thread, which passes all batches in order.
+    """
+    codec = _codec(protocol)
+    decoder: Any = importlib.import_module(codec.module).Decoder(b"", **dict(codec.options))
+
+    def run(batch: Batch) -> set[tuple[int, int]]:
+        decoder.decode(batch.data, batch.offset, batch.length, batch.stream, batch.received_us)
+        return {(stream, number) for stream, number, *_ in decoder.open}
+
+    return run
 
 
 def bodies(

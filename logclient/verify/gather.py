@@ -22,11 +22,13 @@ from logclient.verify.compare import (
     EVENT_BITS,
     FACT,
     LISTENER_BITS,
+    NEVER,
     NOBODY,
     OTHERS,
     PHANTOM,
     POOL,
     STRANGER,
+    TIMELESS,
     UNIT_BITS,
     USERS_OWN,
     Plan,
@@ -37,6 +39,7 @@ from logclient.verify.overview import Grid
 
 __all__ = ["Facts", "Mapper", "Pieces", "map_task"]
 
+YEAR_2255 = 1 << 53  # microseconds: who received something later, or before 1970, does not know the time
 ROWS = 1 << 17  # events packed at a time, which bounds what a stretch can hold: 3 MB
 
 
@@ -108,6 +111,7 @@ class Facts:
             "undecoded": [],
             "first_us": 0,
             "last_us": 0,
+            "timeless": 0,
             "devices": [],
             "devices_left_out": 0,
         }
@@ -117,9 +121,12 @@ class Facts:
         fields = self.fields
         bad = events.status >= decode.NOT_JSON
         fields["events"] += int((events.status <= decode.NOT_JSON).sum())
-        first, last = int(received.min()), int(received.max())
-        fields["first_us"] = min(fields["first_us"] or first, first)
-        fields["last_us"] = max(fields["last_us"], last)
+        timed = received[(received >= 0) & (received < YEAR_2255)]
+        fields["timeless"] += len(received) - len(timed)
+        if len(timed):
+            first, last = int(timed.min()), int(timed.max())
+            fields["first_us"] = min(fields["first_us"] or first, first)
+            fields["last_us"] = max(fields["last_us"], last)
         if not bad.any():
             return
         for code, word in enumerate(events.names):
@@ -156,7 +163,10 @@ class Pieces:
     def add(self, events: decode.Events, xs: I64, received: I64) -> Iterator[pa.RecordBatch]:
         for low in range(0, len(xs), ROWS):
             some = slice(low, low + ROWS)
-            piece = (events.part(some), xs[some], received[some])
+            at = received[some]
+            if int(at.min()) < 0 or int(at.max()) >= YEAR_2255:
+                at = np.where((at < 0) | (at >= YEAR_2255), NEVER, at)
+            piece = (events.part(some), xs[some], at)
             if self.held + len(piece[1]) > self.most:
                 yield from self.rest()
             self.pieces.append(piece)
@@ -188,6 +198,8 @@ class Mapper:
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte, to begin with
+        self.known = 0  # events of a producer of the ledgers
+        self.pooled = 0  # events without an id of their own
         self.last = np.append(packed.last, 0)
         self.bases = np.append(packed.bases[:-1], 0)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
@@ -218,13 +230,20 @@ class Mapper:
         columns: list[npt.NDArray[Any]] = [offs, hashes, xs]
         if received is not None:
             base = np.minimum.reduceat(received, starts)
-            width = np.maximum.reduceat(received, starts) - base
             sizes = np.diff(np.append(starts, len(xs)))
-            if int(width.max()) >> 32:  # more than 71 minutes in one row: coarser by a few microseconds
-                shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 32, 0).astype(np.int32)
+            timeless = None
+            if int(received.max()) == NEVER:
+                timeless = received == NEVER
+                base[base == NEVER] = 0
+                received = np.where(timeless, np.repeat(base, sizes), received)
+            width = np.maximum.reduceat(received, starts) - base
+            if int(width.max()) >= TIMELESS:  # more than 71 minutes in one row: coarser by a few microseconds
+                shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
                 after = (received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)
             else:
                 after = received - np.repeat(base, sizes)
+            if timeless is not None:
+                after[timeless] = TIMELESS
             columns.append(after.astype(np.uint32))
         elif b is not None:
             columns.append(b)
@@ -292,6 +311,7 @@ class Mapper:
         segment = sources.Segment(*fields)
         reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
         facts = Facts(self.plan)
+        self.known = self.pooled = 0
         find = self.decoder(protocol, listener) if protocol else None
         devices = Stretches(segment.listener)
         pieces = Pieces(self, listener)
@@ -344,7 +364,16 @@ class Mapper:
             next_arrival=reader.next_arrival,
             closed=reader.closed,
             header=reader.header is not None,
+            known=self.known,
+            pooled=self.pooled,
         )
+        if reader.header is not None:
+            facts.fields.update(
+                run=reader.header.run,
+                host=reader.header.host,
+                url=reader.header.url,
+                source=reader.header.source,
+            )
         yield self.fact(facts.fields)
 
     def shares(self, batch: sources.Batch, units: I64) -> Iterator[I64]:
@@ -403,6 +432,10 @@ class Mapper:
             if len(self.ledger.ids) and (events.status == decode.FOREIGN).any():
                 producer, sequence = self.by_users_id(events, producer, sequence)
                 rest &= producer < 0
+        if len(self.ledger.pooled):
+            producer, sequence = self.without_pooled(ok, producer, sequence)
+            rest = ~ok & (producer < 0) if rest is None else rest
+        self.known += len(producer) if rest is None else int((producer >= 0).sum())
         # Nobody's events have no place in the tables; the row of 0 behind them is the pool's.
         whose = producer if rest is None else np.maximum(producer, 0)
         known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[whose])
@@ -425,6 +458,7 @@ class Mapper:
                 rest |= strange & (producer == len(self.ledger))  # ids that the user gave twice
                 strange &= producer < len(self.ledger)
                 pooled = np.flatnonzero(rest)
+                self.pooled += len(pooled)
                 yield from self.pool_rows(hashes[pooled], xs[pooled], listener)
             else:
                 strange |= rest
@@ -468,6 +502,17 @@ class Mapper:
             producer[rows[hit]] = found
             sequence[rows[hit]] = np.where(found < len(self.ledger), table[at[hit], 3].astype(np.int64), 0)
             rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
+        return producer, sequence
+
+    def without_pooled(self, ok: npt.NDArray[np.bool_], producer: I64, sequence: I64) -> tuple[I64, I64]:
+        """Send to the pool what arrived with an id of ours that a user gave to another event, too."""
+        producer = producer.copy()
+        sequence = sequence.copy()
+        for p in np.intersect1d(producer[ok], self.ledger.pooled[:, 0]).tolist():
+            rows = np.flatnonzero(ok & (producer == p))
+            rows = rows[np.isin(sequence[rows], self.ledger.pooled_of(p))]
+            producer[rows] = len(self.ledger)
+            sequence[rows] = 0
         return producer, sequence
 
     def phantoms(

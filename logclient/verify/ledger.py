@@ -4,8 +4,10 @@ The format is in ``docs/formats.md``. `pack` turns some files into flat arrays i
 the first stage); `merge`, on the driver, puts their tables together; `Ledger` is what the tasks of the
 second stage open: small tables in memory, hashes and creation times read by range from where they lie.
 
-A ledger is evidence only as far as it goes. ``horizon`` of a producer is the last sequence of which its
-ledger speaks with certainty: none beyond it that is not listed can be called lost or never sent.
+A ledger is evidence only as far as it is whole. The rules are in ``docs/verify.md``: what a file must be to
+be read, what makes a ledger unclosed, stopped or gives it holes, and what then cannot be told. A file is read
+by one task; what only all parts of a producer can tell (`merge`) is told on the driver, for all producers at
+once, in ranges.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import uuid
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +25,19 @@ from logclient._ext.capture import unbase64
 from logclient.errors import LedgerError
 from logclient.verify.decode import protocol_of
 
-__all__ = ["ACKED", "DROPPED", "FAILED", "HANDED", "Ledger", "Part", "merge", "pack", "parts"]
+__all__ = [
+    "ACKED",
+    "DROPPED",
+    "FAILED",
+    "HANDED",
+    "NONE",
+    "Ledger",
+    "Part",
+    "merge",
+    "pack",
+    "parts",
+    "unread",
+]
 
 # Fates, weakest first: where a ledger names two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
@@ -32,8 +47,14 @@ FATES = ("undecided", "dropped", "failed", "handed", "acked")  # what they are c
 LAST_SEQUENCE = (1 << 48) - 1
 _FAR = 1 << 60  # microseconds: no time lies beyond
 _LINE = 256 << 20  # a longer line is damage
-_NAME = re.compile(r"([0-9a-f]{20})-(\d{4,})\.ledger")
+_OPEN_LINE = 1 << 20  # a longer `open` line is not waited for
+_NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
 _EXAMPLES = 20
+_UNREAD = 1000  # files that are named and not read; there may be more of them
+
+# What a ledger is: the last that holds.
+WHOLE, UNCLOSED, STOPPED, HOLES = range(4)
+EVIDENCE = ("whole", "unclosed", "stopped", "holes")
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -45,7 +66,7 @@ class Part(NamedTuple):
     producer: str  # 20 hex digits
     number: int  # from 1
     path: str
-    size: int
+    size: int  # when it was looked for: what was written later is not read
 
 
 def parts(directory: str) -> list[Part]:
@@ -56,15 +77,50 @@ def parts(directory: str) -> list[Part]:
     """
     found = []
     try:
-        for entry in os.scandir(directory):
+        # All names come before the first size: what has a next part is written no more.
+        for entry in list(os.scandir(directory)):
             match = _NAME.fullmatch(entry.name)
-            if match and entry.is_file():
+            if match and entry.is_file(follow_symlinks=False):
                 found.append(Part(match[1], int(match[2]), entry.path, entry.stat().st_size))
     except OSError as error:
         raise LedgerError(f"ledger: {directory}: {error.strerror}") from error
     if not found:
-        raise LedgerError(f"ledger: {directory} has no ledger: their names are <producer>-<part>.ledger")
+        others = unread(directory)
+        more = f"; {others[0]} is not read" if others else ""
+        raise LedgerError(
+            f"ledger: {directory} has no ledger: their names are <producer>-<part>.ledger{more}"
+        )
     return sorted(found)
+
+
+def newcomers(directory: str, before: list[Part]) -> list[Part]:
+    """The ledgers of producers that have none in `before`, and of each only the line that says who it is:
+    what it sent since is known to be somebody's, and nothing else is known of it."""
+    known = {part.producer for part in before}
+    found: dict[str, Part] = {}
+    for part in parts(directory):
+        if part.producer not in known and part.producer not in found:
+            with open(part.path, "rb") as file:
+                line = file.readline(_OPEN_LINE)
+            found[part.producer] = part._replace(size=len(line) if line.endswith(b"\n") else 0)
+    return list(found.values())
+
+
+def unread(directory: str) -> list[str]:
+    """What is in a folder, or below it, and called a ledger, but is none that `parts` finds."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(directory):
+        folders.sort()
+        for name in sorted([*names, *(x for x in folders if os.path.islink(os.path.join(folder, x)))]):
+            if ".ledger" not in name.lower():
+                continue
+            path = os.path.join(folder, name)
+            plain = os.path.isfile(path) and not os.path.islink(path)
+            if folder != directory or not plain or not _NAME.fullmatch(name):
+                found.append(os.path.relpath(path, directory))
+                if len(found) == _UNREAD:
+                    return found
+    return found
 
 
 class _Ranges:
@@ -91,7 +147,28 @@ def _seqs(value: Any) -> list[tuple[int, int]]:
             raise ValueError("seqs that do not rise")
         out.append((first, last))
         before = last
+    if not out:
+        raise ValueError("seqs are empty")
     return out
+
+
+def _whole(value: Any, name: str, low: int, high: int) -> int:
+    """A checked whole number."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name} is no whole number from {low} to {high}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _inside(some: list[tuple[int, int]], ranges: list[tuple[int, int]]) -> bool:
+    """Whether all of `some` is in `ranges`; both rise."""
+    whole = union(np.array(ranges, np.int64))
+    return not len(subtract(union(np.array(some, np.int64)), whole))
 
 
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
@@ -118,19 +195,28 @@ def _base64(value: str | bytes, size: int, what: str) -> bytes:
 
 
 class _Packer:
-    """Reads the lines of one part; hashes and creation times go to two flat files, from event `start` on."""
+    """Reads the lines of one part; hashes and creation times go to two flat files, from event `start` on.
 
-    def __init__(self, part: Part, hashes: IO[bytes], created: IO[bytes], start: int) -> None:
+    Args:
+        until_us: events that were made later may be undecided.
+    """
+
+    def __init__(
+        self, part: Part, hashes: IO[bytes], created: IO[bytes], start: int, until_us: int | None = None
+    ) -> None:
         self.part = part
         self.hashes = hashes
         self.created = created
         self.start = start
+        self.until_us = until_us
         self.events = 0
         self.spans: list[list[int]] = []  # first, last, position in the files
         self.fates = _Ranges()
         self.noted: list[tuple[int, int]] = []  # when some were dropped, and how many
         self.ids: list[bytes] = []
         self.id_seqs: list[tuple[int, int]] = []
+        self.own: list[tuple[int, int]] = []  # that must be in `id_seqs`
+        self.deferred: list[tuple[int, int]] = []
         self.last = 0
         self.facts: dict[str, Any] = {
             "producer": part.producer,
@@ -141,99 +227,140 @@ class _Packer:
             "identity": "",
             "mode": "",
             "opened": False,
-            "closed": None,
+            "empty": True,  # there is no complete line
+            "closed": None,  # the close line, if it is the last
             "stopped": "",
             "torn": False,
-            "damage": 0,
+            "holes": 0,
             "problems": [],
+            # The highest sequence that was made by `until_us`.
+            "old": LAST_SEQUENCE if until_us is None else 0,
         }
 
-    def damage(self, line: int, why: str) -> None:
-        self.facts["damage"] += 1
+    def hole(self, line: int, why: str) -> None:
+        self.facts["holes"] += 1
         if len(self.facts["problems"]) < _EXAMPLES:
             self.facts["problems"].append(f"{os.path.basename(self.part.path)} line {line}: {why}")
 
     def read(self, file: IO[bytes]) -> None:
+        """Read as much as the file had when it was found: its producer may go on."""
+        facts = self.facts
         number = 0
-        while True:
-            line = file.readline(_LINE)
-            if not line:
-                break
+        at = 0
+        while at < self.part.size:
+            line = file.readline(min(_LINE, self.part.size - at))
+            begin = at
+            at += len(line)
             number += 1
             if not line.endswith(b"\n"):
-                if len(line) == _LINE:
-                    self.damage(number, f"longer than {_LINE} bytes")
-                    while len(line) == _LINE and not line.endswith(b"\n"):
-                        line = file.readline(_LINE)
-                    continue
-                self.facts["torn"] = True
-                break
+                if len(line) < _LINE:
+                    facts["torn"] = True
+                    return
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(min(_LINE, self.part.size - at))
+                    at += len(line)
+                line = b""
+            elif line == b"\n":
+                continue
+            facts["empty"] = False
+            facts["closed"] = None
+            fields: Any = None
             try:
-                self.line(_fields(line))
+                if not line:
+                    raise ValueError(f"longer than {_LINE} bytes")
+                fields = _fields(line)
+                if facts["opened"] and _kind(fields) == "open":
+                    self.hole(number, f"another open line ({_who(fields)}): it is not read on")
+                    return
+                if not facts["opened"]:
+                    self.open(fields)
+                    continue
+                self.line(fields, begin)
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-                self.damage(number, str(error).split("\n")[0][:200])
+                why = str(error).split("\n")[0][:200]
+                if not facts["opened"]:
+                    self.hole(number, f"it does not begin with its open line, and is not read: {why}")
+                    return
+                self.hole(number, why)
 
-    def line(self, fields: dict[str, Any]) -> None:
-        kind = fields["t"]
+    def open(self, fields: Any) -> None:
+        """The first line, which must be what the name of the file says."""
+        if _kind(fields) != "open":
+            raise ValueError(f"a line {_kind(fields)[:40]!r}")
+        _whole(fields["version"], "version", 1, 1)
+        producer, part = _text(fields["producer"], "producer"), fields["part"]
+        if producer != self.part.producer or type(part) is not int or part != self.part.number:
+            raise ValueError(_who(fields))
+        if fields["identity"] not in ("id", "none"):
+            raise ValueError("identity must be id or none")
+        for name in ("protocol", "url", "identity"):
+            self.facts[name] = _text(fields[name], name)
+        self.facts["mode"] = str(fields.get("mode", ""))
+        self.facts["opened"] = True
+
+    def line(self, fields: dict[str, Any], begin: int) -> None:
+        """A line that begins at byte `begin` of the file."""
+        kind = _kind(fields)
         if kind == "batch":
             self.batch(fields)
         elif kind == "outcome":
             seqs = _seqs(fields["seqs"])
-            fate = _FATES[fields["status"]]
+            fate = _FATES[_text(fields["status"], "status")]
             for first, last in seqs:
                 self.fates.add(first, last, fate)
-                self.last = max(self.last, last)
+            self.last = max(self.last, seqs[-1][1])
         elif kind == "dropped":
             seqs = _seqs(fields["seqs"])
             for first, last in seqs:
                 self.fates.add(first, last, DROPPED)
-                self.last = max(self.last, last)
+            self.last = max(self.last, seqs[-1][1])
             at = fields.get("at_us")
             if type(at) is int and abs(at) < _FAR:
                 self.noted.append((at, sum(last - first + 1 for first, last in seqs)))
         elif kind == "ids":
             seqs = _seqs(fields["seqs"])
-            n = sum(last - first + 1 for first, last in seqs)
+            n = _count(seqs, fields)
             self.ids.append(_base64(fields["ids"], 16 * n, "ids"))
             self.id_seqs.extend(seqs)
-        elif kind == "open":
-            if fields["version"] != 1:
-                raise ValueError(f"version {fields['version']}: only 1 is known")
-            if fields["producer"] != self.part.producer:
-                raise ValueError(f"it speaks of producer {str(fields['producer'])[:40]}")
-            if fields["identity"] not in ("id", "none"):
-                raise ValueError("identity must be id or none")
-            self.facts["opened"] = True
-            for name in ("protocol", "url", "identity"):
-                self.facts[name] = str(fields[name])
-            self.facts["mode"] = str(fields.get("mode", ""))
+        elif kind == "deferred":
+            self.deferred.extend(_seqs(fields["seqs"]))
         elif kind == "stopped":
-            self.facts["stopped"] = str(fields["reason"]) or "?"
+            self.facts["stopped"] = _text(fields["reason"], "reason") or "?"
         elif kind == "close":
-            last = int(fields["last"])
-            if not 0 <= last <= LAST_SEQUENCE:
-                raise ValueError("last is no sequence")
-            self.facts["closed"] = {
+            last = _whole(fields["last"], "last", 0, LAST_SEQUENCE)
+            most = (1 << 63) - 1
+            close = {
                 "last": last,
-                "acked": int(fields["acked"]),
-                "handed": int(fields["handed"]),
-                "failed": sum(map(int, fields["failed"].values())),
-                "dropped": sum(map(int, fields["dropped"].values())),
+                "acked": _whole(fields["acked"], "acked", 0, most),
+                "handed": _whole(fields["handed"], "handed", 0, most),
+                "before": begin,
+                "bytes": _whole(fields["bytes"], "bytes", 0, most) if "bytes" in fields else None,
             }
+            for name in ("failed", "dropped"):
+                close[name] = sum(_whole(n, name, 0, most) for n in fields[name].values())
+            self.facts["closed"] = close
+            self.last = max(self.last, last)
         # An unknown kind of line is one a later version added: it takes nothing away from the others.
 
     def batch(self, fields: dict[str, Any]) -> None:
         seqs = _seqs(fields["seqs"])
-        n = sum(last - first + 1 for first, last in seqs)
-        if n != fields["n"]:
-            raise ValueError(f"n is {fields['n']}, its seqs are {n}")
-        base = int(fields["base"])
-        if abs(base) >= _FAR:
-            raise ValueError("base is no time")
+        n = _count(seqs, fields)
+        base = _whole(fields["base"], "base", 1 - _FAR, _FAR - 1)
         hashes = _base64(fields["hashes"], 8 * n, "hashes")
         deltas = np.frombuffer(_base64(fields["created"], 4 * n, "created"), "<i4")
+        if "own" in fields:
+            own = _seqs(fields["own"])
+            if not _inside(own, seqs):
+                raise ValueError("own that are not in its seqs")
+            self.own.extend(own)
+        created = deltas.astype("<i8") + base
+        if self.until_us is not None:
+            old = np.flatnonzero(created <= self.until_us)
+            if len(old):
+                sequence = int(expand(np.array(seqs, np.int64))[old[-1]])
+                self.facts["old"] = max(self.facts["old"], sequence)
         self.hashes.write(hashes)
-        self.created.write((deltas.astype("<i8") + base).tobytes())
+        self.created.write(created.tobytes())
         at = self.start + self.events
         for first, last in seqs:
             span = self.spans[-1] if self.spans else None
@@ -244,32 +371,60 @@ class _Packer:
                 self.spans.append([first, last, at])
             at += last - first + 1
         self.events += n
-        self.last = max(self.last, seqs[-1][1] if seqs else 0)
+        self.last = max(self.last, seqs[-1][1])
 
 
-def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
+def _kind(fields: Any) -> str:
+    if not isinstance(fields, dict):
+        raise ValueError("it is no object")
+    return _text(fields["t"], "t")
+
+
+def _who(fields: dict[str, Any]) -> str:
+    """Whose an open line is."""
+    return f"it speaks of producer {str(fields.get('producer'))[:40]}, part {str(fields.get('part'))[:40]}"
+
+
+def _count(seqs: list[tuple[int, int]], fields: dict[str, Any]) -> int:
+    n = sum(last - first + 1 for first, last in seqs)
+    if type(fields["n"]) is not int or n != fields["n"]:
+        raise ValueError(f"n is {str(fields['n'])[:40]}, its seqs are {n}")
+    return n
+
+
+def pack(group: list[Part], index: int, work: str, until_us: int | None = None) -> list[dict[str, Any]]:
     """Pack some files; what each says besides its events, as plain JSON values.
 
-    Writes to `work` ``<index>.hashes`` and ``.created`` (int64 an event, in the order of their lines) and
+    Writes to `work` ``<stem>.hashes`` and ``.created`` (int64 an event, in the order of their lines) and
     the tables ``.spans.npy`` (place in the group, first, last, position), ``.fates.npy`` (place, first, last,
-    fate), ``.noted.npy`` (time, events dropped) and ``.ids.npy`` (two halves of the hash, sequence, place).
-    Written again from the start by a task that is tried again.
+    fate), ``.deferred.npy``, ``.own.npy`` and ``.owned.npy`` (place, first, last), ``.noted.npy`` (place,
+    time, events dropped) and ``.ids.npy`` (two halves of the hash, sequence, place).
+    The stem is of this attempt alone, and in what is returned: what another attempt of the task writes,
+    before, meanwhile or later, is in other files.
     """
-    stem = os.path.join(work, str(index))
+    stem = f"{index}-{uuid.uuid4().hex}"
+    path = os.path.join(work, stem)
     facts = []
-    spans, fates = [], []
-    noted: list[tuple[int, int]] = []
+    tables: dict[str, list[list[int]]] = {
+        name: [] for name in ("spans", "fates", "deferred", "own", "owned", "noted")
+    }
     ids = [np.empty((0, 4), np.uint64)]
     start = 0
-    with open(stem + ".hashes", "wb") as hashes, open(stem + ".created", "wb") as created:
+    with open(path + ".hashes", "xb") as hashes, open(path + ".created", "xb") as created:
         for place, part in enumerate(group):
-            packer = _Packer(part, hashes, created, start)
+            packer = _Packer(part, hashes, created, start, until_us)
             with open(part.path, "rb", buffering=1 << 20) as file:
                 packer.read(file)
             start += packer.events
-            spans += [[place, *row] for row in packer.spans]
-            fates += [[place, *row] for row in packer.fates.rows]
-            noted += packer.noted
+            for name, rows in (
+                ("spans", packer.spans),
+                ("fates", packer.fates.rows),
+                ("deferred", packer.deferred),
+                ("own", packer.own),
+                ("owned", packer.id_seqs),
+                ("noted", packer.noted),
+            ):
+                tables[name] += [[place, *row] for row in rows]
             if packer.ids:
                 table = np.empty((sum(len(i) for i in packer.ids) // 16, 4), np.uint64)
                 table[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
@@ -279,21 +434,23 @@ def pack(group: list[Part], index: int, work: str) -> list[dict[str, Any]]:
             facts.append(
                 {
                     **packer.facts,
-                    "file": index,
+                    "stem": stem,
                     "last": packer.last,
                     "events": packer.events,
                     "size": part.size,
                 }
             )
-    np.save(stem + ".spans.npy", np.array(spans, np.int64).reshape(-1, 4))
-    np.save(stem + ".fates.npy", np.array(fates, np.int64).reshape(-1, 4))
-    np.save(stem + ".noted.npy", np.array(noted, np.int64).reshape(-1, 2))
-    np.save(stem + ".ids.npy", np.concatenate(ids))
+    for name, rows in tables.items():
+        np.save(f"{path}.{name}.npy", np.array(rows, np.int64).reshape(-1, _WIDTHS[name]))
+    np.save(path + ".ids.npy", np.concatenate(ids))
     if start:
         # All at once: looking at each batch of a few events would cost more than the batch.
-        births = np.fromfile(stem + ".created", "<i8")
+        births = np.fromfile(path + ".created", "<i8")
         facts[0]["span"] = [int(births.min()), int(births.max())]
     return facts
+
+
+_WIDTHS = {"spans": 4, "fates": 4, "deferred": 3, "own": 3, "owned": 3, "noted": 3}
 
 
 # -- ranges as arrays of shape (n, 2), inclusive
@@ -329,17 +486,30 @@ def subtract(a: I64, b: I64) -> I64:
     return intersect(a, np.stack((low, high), axis=1))
 
 
-def intersect(a: I64, b: I64) -> I64:
-    """What is in both; both sorted and disjoint."""
+def pieces(a: I64, b: I64) -> tuple[I64, I64]:
+    """What of each of `a` is in `b`: its index and a range. Only `b` must be sorted and disjoint."""
     if not len(a) or not len(b):
-        return np.empty((0, 2), np.int64)
+        return np.empty(0, np.int64), np.empty((0, 2), np.int64)
     first = np.searchsorted(b[:, 1], a[:, 0], side="left")
     stop = np.searchsorted(b[:, 0], a[:, 1], side="right")
     counts = np.maximum(stop - first, 0)
     which = np.repeat(np.arange(len(a)), counts)
     other = np.arange(int(counts.sum())) + np.repeat(first - (np.cumsum(counts) - counts), counts)
     out = np.stack((np.maximum(a[which, 0], b[other, 0]), np.minimum(a[which, 1], b[other, 1])), axis=1)
-    return out[out[:, 0] <= out[:, 1]]
+    inside = out[:, 0] <= out[:, 1]
+    return which[inside], out[inside]
+
+
+def intersect(a: I64, b: I64) -> I64:
+    """What is in both; both sorted and disjoint."""
+    return pieces(a, b)[1]
+
+
+def twice(ranges: I64) -> I64:
+    """What is in more than one of some ranges; sorted and disjoint."""
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    last = np.minimum(ranges[1:, 1], np.maximum.accumulate(ranges[:, 1])[:-1])
+    return union(np.stack((ranges[1:, 0], last), axis=1)[ranges[1:, 0] <= last])
 
 
 def length(ranges: I64) -> int:
@@ -357,54 +527,84 @@ class Producer(NamedTuple):
     url: str
     identity: str  # "id" or "none"
     last: int  # N: the highest sequence that is known to have been made
-    horizon: int  # of what lies beyond and is not listed nothing can be said
+    since: int  # what cannot be told of sequences beyond is pending
     closed: bool
     events: int  # listed
+    evidence: int  # index of EVIDENCE
     problems: list[str]
     mode: str  # where a protocol has several: Logjam's "request" and "async"
 
+    @property
+    def why(self) -> str:
+        """What keeps its ledger from being whole; empty when nothing does."""
+        if self.evidence == WHOLE:
+            return ""
+        words = self.problems[0] if self.problems else ""
+        named = words.removeprefix(f"{self.producer}: ")
+        return f"the ledger of {self.producer} {named if named != words else f'has holes ({words})'}"
 
-_TABLES = ("prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled", "noted", "span")
+
+_TABLES = (
+    "prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled", "deferred", "owned", "noted",
+    "span",
+)  # fmt: skip
 
 
-def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
+def merge(
+    groups: list[list[dict[str, Any]]], work: str, bits: int, unread: list[str] | None = None
+) -> Ledger:
     """Put the tables of all packed files together and save them in `work`.
 
     Args:
         groups: what `pack` returned, in the order of its indices.
         bits: a bucket has ``2 ** bits`` sequences.
+        unread: files that may be ledgers, too.
     """
     names = sorted({fact["producer"] for group in groups for fact in group})
     index = {name: p for p, name in enumerate(names)}
     of_producer: list[list[dict[str, Any]]] = [[] for _ in names]
-    spans, fates, ids, noted = [], [], [], []
+    for group in groups:
+        for fact in group:
+            of_producer[index[fact["producer"]]].append(fact)
+    for mine in of_producer:
+        mine.sort(key=lambda fact: int(fact["part"]))
+        _disown(mine)
+    tables: dict[str, list[I64]] = {name: [] for name in _WIDTHS}
+    ids: list[U64] = []
     for file, group in enumerate(groups):
-        whose = np.array([index[fact["producer"]] for fact in group], np.int64)
-        for p, fact in zip(whose.tolist(), group, strict=True):
-            of_producer[p].append(fact)
-        stem = os.path.join(work, str(file))
-        span = np.load(stem + ".spans.npy")
-        spans.append(np.column_stack((whose[span[:, 0]], span[:, 1:], np.full(len(span), file))))
-        fate = np.load(stem + ".fates.npy")
-        fates.append(np.column_stack((whose[fate[:, 0]], fate[:, 1:])))
-        noted.append(np.load(stem + ".noted.npy"))
+        whose = np.array([index[fact["producer"]] if fact["opened"] else -1 for fact in group], np.int64)
+        stem = os.path.join(work, group[0]["stem"])
+        for name in _WIDTHS:
+            rows = np.load(f"{stem}.{name}.npy")
+            rows[:, 0] = whose[rows[:, 0]]
+            rows = rows[rows[:, 0] >= 0]
+            if name == "spans":
+                rows = np.column_stack((rows, np.full(len(rows), file, np.int64)))
+            tables[name].append(rows)
         table = np.load(stem + ".ids.npy")
-        table[:, 3] = whose.astype(np.uint64)[table[:, 3].astype(np.int64)]
-        ids.append(table)
-    producers = [_producer(name, mine) for name, mine in zip(names, of_producer, strict=True)]
-    span_table = np.concatenate(spans)
-    span_table = span_table[np.lexsort((span_table[:, 1], span_table[:, 0]))]
-    fate_table = np.concatenate(fates)
+        owner = whose[table[:, 3].astype(np.int64)]
+        table[:, 3] = np.maximum(owner, 0).astype(np.uint64)
+        ids.append(table[owner >= 0])
+    spans, fates, own, owned, deferred = (
+        _by_producer(tables[name]) for name in ("spans", "fates", "own", "owned", "deferred")
+    )
+    checked = _Checked(len(names), spans, fates, own, owned)
+    spans = checked.spans
+    producers = [
+        _producer(name, mine, checked, p)
+        for p, (name, mine) in enumerate(zip(names, of_producer, strict=True))
+    ]
     # Weakest first within a producer: filled in this order, the strongest is what stays.
-    fate_table = fate_table[np.lexsort((fate_table[:, 1], fate_table[:, 3], fate_table[:, 0]))]
-    id_table, pooled = _ids(ids)
+    fates = fates[np.lexsort((fates[:, 1], fates[:, 3], fates[:, 0]))]
+    named = {name: p for p, name in enumerate(names) if producers[p].identity == "id"}
+    id_table, pooled = _ids(ids, named)
     last = np.array([producer.last for producer in producers], np.int64)
     buckets = (last + (1 << bits) - 1) >> bits
     bases = np.concatenate(([0], np.cumsum(buckets)))
     addressed = np.array([producer.identity == "id" for producer in producers])
-    live = _live(span_table, bases, addressed, bits)
+    live = _live(spans, bases, addressed, bits)
     families = sorted({protocol_of(x.protocol) for x in producers})
-    when = np.concatenate(noted)
+    when = np.concatenate(tables["noted"])[:, 1:]
     span = np.array(
         [fact["span"] for group in groups for fact in group if "span" in fact]
         + ([[int(when[:, 0].min()), int(when[:, 0].max())]] if len(when) else []),
@@ -414,92 +614,222 @@ def merge(groups: list[list[dict[str, Any]]], work: str, bits: int) -> Ledger:
         "prefixes": np.frombuffer(bytes.fromhex("".join(names)), np.uint8),
         "bounds": np.array(
             [
-                [x.last, x.horizon, x.closed, x.identity == "id", families.index(protocol_of(x.protocol))]
+                [x.last, x.since, x.evidence, x.identity == "id", families.index(protocol_of(x.protocol))]
                 for x in producers
             ],
             np.int64,
         ).reshape(-1, 5),
         "bases": bases,
-        "spans": span_table,
-        "fates": fate_table,
+        "spans": spans,
+        "fates": fates,
         "live": live,
         "ids": id_table,
         "pooled": pooled,
+        "deferred": deferred,
+        "owned": owned,
         "noted": when,
         "span": np.array([span[:, 0].min(), span[:, 1].max()] if len(span) else [0, -1], np.int64),
     }
     for name in _TABLES:
         np.save(os.path.join(work, name + ".npy"), arrays[name])
-    with open(os.path.join(work, "producers.json"), "w") as file_:
-        json.dump([list(producer) for producer in producers], file_)
+    for name, value in (
+        ("producers", [list(producer) for producer in producers]),
+        ("files", {"stems": [group[0]["stem"] for group in groups], "unread": list(unread or ())}),
+    ):
+        with open(os.path.join(work, name + ".json"), "w") as file_:
+            json.dump(value, file_)
     return Ledger(work, bits)
 
 
-def _producer(name: str, facts: list[dict[str, Any]]) -> Producer:
-    facts = sorted(facts, key=lambda fact: int(fact["part"]))
-    problems = [problem for fact in facts for problem in fact["problems"]]
-    damaged = any(fact["damage"] for fact in facts)
+def _by_producer(tables: list[I64]) -> I64:
+    """One table of some, by producer and first sequence."""
+    table = np.concatenate(tables)
+    return table[np.lexsort((table[:, 1], table[:, 0]))]
 
-    def bad(why: str) -> None:
-        nonlocal damaged
-        damaged = True
-        problems.append(f"{name}: {why}")
+
+def _disown(facts: list[dict[str, Any]]) -> None:
+    """Take back what was read of parts that are of another ledger than the first one."""
+    first = next((fact for fact in facts if fact["opened"]), None)
+    for fact in facts:
+        if first is None or not fact["opened"]:
+            continue
+        for name in ("identity", "protocol"):
+            if fact[name] != first[name]:
+                why = f"its {name} is {fact[name][:40]}, that of part {first['part']} {first[name][:40]}"
+                fact["problems"] = [f"{os.path.basename(fact['path'])}: {why}: it is not read"]
+                fact.update(opened=False, holes=1, closed=None, stopped="", torn=False, last=0, old=0)
+                break
+
+
+class _Checked:
+    """What the lines of all parts of a producer say of each other, for all producers at once.
+
+    Ranges of many producers are one sorted table when the producer is put above the 48 bits of a sequence.
+    """
+
+    TOGETHER = 1 << 14
+
+    def __init__(self, n: int, spans: I64, fates: I64, own: I64, owned: I64) -> None:
+        self.listed = np.zeros(n, np.int64)
+        self.accounted = np.zeros(n, np.int64)  # listed by any line, or with a fate
+        self.twice = np.zeros(n, np.int64)
+        self.unnamed = np.zeros(n, np.int64)
+        self.nameless = np.zeros(n, np.int64)
+        self.unlisted = np.zeros(n, np.int64)
+        self.of_fate = np.zeros((5, n), np.int64)
+        kept = []
+        for low in range(0, n, self.TOGETHER):
+            high = min(low + self.TOGETHER, n)
+            some = [
+                table[slice(*np.searchsorted(table[:, 0], (low, high)))]
+                for table in (spans, fates, own, owned)
+            ]
+            kept.append(self._check(slice(low, high), *some))
+        self.spans = np.concatenate(kept) if kept else spans
+
+    def _check(self, which: slice, spans: I64, fates: I64, own: I64, owned: I64) -> I64:
+        def keyed(rows: I64) -> I64:
+            keys: I64 = rows[:, 1:3] + ((rows[:, :1] - which.start) << 48)
+            return keys
+
+        def sizes(ranges: I64) -> I64:
+            out = np.zeros(which.stop - which.start, np.int64)
+            np.add.at(out, ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1)
+            return out
+
+        all_spans = keyed(spans)
+        listed = union(all_spans)
+        again = twice(all_spans)
+        own_ids, named = union(keyed(own)), union(keyed(owned))
+        unnamed = subtract(own_ids, named)
+        self.twice[which] = sizes(again)
+        self.unnamed[which] = sizes(unnamed)
+        self.nameless[which] = sizes(subtract(named, listed))
+        taken = np.empty((0, 2), np.int64)
+        for code in (ACKED, HANDED, FAILED, DROPPED):
+            mine = subtract(union(keyed(fates[fates[:, 3] == code])), taken)
+            self.of_fate[code, which] = sizes(mine)
+            taken = union(np.concatenate((taken, mine)))
+            if code == HANDED:
+                self.unlisted[which] = sizes(subtract(taken, listed))
+        self.accounted[which] = sizes(union(np.concatenate((listed, taken))))
+        away = union(np.concatenate((again, unnamed)))
+        if len(away):
+            edges = away.reshape(-1)
+            low = np.concatenate(([np.iinfo(np.int64).min], edges[1::2] + 1))
+            high = np.concatenate((edges[::2] - 1, [np.iinfo(np.int64).max]))
+            from_, rest = pieces(all_spans, np.stack((low, high), axis=1))
+            moved = rest[:, 0] - all_spans[from_, 0]
+            spans = spans[from_].copy()
+            spans[:, 1] += moved
+            spans[:, 2] = spans[:, 1] + rest[:, 1] - rest[:, 0]
+            spans[:, 3] += moved
+        self.listed[which] = sizes(keyed(spans))
+        return spans
+
+
+def _producer(name: str, facts: list[dict[str, Any]], checked: _Checked, p: int) -> Producer:
+    """What its parts say together; by part."""
+    holes = any(fact["holes"] for fact in facts)
+    told: list[str] = []
+    end = facts[-1]
+
+    def hole(why: str) -> None:
+        nonlocal holes
+        holes = True
+        told.append(f"{name}: {why}")
 
     for due, fact in enumerate(facts, 1):
         if fact["part"] != due:
-            bad(f"part {fact['part']} where {due} was due")
+            hole(f"has part {fact['part']} where {due} was due")
             break
-    for fact in facts:
-        if not fact["opened"]:
-            if fact is facts[-1] and len(facts) > 1 and not fact["events"] and not fact["damage"]:
-                continue  # killed between making the file and its first line
-            bad(f"part {fact['part']} has no open line")
-        if fact["torn"] and fact is not facts[-1]:
-            bad(f"part {fact['part']} ends in a torn line and is not the last")
-    identities = {fact["identity"] for fact in facts if fact["opened"]}
-    if len(identities) > 1:
-        bad("its parts say different things of identity")
-    listed = max(fact["last"] for fact in facts)
-    closes = [fact["closed"] for fact in facts if fact["closed"]]
-    last = max([listed, *(close["last"] for close in closes)])
+    for fact in facts[:-1]:
+        if not fact["opened"] and not fact["holes"]:
+            hole(f"has an empty part {fact['part']} that is not the last")
+        elif fact["torn"]:
+            hole(f"has a torn line at the end of part {fact['part']}, which is not the last")
+    for number, why in (
+        (checked.twice[p], "has {} sequences in more than one batch line"),
+        (checked.unnamed[p], "has {} sequences with an id of their own that no ids line tells"),
+        (checked.nameless[p], "has {} sequences in an ids line that are in no batch line"),
+        (checked.unlisted[p], "has {} sequences acknowledged or handed over that are in no batch line"),
+    ):
+        if number:
+            hole(why.format(f"{number:,}"))
+    last = max(fact["last"] for fact in facts)
+    close = None if end["torn"] else end["closed"]
+    if close is not None:
+        for number, word in (
+            (checked.of_fate[code, p], FATES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
+        ):
+            if number != close[word]:
+                hole(f"ends with {close[word]:,} {word}, and its lines say {number:,}")
+        size = sum(fact["size"] for fact in facts[:-1]) + close["before"]
+        if close["bytes"] not in (None, size):
+            hole(f"had {close['bytes']:,} bytes before its end, and has {size:,}")
+        if close["last"] != last:
+            hole(f"ends with sequence {close['last']:,}, and has {last:,}")
+        if last > checked.accounted[p]:
+            hole(f"is closed, and has no line of {last - checked.accounted[p]:,} sequences")
     stopped = next((fact["stopped"] for fact in facts if fact["stopped"]), "")
     if stopped:
-        problems.append(f"{name}: the ledger stopped ({stopped})")
-    horizon = LAST_SEQUENCE if closes and not stopped else listed
+        told.append(f"{name}: was stopped ({stopped})")
+    if close is None:
+        told.append(f"{name}: has no end: it was not closed")
+    problems = [*told, *(problem for fact in facts for problem in fact["problems"])]
+    evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
+    first = next((fact for fact in facts if fact["opened"]), facts[0])
     return Producer(
         name,
-        next((fact["protocol"] for fact in facts if fact["protocol"]), ""),
-        next((fact["url"] for fact in facts if fact["url"]), ""),
-        "none" if identities == {"none"} else "id",
+        first["protocol"],
+        first["url"],
+        first["identity"] or "id",
         last,
-        0 if damaged else horizon,
-        bool(closes),
-        sum(fact["events"] for fact in facts),
+        max(fact["old"] for fact in facts) if evidence == UNCLOSED else LAST_SEQUENCE,
+        close is not None,
+        int(checked.listed[p]),
+        evidence,
         problems,
-        next((fact["mode"] for fact in facts if fact["mode"]), ""),
+        first["mode"],
     )
 
 
-def _ids(tables: list[U64]) -> tuple[U64, I64]:
+def _ids(tables: list[U64], producers: dict[str, int]) -> tuple[U64, I64]:
     """(first half, second half, producer, sequence) by first half; and (producer, sequence) of the rest.
 
     An id that the user gave to two events cannot say which one arrived: those events are compared like
-    events without ids, as a multiset of hashes.
+    events without ids, as a multiset of hashes. So are an event and the one whose id it was given.
+
+    Args:
+        producers: whose events have ids, and their numbers.
     """
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):
         return table, np.empty((0, 2), np.int64)
+    table = np.concatenate((table, _named(table, producers)))
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     same = (table[1:, 0] == table[:-1, 0]) & (table[1:, 1] == table[:-1, 1])
     shared = np.zeros(len(table), bool)
     shared[1:] |= same
     shared[:-1] |= same
-    pooled = table[shared][:, 2:].astype(np.int64)
-    pooled = pooled[np.lexsort((pooled[:, 1], pooled[:, 0]))]
+    # Each once and sorted, though a line may stand in a ledger twice.
+    pooled = np.unique(table[shared][:, 2:].astype(np.int64), axis=0)
     # One row stays for a shared id, with a producer that does not exist: found, and sent to the pool.
     keep = np.concatenate(([True], ~same))
     table[shared, 2] = np.uint64(1 << 32)
     return table[keep], pooled
+
+
+def _named(table: U64, producers: dict[str, int]) -> U64:
+    """Rows for the events of these producers whose ids other events were given by users."""
+    prefixes = np.array([int(name[:16], 16) for name in producers], np.uint64)
+    rows = set()
+    for high, low, *given in table[np.isin(table[:, 0], prefixes)].tolist():
+        p = producers.get(f"{high:016x}{low >> 48:04x}", -1)
+        event = [p, low & ((1 << 48) - 1)]
+        if p >= 0 and event != given:
+            rows.add((high, low, *event))
+    return np.array(sorted(rows), np.uint64).reshape(-1, 4)
 
 
 def _live(spans: I64, bases: I64, addressed: npt.NDArray[np.bool_], bits: int) -> I64:
@@ -522,10 +852,15 @@ class Bucket(NamedTuple):
     listed: npt.NDArray[np.bool_]
     fate: npt.NDArray[np.uint8]
     pooled: npt.NDArray[np.bool_] | None  # events compared by hash alone
+    deferred: npt.NDArray[np.bool_] | None  # events that later ones may have overtaken
+    owned: npt.NDArray[np.bool_] | None  # events with an id of their own; not told where all is whole
 
 
 class Ledger:
-    """The packed ledgers of a work folder, as tasks open them."""
+    """The packed ledgers of a work folder, as tasks open them.
+
+    ``whole``, ``addressed``, ``last``, ``since``: of each producer. ``all_whole``: nothing is missing at all.
+    """
 
     def __init__(self, work: str, bits: int) -> None:
         self.work = work
@@ -540,8 +875,8 @@ class Ledger:
         self.prefixes: bytes = tables["prefixes"].tobytes()
         bounds = tables["bounds"]
         self.last: I64 = bounds[:, 0]
-        self.horizon: I64 = bounds[:, 1]
-        self.closed: npt.NDArray[np.bool_] = bounds[:, 2].astype(bool)
+        self.since: I64 = bounds[:, 1]
+        self.whole: npt.NDArray[np.bool_] = bounds[:, 2] == WHOLE
         self.addressed: npt.NDArray[np.bool_] = bounds[:, 3].astype(bool)
         self.family: I64 = bounds[:, 4]  # protocols, as numbers: `families` has their names
         self.span: I64 = tables["span"]  # from the first to the last time that is known, none: first > last
@@ -550,11 +885,20 @@ class Ledger:
         self.fates: I64 = tables["fates"]
         self.live: I64 = tables["live"]
         self.pooled: I64 = tables["pooled"]
+        self.deferred: I64 = tables["deferred"]
+        self.owned: I64 = tables["owned"]
+        with open(os.path.join(work, "files.json")) as file:
+            files = json.load(file)
+        self._stems: list[str] = files["stems"]
+        self.unread: list[str] = files["unread"]
+        self.all_whole = bool(self.whole.all()) and not self.unread
         # Where each producer's rows start.
         at = np.arange(len(self.last) + 1)
         self._spans_at = np.searchsorted(self.spans[:, 0], at)
         self._fates_at = np.searchsorted(self.fates[:, 0], at)
         self._pooled_at = np.searchsorted(self.pooled[:, 0], at)
+        self._deferred_at = np.searchsorted(self.deferred[:, 0], at)
+        self._owned_at = np.searchsorted(self.owned[:, 0], at)
 
     def __len__(self) -> int:
         return len(self.last)
@@ -592,7 +936,7 @@ class Ledger:
 
     def read(self, file: int, position: int, n: int) -> tuple[U64, I64]:
         """Hashes and creation times of `n` events of a packed file."""
-        stem = os.path.join(self.work, str(file))
+        stem = os.path.join(self.work, self._stems[file])
         hashes = np.fromfile(stem + ".hashes", "<u8", n, offset=8 * position)
         created = np.fromfile(stem + ".created", "<i8", n, offset=8 * position)
         return hashes, created
@@ -628,7 +972,11 @@ class Ledger:
                 pooled = np.zeros(n, bool)
                 pooled[inside - first] = True
                 pooled &= listed  # an `ids` line whose batch line is damaged takes nothing out
-        return Bucket(p, first, hashes, created, listed, self.fate(p, first, n), pooled)
+        deferred = _marked(self.deferred[self._deferred_at[p] : self._deferred_at[p + 1]], first, n)
+        owned = None
+        if not self.all_whole:
+            owned = _marked(self.owned[self._owned_at[p] : self._owned_at[p + 1]], first, n)
+        return Bucket(p, first, hashes, created, listed, self.fate(p, first, n), pooled, deferred, owned)
 
     def fate(self, p: int, first: int, n: int) -> npt.NDArray[np.uint8]:
         """The fates of a range of sequences."""
@@ -651,12 +999,18 @@ class Ledger:
         return fate
 
 
+def _marked(rows: I64, first: int, n: int) -> npt.NDArray[np.bool_] | None:
+    """Which of the sequences from `first` on are in ranges of (producer, first, last); None: none of them."""
+    rows = rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)]
+    if not len(rows):
+        return None
+    found = np.zeros(n, bool)
+    for _, a, b in rows.tolist():
+        found[max(a - first, 0) : b - first + 1] = True
+    return found
+
+
 def _overlapping(spans: I64, first: int, last: int) -> I64:
-    """Rows of spans (sorted by their first sequence) that touch first .. last."""
-    stop = int(np.searchsorted(spans[:, 1], last, side="right"))
-    # A long span may start far before: spans of one producer do not overlap unless the ledger is
-    # damaged, so the last sequences rise as well, and only then one must look at all of them.
-    rows = spans[:stop]
-    if len(rows) and (rows[1:, 2] >= rows[:-1, 2]).all():
-        return rows[int(np.searchsorted(rows[:, 2], first, side="left")) :]
-    return rows[rows[:, 2] >= first]
+    """Rows of the disjoint spans of a producer (sorted) that touch first .. last."""
+    rows = spans[: int(np.searchsorted(spans[:, 1], last, side="right"))]
+    return rows[int(np.searchsorted(rows[:, 2], first, side="left")) :]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DUPLICATED", "LOST_SENT", "MISSING_SENT", "REORDERED", "Grid", "Places", "Times"]
+__all__ = ["DUPLICATED", "LOST_SENT", "MISSING_SENT", "REORDERED", "Grid", "Places", "Times", "Took"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -25,8 +25,8 @@ PLACES = 200  # parts of a producer's sequences, at most
 
 # Words beside the states of `compare`: their numbers begin behind those. What was sent and would be lost or
 # missing is told apart from what never was, because a doubtful capture makes it unknown.
-DUPLICATED, REORDERED, LOST_SENT, MISSING_SENT = 8, 9, 10, 11
-KINDS = 12
+DUPLICATED, REORDERED, LOST_SENT, MISSING_SENT = 9, 10, 11, 12
+KINDS = 13
 
 _CELLS = 64 << 6  # of the histogram of latencies: all that 63 bits hold
 
@@ -80,6 +80,16 @@ class Grid(NamedTuple):
         return steps
 
 
+class Took(NamedTuple):
+    """Latencies of some events."""
+
+    first: int  # cell of the histogram
+    counts: I64  # in that cell and those behind it
+    longest: int
+    early: int  # events that arrived before they were made, by the clocks; they are in no cell
+    early_us: int  # how long before, at most
+
+
 class Times:
     """Sums over time, one set of them for each family (protocols that a doubt touches together)."""
 
@@ -96,17 +106,18 @@ class Times:
             counts = np.bincount(keys, weights=n, minlength=self.words[0].size)
             self.words[family] += counts.astype(np.int64).reshape(-1, KINDS)
 
-    def took(self, family: int, created_us: I64, received_us: I64) -> tuple[int, I64, int]:
-        """Count latencies of events that arrived, and the events as kind 0.
-
-        Returns:
-            the first cell of the histogram over all of time, its counts, and the longest latency.
-        """
+    def took(self, family: int, created_us: I64, received_us: I64) -> Took:
+        """Count latencies of events that arrived, and the events as kind 0."""
         took = received_us - created_us
-        longest = int(took.max())
-        if int(took.min()) < 0:
-            np.maximum(took, 0, out=took)
-            longest = max(longest, 0)
+        longest, least = int(took.max()), int(took.min())
+        early = 0
+        if least < 0:
+            before = took < 0
+            early = int(before.sum())
+            self.add(family, created_us[before], 0)
+            took, created_us = took[~before], created_us[~before]
+            if not len(took):
+                return Took(0, np.empty(0, np.int64), 0, early, -least)
         cells = cell(took)
         first, last = int(cells.min()), int(cells.max())
         low = (int(created_us.min()) - self.grid.start_us) // self.grid.width_us
@@ -126,7 +137,7 @@ class Times:
         self.latency[family, low : high + 1, first : last + 1] += both
         self.words[family, low : high + 1, 0] += both.sum(axis=1)
         self._cells = [min(self._cells[0], first), max(self._cells[1], last + 1)]
-        return first, both.sum(axis=0), longest
+        return Took(first, both.sum(axis=0), longest, early, max(-least, 0))
 
     def rows(self) -> list[tuple[str, int, I64, I64]]:
         """(``words`` or ``latency``, family, places, counts), for `Sums`."""

@@ -1,31 +1,45 @@
 """From the results of the reduce tasks to the verdict: sums, order across buckets, words, exit code.
 
 The words are those of Jepsen's checks of queues. Each sequence that a producer made is exactly one of
-``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown``; it
-may be ``duplicated`` and ``reordered`` besides, and ``unexpected`` and ``unknown`` also count distinct ids
-beyond all that was made. ``docs/verify.md`` has a table.
+``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown``,
+``pending``; it may be ``duplicated`` and ``reordered`` besides, and ``unexpected``, ``unknown`` and
+``pending`` also count distinct ids beyond all that was made. ``docs/verify.md`` has a table.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from logclient.config import OPTIONS
 from logclient.errors import ConfigError, ExitCode
-from logclient.verify import compare
-from logclient.verify.compare import LOST, MISSING, NEVER, STATES, UNEXPECTED, UNKNOWN, Example, Plan
+from logclient.verify import captures, compare
+from logclient.verify.compare import (
+    LOST,
+    MISSING,
+    NEVER,
+    PENDING,
+    STATES,
+    UNEXPECTED,
+    UNKNOWN,
+    Example,
+    Plan,
+)
 from logclient.verify.decode import QUIET, protocol_of
 from logclient.verify.devices import FOLLOWED, Device, joined
 from logclient.verify.ledger import (
-    ACKED,
     DROPPED,
+    EVIDENCE,
+    FAILED,
+    HOLES,
     I64,
     LAST_SEQUENCE,
+    UNCLOSED,
+    WHOLE,
     Ledger,
     Producer,
     intersect,
@@ -44,7 +58,7 @@ from logclient.verify.overview import (
     Times,
     cell_value,
 )
-from logclient.verify.sources import Problem, Segment, continuity
+from logclient.verify.sources import Problem
 
 __all__ = ["Counts", "Latency", "Limits", "Map", "ProducerVerdict", "Tally", "Timeline", "Verdict"]
 
@@ -53,11 +67,16 @@ FORMAT = 1
 #: What breaks the promise; `reordered` only where the protocol promises order.
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")
 
+#: What distinct ids are that nobody made.
+BEYOND = ("unexpected", "unknown", "pending")
+
 #: Protocols whose promise includes order, of what is acknowledged.
 ORDERED = ("lumberjack", "logjam")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 MOST_NAMED = 200  # producers of which examples are kept, for each word
+CLOCK_US = 1_000  # less is no word: times are kept to some microseconds
 MAPS = 50  # producers whose faults are told by place
+LISTED = 1000  # producers, and problems, that verdict.json names: it stays small with 30,000 short-lived ones
 
 
 class Counts(NamedTuple):
@@ -74,6 +93,7 @@ class Counts(NamedTuple):
     reordered: int = 0
     dropped: int = 0
     unknown: int = 0
+    pending: int = 0
 
     def plus(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
@@ -104,6 +124,9 @@ class ProducerVerdict(NamedTuple):
     latency: Latency | None
     breaks: tuple[str, ...] = ()  # words of its counts that break the promise by themselves
     mode: str = ""  # of its protocol, where that has several: Logjam's "request" or "async"
+    early: int = 0  # events that arrived before they were sent, by the clocks of the two machines
+    early_us: int = 0  # by how much at most: the clocks differ by at least that
+    ledger: str = ""  # "whole", "unclosed", "stopped" or "holes"
 
 
 class Gap(NamedTuple):
@@ -131,6 +154,7 @@ class Timeline(NamedTuple):
     reordered: list[int]
     dropped: list[int]
     unknown: list[int]
+    pending: list[int]
     latency: dict[str, list[float | None]]  # p50, p99, max: microseconds, all within 1.6 %
 
 
@@ -220,11 +244,22 @@ class Verdict(NamedTuple):
             timeline = timeline._replace(
                 latency={word: [None] * len(values) for word, values in timeline.latency.items()}
             )
-        producers = tuple(producer._replace(latency=None) for producer in self.producers)
+        producers = tuple(producer._replace(latency=None, early=0, early_us=0) for producer in self.producers)
         return self._replace(producers=producers, latency=None, timeline=timeline)
 
+    def worst(self, most: int) -> tuple[list[ProducerVerdict], Counts]:
+        """Some producers, what is broken first, then the largest; and what all others sum up to."""
+        ranked = sorted(
+            self.producers,
+            key=lambda x: (-sum(getattr(x.counts, word) for word in x.breaks), -x.counts.events, x.producer),
+        )
+        rest = Counts()
+        for left_out in ranked[most:]:
+            rest = rest.plus(left_out.counts)
+        return ranked[:most], rest
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
+        """Plain values for `json.dumps`; of very many producers and problems the first, and what is left."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -235,7 +270,18 @@ class Verdict(NamedTuple):
                 return [plain(item) for item in value]
             return int(value) if isinstance(value, ExitCode) else value
 
-        out: dict[str, Any] = {"version": FORMAT, **plain(self)}
+        listed, rest = self.worst(LISTED)
+        problems = self.problems[:LISTED]
+        if len(self.problems) > LISTED:
+            problems += (f"and {len(self.problems) - LISTED:,} more problems",)
+        names = {producer.producer for producer in listed}
+        short = self._replace(
+            producers=tuple(producer for producer in self.producers if producer.producer in names),
+            problems=problems,
+        )
+        out: dict[str, Any] = {"version": FORMAT, **plain(short)}
+        left_out = len(self.producers) - len(listed)
+        out["producers_left_out"] = {"producers": left_out, "counts": plain(rest)} if left_out else None
         return out
 
 
@@ -243,13 +289,15 @@ class _Sum:
     """What is added up for one producer."""
 
     def __init__(self) -> None:
-        self.states = np.zeros(8, np.int64)  # of the sequences it made
-        self.beyond = {"unexpected": 0, "unknown": 0}  # distinct ids beyond those
+        self.states = np.zeros(len(STATES), np.int64)  # of the sequences it made
+        self.beyond = dict.fromkeys(BEYOND, 0)  # distinct ids beyond those
         self.sent = [0, 0]  # lost, missing: those that were listed
         self.duplicated = 0
         self.reordered = 0
         self.cells: dict[int, int] = {}
         self.longest_us = 0
+        self.early = 0  # events that arrived before they were made
+        self.early_us = 0
         self.gaps = 0
 
     def counts(self, doubt: bool) -> Counts:
@@ -298,10 +346,11 @@ class Tally:
         self.producers: list[Producer] = packed.producers
         self.again = again
         self.sums = [_Sum() for _ in self.producers]
-        self.strangers = 0
-        self.order: dict[int, dict[int, tuple[int, bool, I64, I64]]] = {}
+        self.strangers = Counts()
+        self.order: dict[int, dict[int, dict[str, Any]]] = {}
         self.gap_rows: dict[int, dict[str, Any]] = {}
         self.facts: list[dict[str, Any]] = []
+        self.others: list[dict[str, Any]] = []  # of segments of other runs, which are not compared
         self.files: list[str] = []
         self.seen_unlisted: dict[int, list[I64]] = {}
         self.examples: dict[str, dict[str, list[Example]]] = {}  # word -> producer -> some
@@ -323,14 +372,11 @@ class Tally:
         if kind == "fact":
             self.facts.append(head)
         elif kind == "order":
-            self.order.setdefault(row["key"], {})[row["listener"]] = (
-                head["min"],
-                head["cut"],
-                np.frombuffer(row["offs"], np.int32).astype(np.int64),
-                np.frombuffer(row["xs"], np.int64),
-            )
+            self.order.setdefault(row["key"], {})[row["listener"]] = head
         elif kind == "phantom" and head["p"] < 0:
-            self.strangers += head["unexpected"]
+            self.strangers = self.strangers.plus(
+                Counts(unexpected=head.get("unexpected", 0), unknown=head.get("unknown", 0))
+            )
             for word, found in head["examples"].items():
                 self._examples(word, [Example(*example)._replace(sent=False) for example in found])
         else:
@@ -351,12 +397,11 @@ class Tally:
         for word, found in head["examples"].items():
             self._examples(word, [Example(name, s, None, *where) for s, *where in found])
         if kind == "phantom":
-            inside_unexpected, inside_unknown = head["inside"]
             total.states -= np.array(head["was"])
-            total.states[UNEXPECTED] += inside_unexpected
-            total.states[UNKNOWN] += inside_unknown
-            total.beyond["unexpected"] += head["unexpected"] - inside_unexpected
-            total.beyond["unknown"] += head["unknown"] - inside_unknown
+            for word in BEYOND:
+                inside, beyond = head[word]
+                total.states[STATES.index(word)] += inside
+                total.beyond[word] += beyond
             if row["xs"]:
                 self.seen_unlisted.setdefault(p, []).append(np.frombuffer(row["xs"], np.int64))
             return
@@ -373,7 +418,10 @@ class Tally:
             self.gap_rows[row["key"]] = {"p": p, **head["gaps"]}
         if "latency" in head:
             (longest, _), *cells = head["latency"]
+            early, early_us = head["early"]
             total.longest_us = max(total.longest_us, longest)
+            total.early += early
+            total.early_us = max(total.early_us, early_us)
             for cell, n in cells:
                 total.cells[cell] = total.cells.get(cell, 0) + n
 
@@ -423,10 +471,13 @@ class Tally:
             rows = self.order[key]
             late: dict[int, tuple[int, int]] = {}
             more = False
-            for listener, (_, cut, offs, xs) in rows.items():
+            for listener, head in rows.items():
                 limit = later.get(listener, NEVER)
+                if head.get("max", -1) <= limit:
+                    continue
+                offs, xs = compare.read_tail(self.plan.work, *head["tail"])
                 behind = np.flatnonzero(xs > limit)
-                more |= cut and len(behind) == len(xs)
+                more |= head["cut"] and len(behind) == len(xs)
                 for i in behind.tolist():
                     late.setdefault(int(offs[i]), (listener, int(xs[i])))
             if more:
@@ -434,8 +485,8 @@ class Tally:
                     again[key, listener] = later.get(listener, NEVER)
             elif late:
                 self._late(p, key, late, writer)
-            for listener, (minimum, *_) in rows.items():
-                later[listener] = min(later.get(listener, NEVER), minimum)
+            for listener, head in rows.items():
+                later[listener] = min(later.get(listener, NEVER), head["min"])
         if again:
             self.second_passes += 1
             for row in self.again(frozenset(key for key, _ in again), again):
@@ -479,78 +530,113 @@ class Tally:
             if not len(region):
                 continue
             rows = self.ledger.fates_of(p)
-            acked = union(rows[rows[:, 3] == ACKED][:, 1:3])
             stronger = union(rows[rows[:, 3] > DROPPED][:, 1:3])
+            sent = union(rows[rows[:, 3] > FAILED][:, 1:3])
             dropped = intersect(region, subtract(union(rows[rows[:, 3] == DROPPED][:, 1:3]), stronger))
-            region = subtract(region, dropped)
-            unknown = intersect(region, np.array([[producer.horizon + 1, LAST_SEQUENCE + 1]], np.int64))
-            region = subtract(region, unknown)
-            lost = intersect(region, acked)
-            missing = subtract(region, lost)
+            missing = intersect(region, subtract(union(rows[rows[:, 3] == FAILED][:, 1:3]), sent))
+            untold = subtract(subtract(region, dropped), missing)
+            newer = np.array([[producer.since + 1, LAST_SEQUENCE + 1]], np.int64)
             places = Places(last)
             seen = (
                 union(np.concatenate(self.seen_unlisted[p])[:, None].repeat(2, axis=1))
                 if p in self.seen_unlisted
-                else None
+                else np.empty((0, 2), np.int64)
             )
             for word, ranges in (
                 ("dropped", dropped),
-                ("unknown", unknown),
-                ("lost", lost),
                 ("missing", missing),
+                ("unknown", subtract(untold, newer)),
+                ("pending", intersect(untold, newer)),
             ):
                 self.sums[p].states[STATES.index(word)] += length(ranges)
-                if seen is not None:
-                    was = intersect(ranges, seen)
-                    places.add_ranges(was, UNKNOWN if word == "unknown" else UNEXPECTED)
-                    ranges = subtract(ranges, seen)
+                was = intersect(ranges, seen)
+                if word == "dropped":
+                    places.add_ranges(was, UNEXPECTED)
+                else:
+                    places.add_ranges(subtract(was, newer), UNKNOWN)
+                    places.add_ranges(intersect(was, newer), PENDING)
+                ranges = subtract(ranges, seen)
                 places.add_ranges(ranges, STATES.index(word))
                 writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
-                if word != "dropped":
+                if word in ("missing", "unknown"):
                     some = ranges[: self.plan.examples, 0].tolist()
                     self._examples(word, [Example(producer.producer, s, None, sent=False) for s in some])
             self.places.setdefault(p, []).append(places.row())
 
     # -- the whole
 
-    def doubts(self) -> tuple[list[Problem], set[str]]:
-        """Why the captures cannot speak for everything, and the protocols that this touches."""
-        problems: list[Problem] = []
-        doubtful: set[str] = set()
-        by_listener: dict[int, list[dict[str, Any]]] = {}
+    def doubts(self) -> tuple[list[Problem], set[str], set[str]]:
+        """See `captures.doubts`."""
+        families = {protocol_of(producer.protocol) for producer in self.producers}
+        problems, doubtful, disordered = captures.doubts(
+            self.facts, self.others, self.plan.left_out, families
+        )
+        if self.plan.records is None:
+            for family, endpoint in self._uncaptured():
+                why = f"it is in a ledger of {family}, and no listener of this capture has it"
+                problems.append(Problem("endpoint", endpoint, -1, why))
+                doubtful.add(family)
+        # Records come with an order of their own, whatever is missing among them.
+        return problems, doubtful, disordered if self.plan.records is None else set()
+
+    def _clocks(self) -> list[str]:
+        """What is said of times that cannot be."""
+        if not self.plan.timed:
+            return []
+        wrong = [p for p, mine in enumerate(self.sums) if mine.early_us >= CLOCK_US]
+        wrong.sort(key=lambda p: -self.sums[p].early_us)
+        told = [
+            f"clocks: {self.sums[p].early:,} events of {self.producers[p].producer} arrived before they were "
+            f"sent: the clocks differ by at least {self.sums[p].early_us / 1e6:,.3f} s"
+            for p in wrong[: self.plan.examples]
+        ]
+        if len(wrong) > len(told):
+            told.append(f"clocks: so did events of {len(wrong) - len(told):,} more producers")
         for fact in self.facts:
-            by_listener.setdefault(fact["index"], []).append(fact)
-        for facts in by_listener.values():
-            facts.sort(key=lambda fact: int(fact["number"]))
-            found = False
-            previous = None
-            for i, fact in enumerate(facts):
-                segment = Segment(fact["listener"], fact["number"], fact["name"], fact["size"])
-                mine = [Problem(*problem) for problem in fact["problems"]]
-                told = {kind: sum(problem.kind == kind for problem in mine) for kind in fact["counts"]}
-                for kind, n in fact["counts"].items():
-                    if n > told[kind]:
-                        mine.append(Problem(kind, fact["name"], 0, f"{n - told[kind]:,} more of this kind"))
-                if not fact["header"]:
-                    mine.append(Problem("damage", fact["name"], 0, "no header that can be read"))
-                mine += continuity(segment, fact, previous, i == len(facts) - 1)
-                previous = fact
-                problems += mine
-                found |= bool(mine)
-            if found:
-                named = {protocol_of(fact["protocol"]) for fact in facts if fact["protocol"]}
-                doubtful |= named or {protocol_of(producer.protocol) for producer in self.producers}
-        return problems, doubtful
+            if n := fact["timeless"]:
+                why = "received before 1970 or after 2255: they have no latency"
+                told.append(f"clocks: {fact['name']}: {n:,} units {why}")
+        return told
+
+    def _behind(self, verdicts: list[ProducerVerdict]) -> str:
+        """What is said of events that a device reordered."""
+        n = sum(x.counts.reordered for x in verdicts if protocol_of(x.protocol) in self.plan.published)
+        return f" {n:,} reordered behind a device, where order is no promise." if n else ""
+
+    def _uncaptured(self) -> list[tuple[str, str]]:
+        arrived = [compare.OK, compare.RECOVERED, compare.CORRUPTED, UNEXPECTED]
+        ledgers = [
+            (producer.protocol, producer.url, bool(mine.states[arrived].any()))
+            for producer, mine in zip(self.producers, self.sums, strict=True)
+        ]
+        here = {fact["listener"] for fact in self.facts}
+        return captures.uncaptured(ledgers, [x for x in self.plan.listeners if x["name"] in here])
 
     def devices(self) -> tuple[Device, ...]:
         """What devices published and the captures lack, by listener and device."""
         found: dict[tuple[str, int], Device] = {}
-        for fact in sorted(self.facts, key=lambda fact: (fact["listener"], fact["number"])):
+        every = self.facts + self.others
+        for fact in sorted(every, key=lambda fact: (fact["listener"], fact["number"])):
             for fields in fact["devices"]:
                 mine = Device(*fields)
                 before = found.get((mine.listener, mine.device))
                 found[mine.listener, mine.device] = mine if before is None else joined(before, mine)
         return tuple(found[key] for key in sorted(found))
+
+    def _faults(self, allow_open: bool) -> tuple[list[str], int]:
+        """What is wrong with the ledgers, the worst first; and how many are open that may be."""
+        allowed = [x for x in self.producers if allow_open and x.evidence == UNCLOSED]
+        wrong = [
+            x for x in self.producers if x.evidence != WHOLE and not (allow_open and x.evidence == UNCLOSED)
+        ]
+        wrong.sort(key=lambda x: -x.evidence)
+        told = [x.why for x in wrong[:1]]
+        if len(wrong) > 1:
+            told.append(f"{_ledgers(len(wrong) - 1, 'other')} {'is' if len(wrong) == 2 else 'are'} not whole")
+        if unread := self.ledger.unread:
+            more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+            told.append(f"{unread[0]}{more} may be a ledger and is not read")
+        return told, len(allowed)
 
     def _devices_left_out(self) -> list[str]:
         if not any(fact["devices_left_out"] for fact in self.facts):
@@ -620,7 +706,7 @@ class Tally:
         return Timeline(
             start_us=grid.start_us,
             width_us=grid.width_us,
-            events=kinds[:, [compare.OK, LOST, MISSING, UNKNOWN]].sum(axis=1).tolist(),
+            events=kinds[:, [compare.OK, LOST, MISSING, UNKNOWN, PENDING]].sum(axis=1).tolist(),
             lost=told(LOST),
             missing=told(MISSING),
             recovered=told(compare.RECOVERED),
@@ -629,6 +715,7 @@ class Tally:
             reordered=told(REORDERED),
             dropped=dropped.astype(np.int64).tolist(),
             unknown=told(UNKNOWN),
+            pending=told(PENDING),
             latency=latency,
         )
 
@@ -650,15 +737,25 @@ class Tally:
             out.append(Map(producer.producer, producer.last, places.width, parts))
         return tuple(out), len(faulty) - len(out)
 
-    def verdict(self, limits: Limits) -> Verdict:
-        """Add everything up; `stitch` and `unlisted` come before."""
-        problems, doubtful = self.doubts()
+    def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
+        """Add everything up; `stitch` and `unlisted` come before.
+
+        Args:
+            allow_open: a ledger without an end is no fault by itself.
+        """
+        problems, doubtful, disordered = self.doubts()
+        unordered = (*self.plan.published, *disordered)
+        untold_order = False
         gap_counts, longest = self.gaps()
-        total = Counts(unexpected=self.strangers)
+        aside = sum(fact["events"] for fact in self.others)
+        nobodys = self.strangers.plus(Counts(unknown=aside))
+        total = nobodys
         verdicts = []
         cells: dict[int, int] = {}
         for p, (producer, mine) in enumerate(zip(self.producers, self.sums, strict=True)):
             counts = mine.counts(protocol_of(producer.protocol) in doubtful)
+            broken_words = breaks(producer, counts, unordered)
+            untold_order |= broken_words != breaks(producer, counts, self.plan.published)
             total = total.plus(counts)
             for cell, n in mine.cells.items():
                 cells[cell] = cells.get(cell, 0) + n
@@ -673,11 +770,14 @@ class Tally:
                     counts,
                     gap_counts[p],
                     _latency(mine.cells, mine.longest_us),
-                    breaks(producer, counts),
+                    broken_words,
                     producer.mode,
+                    mine.early,
+                    mine.early_us,
+                    EVIDENCE[producer.evidence],
                 )
             )
-        if self.strangers:
+        if any(nobodys):
             verdicts.append(
                 ProducerVerdict(
                     "",
@@ -686,10 +786,10 @@ class Tally:
                     "",
                     "not checked",
                     False,
-                    Counts(unexpected=self.strangers),
+                    nobodys,
                     0,
                     None,
-                    ("unexpected",),
+                    ("unexpected",) if nobodys.unexpected else (),
                 )
             )
         broken = [
@@ -698,14 +798,19 @@ class Tally:
             if (n := sum(getattr(x.counts, word) for x in verdicts if word in x.breaks))
         ]
         broken += limits.broken(total)
-        code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if total.unknown else ExitCode.OK
+        faults, still_open = self._faults(allow_open)
+        untold = total.unknown or faults or untold_order
+        code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if untold else ExitCode.OK
         maps, left_out = self.maps(verdicts, doubtful)
         undecodable, quiet = (_summed(fact[name] for fact in self.facts) for name in ("undecodable", "quiet"))
         orders = {x.order for x in verdicts if x.producer}
         listeners = sorted({fact["listener"] for fact in self.facts})
         return Verdict(
             exit_code=code,
-            sentence=_sentence(code, broken, total, bool(doubtful)),
+            sentence=_sentence(
+                code, broken, total, [*faults, *_CAPTURE[: bool(doubtful or aside)]], still_open
+            )
+            + self._behind(verdicts),
             broken=tuple(broken),
             counts=total,
             producers=tuple(verdicts),
@@ -727,15 +832,20 @@ class Tally:
                 "first_us": min((fact["first_us"] for fact in self.facts if fact["last_us"]), default=0),
                 "last_us": max((fact["last_us"] for fact in self.facts), default=0),
                 "complete": not problems,
+                "published": self.plan.published,
+                "runs": captures.told_runs(self.facts, self.others),
             },
             ledger={
                 "producers": len(self.producers),
                 "listed": sum(producer.events for producer in self.producers),
-                "complete": all(x.closed and not x.problems for x in self.producers),
+                "complete": self.ledger.all_whole,
+                "unread": len(self.ledger.unread),
             },
             problems=(
+                *self._clocks(),
                 *self._devices_left_out(),
                 *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in problems),
+                *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
                 *(f"ledger: {problem}" for producer in self.producers for problem in producer.problems),
             ),
             limits=limits,
@@ -755,9 +865,16 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
-def breaks(producer: Producer, counts: Counts) -> tuple[str, ...]:
-    """Words of a producer's counts that break its promise."""
-    ordered = protocol_of(producer.protocol) in ORDERED and producer.mode != "async"
+def breaks(producer: Producer, counts: Counts, unordered: Sequence[str] = ()) -> tuple[str, ...]:
+    """Words of a producer's counts that break its promise.
+
+    Args:
+        unordered: protocols of whose order nothing can be told here.
+    """
+    family = protocol_of(producer.protocol)
+    ordered = family in ORDERED and family not in unordered and producer.mode != "async"
+    # Where lines may be missing, so may one that says that an event was overtaken on purpose.
+    ordered = ordered and producer.evidence != HOLES
     return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 
@@ -793,24 +910,44 @@ def _doubted(kinds: I64, doubt: bool) -> I64:
     return kinds
 
 
-def _sentence(code: ExitCode, broken: list[str], counts: Counts, doubt: bool) -> str:
+_CAPTURE = ["the capture is not complete"]
+
+
+def _ledgers(n: int, what: str = "") -> str:
+    return f"{n:,} {what}{' ' * bool(what)}ledger{'s' * (n != 1)}"
+
+
+def _sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int) -> str:
+    """The verdict in a sentence.
+
+    Args:
+        faults: what keeps ledgers and captures from being whole.
+        still_open: ledgers without an end that are allowed.
+    """
+    because = ", and ".join(faults)
     if code == ExitCode.BROKEN:
         told = [
             f"{words} ({limit})" if limit else words
             for words, _, limit in (x.partition(", ") for x in broken)
         ]
-        return f"The promise is broken: {', '.join(told)}, of {counts.events:,} events."
+        besides = f"; besides, {because}" if faults else ""
+        return f"The promise is broken: {', '.join(told)}, of {counts.events:,} events{besides}."
     if code == ExitCode.UNREACHABLE:
-        why = "the capture is not complete" if doubt else "a ledger was not closed"
-        return (
-            f"It cannot be told: {counts.unknown:,} of {counts.events:,} events are unknown, because {why}."
-        )
+        unknown = f"{counts.unknown:,} of {counts.events:,} events are unknown"
+        return f"It cannot be told: {unknown}, because {because or _MAY_BE_OPEN}."
+    if still_open:
+        open_ = f"; {_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
+    else:
+        open_ = ""
     if not counts.events:
-        return "The promise holds, but nothing was sent."
+        return f"The promise holds, but nothing was sent{open_}."
     rest = [
         f"{n:,} {word}"
-        for word in ("missing", "dropped", "recovered", "duplicated", "reordered")
+        for word in ("missing", "dropped", "recovered", "duplicated", "reordered", "pending")
         if (n := getattr(counts, word))
     ]
     more = f"; {', '.join(rest)}" if rest else ""
-    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{more}."
+    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{more}{open_}."
+
+
+_MAY_BE_OPEN = "a ledger is still open"
