@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import pytest
 from logclient.errors import ConfigError, LedgerError
 from tests import shared
 from tests import verify_files as files
+from tests.oracle import plog as oracle
 
 np = shared.need("numpy")
 pa = shared.need("pyarrow")
 shared.need("pyspark")
 frames = pytest.importorskip("logclient.verify.frames")
 sources = pytest.importorskip("logclient.verify.sources")
+test_verify_plog = pytest.importorskip("tests.test_verify_plog")
 
 P = "ab" * 10
 BODIES = [
@@ -117,6 +121,71 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
         offset = latest
     assert [row["raw"] for row in rows] == [raw for raw, _, _ in UNITS]
     assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
+
+
+# -- messages of several units
+
+MESSAGES = {seq: test_verify_plog.document(P, seq, 100 * seq) for seq in range(1, 41)}
+
+
+def fragments() -> list[tuple[int, bytes]]:
+    """Of two senders, mixed, so that some message is open at any place."""
+    by_sender: dict[int, list[bytes]] = {1: [], 2: []}
+    for seq, body in MESSAGES.items():
+        by_sender[1 + seq % 2] += oracle.fragments(body, seq, 900)
+    mixed = itertools.zip_longest(by_sender[1], by_sender[2])
+    return [(i, raw) for pair in mixed for i, raw in enumerate(pair, 1) if raw is not None]
+
+
+@pytest.mark.parametrize("per_segment", [1, 2, 7, 1000])
+def test_messages_over_segments(tmp_path: Path, per_segment: int) -> None:
+    test_verify_plog.write(tmp_path, fragments(), per_segment)
+    source = frames.CaptureSource({"path": str(tmp_path)})
+    reader = source.reader(source.schema())
+    rows = table(reader, reader.partitions())
+    assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
+    assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
+    assert {row["error"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize("per_segment", [3, 1000])
+@pytest.mark.parametrize("again", [False, True], ids=["one reader", "a new one each time"])
+def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, again: bool) -> None:
+    whole, capture = tmp_path / "whole", tmp_path / "capture"
+    capture.mkdir()
+    test_verify_plog.write(whole, fragments(), per_segment)
+    paths = sorted(whole.iterdir())
+    reader = frames._Stream(str(capture), "events")
+    offset = reader.initialOffset()
+    rows: list[dict[str, Any]] = []
+    grown = list(itertools.accumulate((path.stat().st_size for path in paths), initial=0))
+    step = grown[-1] // 23
+    for size in (*range(step, grown[-1], step), grown[-1]):
+        for path, before in zip(paths, grown, strict=False):
+            if size > before:
+                (capture / path.name).write_bytes(path.read_bytes()[: size - before])
+        latest = json.loads(json.dumps(reader.latestOffset()))
+        other = frames._Stream(str(capture), "events")  # one that takes up where it stopped
+        parts = other.partitions(offset, latest)
+        assert table(reader, reader.partitions(offset, latest)) == table(other, parts)
+        rows += table(other, parts)
+        offset = latest
+        reader = other if again else reader
+    assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
+    assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
+    assert "open" not in offset
+
+
+def test_a_listener_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "ma\udcffin", UNITS)
+    for rows_of in ("events", "units"):
+        source = frames.CaptureSource({"path": str(tmp_path), "rows": rows_of})
+        reader = source.reader(source.schema())
+        rows = table(reader, reader.partitions())
+        assert {(row["listener"], row["segment"]) for row in rows} == {
+            ("ma\\xffin", "ma\\xffin-000001.cap")
+        }
+        assert len(rows) == (9 if rows_of == "events" else 4)
 
 
 @pytest.mark.spark

@@ -23,6 +23,7 @@ from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import shared
 from tests import verify_files as files
 from tests.kafka_fixture import connector
+from tests.patience import PATIENCE
 from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
 from tests.verify_scene import P, Q, Scene
 
@@ -56,7 +57,7 @@ def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config
     new = admin.NewTopic(name, num_partitions=partitions, config=config)
     asks = admin.AdminClient({"bootstrap.servers": bootstrap})
     for made in asks.create_topics([new]).values():
-        made.result(30)
+        made.result(PATIENCE)
     wrong = []
     # A leader that is elected just now is asked again soon, and what it has refused stays in order.
     producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
@@ -66,7 +67,7 @@ def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config
             on_delivery=lambda error, _: wrong.append(error) if error else None,
         )  # fmt: skip
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(2 * PATIENCE) == 0
     assert not wrong
     return name
 
@@ -137,7 +138,8 @@ def test_histories(
         word: {event for event in events if event[0] in expected.counts}
         for word, events in inprocess.found(out).items()
     }
-    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
+    wrong = differences(expected, verdict, found, published="logjam")
+    wrong += overview_differences(expected, verdict)
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
     assert verdict.seconds["second_passes"] == 1
     by_capture = inprocess.run(monkeypatch, ledger, capture, out=tmp_path / "out", bits=3)
@@ -215,7 +217,7 @@ def test_a_topic(spark: Any, broker: str, scene: Scene) -> None:
         "folder": f"kafka://{broker}/{name}", "listeners": [f"{name}[{i}]" for i in range(3)],
         "segments": 3, "bytes": sum(len(x.value or b"") for x in some), "units": 21, "acks": 0, "events": 21,
         "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0,
-        "first_us": 61_000, "last_us": 91_000, "complete": True,
+        "first_us": 61_000, "last_us": 91_000, "complete": True, "published": [], "runs": [],
     }  # fmt: skip
     assert (
         verdict.latency.max == 60_000
@@ -284,7 +286,7 @@ def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene
 
     def without(first: int) -> Any:
         for gone in asks.delete_records([client.TopicPartition(name, 0, first)]).values():
-            gone.result(30)
+            gone.result(PATIENCE)
         return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
 
     assert nonzero(without(2).counts) == {"events": 20, "ok": 18, "unexpected": 1, "lost": 2}
@@ -306,7 +308,7 @@ def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None
         producer.produce(name, scene.bodies[seq])
     producer.commit_transaction(60)
     reader = client.Consumer({"bootstrap.servers": broker, "group.id": name})
-    end = time.monotonic() + 60
+    end = time.monotonic() + 2 * PATIENCE
     while reader.get_watermark_offsets(client.TopicPartition(name, 0), 30)[1] < 21:  # the mark comes later
         assert time.monotonic() < end
     reader.close()
@@ -315,6 +317,41 @@ def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None
     assert verdict.problems == (
         f"capture: {name}[0]: gap: 1 of 21 offsets have no record: compacted, or of a transaction",
     )
+
+
+def test_producers_that_go_on(spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledgers are as they were before the topic's ends were asked for: what is acknowledged in them has
+    arrived by then, and what arrived besides was sent later, by those of the ledgers or by a newcomer."""
+    more = {seq: files.body(files.event_id(P, seq), "more") for seq in range(21, 31)}
+    other = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
+    scene.write_ledger(tail=[])
+    path = scene.ledger / f"{P}-0001.ledger"
+    name = topic(broker, 1, bodies(scene, range(1, 21)))
+    offsets = records._offsets
+
+    def lines(first: int, last: int) -> bytes:
+        events = [(seq, 1000 * seq, files.xxh64(more[seq])) for seq in range(first, last + 1)]
+        told = [files.batch_line(events), files.outcome_line("acked", range(first, last + 1))]
+        return b"".join(map(files.encode_line, told))
+
+    def asked(*given: Any) -> Any:
+        # Sent and acknowledged after the ledgers were looked at, before the topic was; and after both.
+        client = shared.need("confluent_kafka").Producer({"bootstrap.servers": broker})
+        for raw in [*(more[seq] for seq in range(21, 26)), *other.values()]:
+            client.produce(name, raw, partition=0)
+        assert client.flush(2 * PATIENCE) == 0
+        with open(path, "ab") as file:
+            file.write(lines(21, 25))
+        scene.write_ledger(producer=Q, bodies=other, tail=[])
+        found = offsets(*given)
+        with open(path, "ab") as file:
+            file.write(lines(26, 30))
+        return found
+
+    monkeypatch.setattr(records, "_offsets", asked)
+    verdict = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, bits=3)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 8}
+    assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
 def test_several_topics(spark: Any, broker: str, scene: Scene) -> None:
@@ -386,8 +423,8 @@ def test_the_command(broker: str, scene: Scene, tmp_path: Path) -> None:
         (tmp_path / "jars" / os.path.basename(jar)).symlink_to(jar)
     command = ["verify", "--ledger", str(scene.ledger), "--kafka", f"{broker}/{name}", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "logclient", *command, "--connector", str(tmp_path / "jars")],
-        capture_output=True, text=True, timeout=240,
+        [sys.executable, "-m", "logclient", *command, "--packages", str(tmp_path / "jars")],
+        capture_output=True, text=True, timeout=8 * PATIENCE,
         env=shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
@@ -482,6 +519,8 @@ def test_a_table(scene: Scene, table: Any) -> None:
     }  # fmt: skip
     assert verdict.order == verdict.producers[0].order == "not checked"
     assert verdict.latency is verdict.producers[0].latency is None
+    assert verdict.producers[0].early == 0
+    assert verdict.problems == ()
     assert set(verdict.timeline.latency["max"]) == {None}
     assert verdict.undecodable == {"no_value": 1, "not_json": 1}
     assert verdict.examples["corrupted"][0]["body"] == bad.decode()
@@ -543,8 +582,70 @@ def test_columns_that_are_not_there(scene: Scene, table: Any) -> None:
         table(rows, name="/no/where")
 
 
-@pytest.mark.parametrize("numbers", [[1, 1], [-1, 2], [1, 1 << 41]])
-def test_arrivals_that_are_no_order(scene: Scene, table: Any, numbers: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([1, 1], "two records have the arrival number 1"),
+        ([*range(4096), 4095], "two records have the arrival number 4095"),
+        ([5, None], "column n: 1 NULL: every row needs its arrival number"),
+        ([1, 1 << 41], "from 1 to 2199023255552: they must lie less than 2\\*\\*40 apart"),
+    ],
+)
+def test_arrivals_that_are_no_order(scene: Scene, table: Any, numbers: list[Any], words: str) -> None:
     scene.write_ledger()
-    with pytest.raises(job.VerifyError, match="arrival number"):
-        table([{"value": b"{}", "n": n} for n in numbers], columns={"arrival": "n"})
+    rows = [{"value": b"{}", "n": n} for n in numbers]
+    with pytest.raises(LedgerError, match=f"^table [^ ]*: .*({words})") as failed:
+        table(rows, columns={"arrival": "n"}, per_file=5000)
+    assert "listener" not in str(failed.value)
+
+
+def test_one_arrival_number_in_two_files(spark: Any, scene: Scene, table: Any) -> None:
+    """Spark reads them in two tasks, neither of which sees both."""
+    scene.write_ledger()
+    rows = [{"value": scene.bodies[seq], "n": seq % 10, "who": "a"} for seq in range(1, 21)]
+    before = spark.conf.get("spark.sql.files.openCostInBytes")
+    spark.conf.set("spark.sql.files.openCostInBytes", str(128 << 20))
+    try:
+        with pytest.raises(LedgerError, match="listener 'a': two records have the arrival number"):
+            table(rows, per_file=10, columns={"arrival": "n", "listener": "who"})
+        # Interleaved over the files is as good as one after the other.
+        for row, seq in zip(rows, [*range(1, 21, 2), *range(2, 21, 2)], strict=True):
+            row |= {"value": scene.bodies[seq], "n": seq}
+        assert table(rows, per_file=10, columns={"arrival": "n", "listener": "who"}).ok
+    finally:
+        spark.conf.set("spark.sql.files.openCostInBytes", before)
+
+
+def test_arrivals_in_microseconds(scene: Scene, table: Any) -> None:
+    """Numbers may begin anywhere, also below nothing: for each listener they count from its lowest."""
+    scene.write_ledger()
+    began = {"a": 1_700_000_000_000_000, "b": -20}
+    rows = [
+        {"value": scene.bodies[seq], "n": began["ab"[seq % 2]] + 1_000_000_000 * seq, "who": "ab"[seq % 2]}
+        for seq in range(1, 21)
+    ]
+    rows[4]["n"], rows[6]["n"] = rows[6]["n"], rows[4]["n"]
+    verdict = table(rows, columns={"arrival": "n", "listener": "who"})
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
+    [example] = verdict.examples["reordered"]
+    assert (example["seq"], example["arrival"]) == (5, began["b"] + 7_000_000_000)
+    assert verdict.problems == ()
+
+
+def test_times_that_are_none(scene: Scene, table: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    scene.write_ledger()
+    rows = [{"value": scene.bodies[seq], "at": f"2024-01-01 00:00:{seq:02}"} for seq in range(1, 21)]
+    assert table(rows, columns={"received": "at"}).latency.events == 20
+    rows[7]["at"] = "not a time"
+    with pytest.raises(LedgerError, match=r"^table [^ ]*: column at: 'not a time' is no timestamp$"):
+        table(rows, columns={"received": "at"})
+    with pytest.raises(ConfigError, match=r"^columns: received: at is double, must be a timestamp"):
+        table([{"value": b"{}", "at": 1.5}], columns={"received": "at"})
+    assert capfd.readouterr().err == ""
+
+
+def test_a_format_that_spark_does_not_know(scene: Scene, table: Any, tmp_path: Path) -> None:
+    scene.write_ledger()
+    with pytest.raises(LedgerError, match=r"^table: Spark knows no format 'delta': .*--packages") as failed:
+        table([], name=f"delta:{tmp_path}")
+    assert "\n" not in str(failed.value)

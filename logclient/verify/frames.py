@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError, LogclientError
-from logclient.verify import decode, sources
+from logclient.verify import captures, decode, sources
 from logclient.verify.sources import I64
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ EVENTS = pa.schema(
             pa.int64(),
         ),  # of the body, or of what is wrong, in the unit with compressed frames inflated
         ("size", pa.int32()),
-        ("own_id", pa.string()),  # 32 hex digits: hash of an id that is the user's own
+        ("own_id", pa.string()),  # 32 hex digits: the name of an id that is the user's own
         ("error", pa.string()),  # null for an event
         # Logjam's; null where the protocol is another, or a message was not taken apart so far.
         ("app_env", pa.string()),
@@ -89,7 +89,7 @@ def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str 
     """
     folder = os.path.abspath(capture)
     _kind(rows)
-    sources.segments(folder)
+    captures.choose(folder)
     return (
         register(spark).read.format(CaptureSource.name()).option("path", folder).option("rows", rows).load()
     )
@@ -101,17 +101,22 @@ def _kind(rows: str) -> pa.Schema:
     return EVENTS if rows == "events" else UNITS
 
 
-class _Part(InputPartition):
+class _Piece(NamedTuple):
     """Some records of one segment."""
 
-    def __init__(
-        self, segment: sources.Segment, start: int, end: int, peers: dict[int, str], protocol: str
-    ) -> None:
+    segment: sources.Segment
+    start: int  # what is before `tell` is decoded for what comes behind it
+    end: int
+    tell: int  # from here on there are rows
+    peers: dict[int, str]  # of the streams that were named before `start`
+
+
+class _Part(InputPartition):
+    """One piece, or the pieces of a listener whose events may come in several units, in order."""
+
+    def __init__(self, pieces: list[_Piece], protocol: str) -> None:
         super().__init__(None)
-        self.segment = segment
-        self.start = start
-        self.end = end
-        self.peers = peers  # of the streams that were named before `start`
+        self.pieces = pieces
         self.protocol = protocol
 
 
@@ -152,56 +157,10 @@ class _Batch(DataSourceReader):
         self.rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        protocols = _protocols(self.path)
-        return [
-            _Part(segment, 0, segment.size, {}, protocols.get(segment.listener, ""))
-            for segment in sources.segments(self.path)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
-        return _read(partition, self.rows)
-
-
-class _Stream(DataSourceStreamReader):
-    """Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``."""
-
-    def __init__(self, path: str, rows: str) -> None:
-        self.path = path
-        self.rows = rows
-        # What was found so far, so that a segment is walked only once by this reader.
-        self._walked: dict[str, tuple[int, dict[int, str]]] = {}
-
-    def initialOffset(self) -> dict[str, int]:
-        return {}
-
-    def _walk(self, segment: sources.Segment, end: int | None = None) -> tuple[int, dict[int, str]]:
-        start, peers = self._walked.get(segment.name, (0, {}))
-        reader = sources.SegmentReader(segment, start=start, end=end)
-        for _ in reader:
-            pass
-        self._walked[segment.name] = reader.position, {**peers, **reader.peers}
-        return self._walked[segment.name]
-
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # as in Spark 4.0; 4.2 takes both
-        try:
-            found = sources.segments(self.path)
-        except LogclientError:
-            return {}  # not begun yet
-        return {segment.name: self._walk(segment)[0] for segment in found}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         parts: list[InputPartition] = []
-        if not end:
-            return parts
-        protocols = _protocols(self.path)
-        for segment in sources.segments(self.path):
-            low, high = start.get(segment.name, 0), end.get(segment.name, 0)
-            if high > low:
-                if segment.name not in self._walked:  # a query that goes on where an earlier one stopped
-                    self._walk(segment, high)
-                peers = self._walked[segment.name][1] if low else {}
-                parts.append(_Part(segment, low, high, peers, protocols.get(segment.listener, "")))
+        for protocol, segments in _series(self.path):
+            pieces = [_Piece(segment, 0, segment.size, 0, {}) for segment in segments]
+            parts += _parts(pieces, protocol, self.rows)
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -209,29 +168,132 @@ class _Stream(DataSourceStreamReader):
         return _read(partition, self.rows)
 
 
-def _protocols(path: str) -> dict[str, str]:
-    found = {}
-    for segment in sources.segments(path):
-        if segment.listener not in found:
-            header = sources.read_header(segment)
-            if header is not None:
-                found[segment.listener] = header.protocol
-    return found
+class _Stream(DataSourceStreamReader):
+    """Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``.
+
+    Where events may come in several units, ``"open"`` says of a listener in which segment, and where, the
+    first unit is of those that are not whole: ``{"open": {"main": [1, 2048]}}``. The next batch is decoded
+    from there, and has the rows behind its own start.
+    """
+
+    def __init__(self, path: str, rows: str) -> None:
+        self.path = path
+        self.rows = rows
+        # What was found so far, so that a segment is walked only once by this reader.
+        self._walked: dict[str, tuple[int, dict[int, str]]] = {}
+        self._open: dict[str, _Open] = {}  # by listener
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {}
+
+    def _walk(self, segment: sources.Segment, protocol: str = "", end: int | None = None) -> int:
+        start, peers = self._walked.get(segment.name, (0, {}))
+        carried = None
+        if _carries(protocol, self.rows):
+            carried = self._open.setdefault(segment.listener, _Open(protocol))
+        reader = sources.SegmentReader(segment, start=start, end=end)
+        for batch in reader:
+            if carried is not None:
+                carried.take(batch, segment.number)
+        self._walked[segment.name] = reader.position, {**peers, **reader.peers}
+        return reader.position
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as in Spark 4.0; 4.2 takes both
+        try:
+            found = _series(self.path)
+        except LogclientError:
+            return {}  # not begun yet
+        ends: dict[str, Any] = {
+            segment.name: self._walk(segment, protocol)
+            for protocol, segments in found
+            for segment in segments
+        }
+        first = {listener: carried.first for listener, carried in self._open.items() if carried.places}
+        return {**ends, "open": first} if first else ends
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        parts: list[InputPartition] = []
+        if not end:
+            return parts
+        for protocol, segments in _series(self.path):
+            pieces = []
+            number, at = start.get("open", {}).get(segments[0].listener, (sources.MANY, 0))
+            for segment in segments:
+                low, high = start.get(segment.name, 0), end.get(segment.name, 0)
+                if high and segment.name not in self._walked:  # where an earlier query stopped
+                    self._walk(segment, protocol, high)
+                begin = low if segment.number < number else at if segment.number == number else 0
+                if high > begin:
+                    pieces.append(_Piece(segment, begin, high, low, self._walked[segment.name][1]))
+            if any(piece.end > piece.tell for piece in pieces):
+                parts += _parts(pieces, protocol, self.rows)
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        return _read(partition, self.rows)
+
+
+def _series(path: str) -> list[tuple[str, list[sources.Segment]]]:
+    """The segments that a verdict is about, see ``captures.py``: of each listener, with its protocol."""
+    found: dict[str, tuple[str, list[sources.Segment]]] = {}
+    for segment, header in captures.choose(path)[0]:
+        protocol, segments = found.get(segment.listener, ("", []))
+        if header is not None and not protocol and captures.decodable(header.protocol):
+            protocol = header.protocol
+        found[segment.listener] = protocol, [*segments, segment]
+    return list(found.values())
+
+
+def _carries(protocol: str, rows: str) -> bool:
+    return rows == "events" and bool(protocol) and decode.carries(protocol)
+
+
+def _parts(pieces: list[_Piece], protocol: str, rows: str) -> list[InputPartition]:
+    """Pieces of one listener: each for itself, unless events may reach from one into the next."""
+    if _carries(protocol, rows):
+        return [_Part(pieces, protocol)]
+    return [_Part([piece], protocol) for piece in pieces if piece.end > piece.tell]
+
+
+class _Open:
+    """Where the first units are of those of a listener that wait for others."""
+
+    def __init__(self, protocol: str) -> None:
+        self.waiting = decode.waiting(protocol)
+        self.places: dict[tuple[int, int], tuple[int, int]] = {}  # message -> segment, byte
+
+    def take(self, batch: sources.Batch, number: int) -> None:
+        mine = np.flatnonzero(batch.direction == 0)
+        if len(mine):
+            # No finer than batches: what is decoded twice costs little.
+            begin = number, sources.record_at(batch, 0)
+            found = self.waiting(batch.take(mine))
+            self.places = {message: self.places.get(message, begin) for message in found}
+
+    @property
+    def first(self) -> list[int]:
+        return list(min(self.places.values()))
 
 
 def _read(part: _Part, rows: str) -> Iterator[pa.RecordBatch]:
-    # One batch of rows is what goes to the JVM at a time.
-    reader = sources.SegmentReader(part.segment, start=part.start, end=part.end, units=1 << 14)
-    reader.peers.update(part.peers)
     find = decode.decoder(part.protocol) if rows == "events" and part.protocol else None
-    for batch in reader:
-        if rows == "units":
-            yield _units(batch, reader, part.protocol)
-            continue
-        mine = np.flatnonzero(batch.direction == 0)
-        if len(mine) and find is not None:
-            batch = batch.take(mine)
-            yield _events(batch, find(batch), reader, part.protocol)
+    for piece in part.pieces:
+        # One batch of rows is what goes to the JVM at a time.
+        reader = sources.SegmentReader(piece.segment, start=piece.start, end=piece.end, units=1 << 14)
+        reader.peers.update(piece.peers)
+        for batch in reader:
+            if rows == "units":
+                yield _units(batch, reader, part.protocol)
+                continue
+            mine = np.flatnonzero(batch.direction == 0)
+            if len(mine) and find is not None:
+                batch = batch.take(mine)
+                events = find(batch)
+                if piece.tell > piece.start:
+                    places = batch.base + batch.offset[events.unit]
+                    events = events.part(slice(int(np.searchsorted(places, piece.tell)), len(places)))
+                yield _events(batch, events, reader, part.protocol)
 
 
 def _place(batch: sources.Batch, unit: I64, reader: sources.SegmentReader, protocol: str) -> list[pa.Array]:
@@ -325,7 +387,7 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    from logclient.verify.job import no_pandas
+    from logclient.verify.spark import no_pandas
 
     decode.bodies(protocol)
     types = dict(frame.dtypes)

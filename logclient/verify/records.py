@@ -11,6 +11,7 @@ tables it is a share of the table as Spark reads it, and a number in it: the sam
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -30,6 +31,17 @@ from logclient.verify.sources import Problem, binary
 
 __all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
 
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_TEXT = ("string", "varchar", "char")
+_TYPES = {
+    "body": (("binary", *_TEXT), "binary or string"),
+    "arrival": (_WHOLE, "a whole number"),
+    "received": (
+        (*_WHOLE, *_TEXT, "timestamp", "timestamp_ntz", "date"),
+        "a timestamp, the text of one, or a whole number of microseconds",
+    ),
+}
+
 COLUMNS = ("body", "received", "key", "listener", "arrival")
 """What a table may have, and ``--columns`` names; ``body`` alone must be there."""
 
@@ -43,8 +55,8 @@ class Place(NamedTuple):
     """A partition of a topic, or what a table calls a listener."""
 
     name: str
-    first: int = 0  # the number of its first record, and
-    end: int = -1  # of the one that would come next; -1: not known
+    first: int = 0  # the lowest number of its records, and
+    end: int = -1  # that of the one that would come next; -1: of a table, where no number need be taken
 
 
 class Source:
@@ -66,14 +78,18 @@ class Source:
 
     def plan(self, protocol: str) -> dict[str, Any]:
         """What the tasks know of it."""
-        return {"protocol": protocol, "numbered": self.numbered, "places": [list(x) for x in self.places]}
+        places = [list(place) for place in self.places]
+        return {"protocol": protocol, "told": self.told, "numbered": self.numbered, "places": places}
+
+    def check(self, facts: list[dict[str, Any]]) -> None:
+        """Raises `LedgerError` for what only all tasks together can see."""
 
     def silent(self, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The facts of places of which no task has seen a record."""
         seen = {fact["listener"] for fact in facts}
         for index, place in enumerate(self.places):
             if place.name not in seen:
-                problems = [_gone(place)] if place.first else []
+                problems = [_gone(place)] if place.first and place.end >= 0 else []
                 if place.end > place.first:
                     problems.append(_without(place, 0))
                 yield _fact(_NOTHING, f"{index}", place.name, "", 0, 0, problems)
@@ -90,6 +106,7 @@ class Source:
 
 _NOTHING = {
     "acks": 0, "events": 0, "quiet": {}, "undecodable": {}, "undecoded": [], "first_us": 0, "last_us": 0,
+    "timeless": 0,
     "devices": [], "devices_left_out": 0,
 }  # fmt: skip
 
@@ -276,6 +293,7 @@ class Table(Source):
         from pyspark.errors import AnalysisException
 
         self.told = f"table {name}"
+        self.places = []
         try:
             found = _table(spark, name)
         except AnalysisException as error:
@@ -290,44 +308,109 @@ class Table(Source):
                 )
         types = {what: dict(found.dtypes)[column] for what, column in columns.items()}
         quoted = {what: f"`{column.replace('`', '``')}`" for what, column in columns.items()}
-        if types["body"] not in ("binary", "string"):
-            raise ConfigError(
-                f"columns: body: {columns['body']} is {types['body']}, must be binary or string"
-            )
-        whole = ("tinyint", "smallint", "int", "bigint")
-        if types.get("arrival", "bigint") not in whole:
-            raise ConfigError(
-                f"columns: arrival: {columns['arrival']} is {types['arrival']}, must be a whole number"
-            )
+        for what, (kinds, rule) in _TYPES.items():
+            if what in types and types[what].partition("(")[0] not in kinds:
+                raise ConfigError(f"columns: {what}: {columns[what]} is {types[what]}, must be {rule}")
+        self.columns = columns
         self.numbered, self.timed = "arrival" in columns, "received" in columns
-        received = "0L"
+        received, wrong = "0L", "NULL"
         if self.timed:
             # A whole number is microseconds since 1970, as ours are.
-            of_time = types["received"] not in whole
-            received = (
-                f"unix_micros(CAST({quoted['received']} AS timestamp))" if of_time else quoted["received"]
-            )
+            received = quoted["received"]
+            if types["received"] not in _WHOLE:
+                time = f"try_cast({received} AS timestamp)"
+                if types["received"].startswith(_TEXT):
+                    wrong = f"CASE WHEN {time} IS NULL THEN {received} END"
+                received = f"unix_micros({time})"
         place = f"CAST({quoted['listener']} AS string)" if "listener" in columns else "''"
-        self.frame = found.selectExpr(
-            f"coalesce({place}, '') AS place",
-            f"CAST({quoted.get('arrival', '0L')} AS bigint) AS at",
-            f"coalesce(CAST({received} AS bigint), 0L) AS received_us",
-            f"CAST({quoted.get('key', 'NULL')} AS binary) AS key",
-            f"CAST({quoted['body']} AS binary) AS body",
-        )
-        self.places = []
+        number = f"CAST({quoted.get('arrival', '0L')} AS bigint)"
+        try:
+            self.frame = found.selectExpr(
+                f"coalesce({place}, '') AS place",
+                f"{number} AS at",
+                f"coalesce(CAST({received} AS bigint), 0L) AS received_us",
+                f"CAST({quoted.get('key', 'NULL')} AS binary) AS key",
+                f"CAST({quoted['body']} AS binary) AS body",
+            )
+        except AnalysisException as error:
+            raise ConfigError(f"columns: {str(error).splitlines()[0][:400]}") from error
+        if self.numbered or wrong != "NULL":
+            self._survey(
+                found.selectExpr(f"coalesce({place}, '') AS place", f"{number} AS at", f"{wrong} AS wrong")
+            )
         if self.numbered:
             self.frame = self.frame.sortWithinPartitions("place", "at")
-            rows = self.frame.select("place").distinct().limit(LISTENER + 1).collect()
-            if len(rows) > LISTENER:
-                raise LedgerError(f"table: more than {LISTENER} listeners")
-            self.places = [Place(text) for text in sorted(row.place for row in rows)]
+
+    def _survey(self, frame: Any) -> None:
+        """What has to be known of all rows before any is read: the listeners, and where each begins."""
+        grouped = frame.groupBy("place") if self.numbered else frame.groupBy()
+        asked = (
+            "min(at) AS low",
+            "max(at) AS high",
+            "count_if(at IS NULL) AS without",
+            "min(wrong) AS wrong",
+        )
+        from pyspark.sql.functions import expr
+
+        rows = grouped.agg(*map(expr, asked)).limit(LISTENER + 1).collect()
+        for row in rows:
+            if row.wrong is not None:
+                column = self.columns["received"]
+                raise LedgerError(f"{self.told}: column {column}: {row.wrong[:100]!r} is no timestamp")
+        if not self.numbered:
+            return
+        if len(rows) > LISTENER:
+            raise LedgerError(f"{self.told}: more than {LISTENER} listeners")
+        for row in sorted(rows, key=lambda row: str(row.place)):
+            who = f"{self.told}: {_of(row.place)}column {self.columns['arrival']}:"
+            if row.without:
+                raise LedgerError(f"{who} {row.without:,} NULL: every row needs its arrival number")
+            if row.high - row.low >> (RANK_BITS + UNIT_BITS):
+                raise LedgerError(
+                    f"{who} arrival numbers from {row.low} to {row.high}: they must lie less than 2**40 apart"
+                    " (of microseconds: 12.7 days)"
+                )
+            self.places.append(Place(row.place, row.low))
+
+    def check(self, facts: list[dict[str, Any]]) -> None:
+        """Look for numbers that two pieces of the table have in common, where their ranges overlap: in each
+        piece by itself the task has looked."""
+        ranges: dict[str, list[list[int]]] = {}
+        for fact in facts:
+            if fact.get("numbers"):
+                ranges.setdefault(fact["listener"], []).append(fact["numbers"])
+        names = [
+            name
+            for name, some in ranges.items()
+            if any(low <= before for (_, before), (low, _) in itertools.pairwise(sorted(some)))
+        ]
+        if not names:
+            return
+        frame = self.frame.select("place", "at").where(self.frame.place.isin(names))
+        for row in frame.groupBy("place", "at").count().where("count > 1").limit(1).collect():
+            raise _twice(self.told, row.place, row.at)
+
+
+def _of(listener: str) -> str:
+    return f"listener {listener[:100]!r}: " if listener else ""
+
+
+def _twice(told: str, listener: str, number: int) -> LedgerError:
+    return LedgerError(f"{told}: {_of(listener)}two records have the arrival number {number}")
 
 
 def _table(spark: Any, name: str) -> Any:
     form, colon, path = name.partition(":")
     if colon and form.isidentifier() and not path.startswith("//"):
-        return spark.read.format(form).load(path)
+        try:
+            return spark.read.format(form).load(path)
+        except Exception as error:
+            if "DATA_SOURCE_NOT_FOUND" not in str(error) and "ClassNotFoundException" not in str(error):
+                raise
+            raise LedgerError(
+                f"table: Spark knows no format {form!r}: name the Maven coordinates of its package with"
+                " --packages (packages=)"
+            ) from error
     return spark.read.parquet(name) if "/" in name or os.path.exists(name) else spark.read.table(name)
 
 
@@ -379,6 +462,7 @@ class _Task:
         self.number = number
         self.since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
         self.protocol: str = plan.records["protocol"]
+        self.told: str = plan.records["told"]
         self.numbered: bool = plan.records["numbered"]
         self.places = [Place(*fields) for fields in plan.records["places"]]
         self.names = {place.name: index for index, place in enumerate(self.places)}
@@ -411,16 +495,22 @@ class _Seen:
         self.place = task.places[listener] if task.numbered else Place(name)
         self.facts = Facts(task.plan, listener=listener)
         self.pieces = Pieces(task.mapper, listener)
+        self.low: int | None = None  # its first number in this task, and
+        self.high: int | None = None  # its last so far
         self.units = 0
         self.size = 0
         self.began_us = 0  # when its first record arrived
 
     def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
         name, first = self.place.name, self.place.first
-        if int(at.min()) < first or int(at.max()) - first >> (RANK_BITS + UNIT_BITS):
-            raise OverflowError(f"{name}: arrival numbers must be from {first:,} on, below 2**40 more")
-        if not bool((at[1:] > at[:-1]).all()):
-            raise ValueError(f"{name}: two records have the same arrival number")
+        if int(at[-1]) - first >> (RANK_BITS + UNIT_BITS):
+            raise LedgerError(f"{self.task.told}: {name}: more than 2**40 records")
+        if int(at[0]) == self.high:
+            raise _twice(self.task.told, name, self.high)
+        same = np.flatnonzero(at[1:] == at[:-1])
+        if len(same):
+            raise _twice(self.task.told, name, int(at[same[0]]))
+        self.low, self.high = int(at[0]) if self.low is None else self.low, int(at[-1])
         if not self.units:
             self.began_us = int(received[0])
         self.units += len(at)
@@ -442,11 +532,12 @@ class _Seen:
         place, since = self.place, self.task.since
         problems = []
         # What was deleted before the first of our events was made is none of our business.
-        if place.first and (since is None or self.began_us >= since):
+        if place.first and place.end >= 0 and (since is None or self.began_us >= since):
             problems.append(_gone(place))
         if place.end - place.first > self.units:
             problems.append(_without(place, self.units))
         index = f"{self.task.number}/{self.listener}/{place.name}"
+        self.facts.fields["numbers"] = [self.low, self.high] if self.task.numbered else []
         return _fact(
             self.facts.fields, index, place.name, self.task.protocol, self.units, self.size, problems
         )

@@ -17,10 +17,13 @@ import numpy.typing as npt
 
 from logclient._ext import capture as walker
 from logclient.errors import LedgerError
+from logclient.files import open_regular
 
 __all__ = ["Batch", "Problem", "Segment", "SegmentReader", "read_header", "segments"]
 
 VERSION = 1
+MANY = 1 << 63  # arrivals and numbers of segments are below this
+SOURCES = ("producers", "devices")
 CHUNK = 4 << 20  # bytes read at a time: some 12,000 single events, still in the cache when decoded
 UNITS = 1 << 18  # in one batch
 EXAMPLES = 20  # problems of one kind in one segment that are told apart; the rest is counted
@@ -44,7 +47,8 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        return os.path.basename(self.path)
+        """The file's, as text whatever its bytes are."""
+        return os.fsencode(os.path.basename(self.path)).decode("utf-8", "backslashreplace")
 
 
 class Header(NamedTuple):
@@ -54,14 +58,18 @@ class Header(NamedTuple):
     protocol: str
     listener: str
     url: str
+    number: int
     first_arrival: int
+    host: str = ""  # of the collector; empty: it does not say
+    source: str = ""  # whose order it has: of `SOURCES`; empty: it does not say
 
 
 class Problem(NamedTuple):
     """Why a capture cannot speak for all that arrived.
 
-    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps) or ``unclosed`` (no
-    end record: the collector was killed, or is still at it).
+    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps), ``unclosed`` (no
+    end record: the collector was killed, or is still at it), ``unread`` (a file that is not read at all)
+    or one of those of ``captures.py``.
     """
 
     kind: str
@@ -99,6 +107,11 @@ class Batch(NamedTuple):
         )
 
 
+def record_at(batch: Batch, unit: int) -> int:
+    """Where the record of a unit begins in the file."""
+    return batch.base + int(batch.offset[unit]) - _UNIT_HEAD - _RECORD_HEAD
+
+
 def binary(column: Any) -> tuple[memoryview, I64, I64]:
     """The bytes of an Arrow array of them, without nulls: where each is, and how long."""
     _, edges, data = column.buffers()
@@ -108,7 +121,8 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
 
 
 def segments(directory: str) -> list[Segment]:
-    """The segments of a capture, by listener and number.
+    """All that is called ``*.cap`` in a folder, by listener and number: also what is no regular file, or has
+    another name than a segment (its whole name is the listener then, and its number 0).
 
     Raises:
         LedgerError: no such folder, or nothing of a capture in it.
@@ -116,11 +130,11 @@ def segments(directory: str) -> list[Segment]:
     found = []
     try:
         for entry in os.scandir(directory):
-            match = _NAME.fullmatch(entry.name)
-            if match and entry.is_file():
-                found.append(
-                    Segment(match["listener"], int(match["number"]), entry.path, entry.stat().st_size)
-                )
+            if entry.name.endswith(".cap"):
+                match = _NAME.fullmatch(entry.name)
+                listener, number = (match["listener"], int(match["number"])) if match else (entry.name, 0)
+                size = entry.stat(follow_symlinks=False).st_size
+                found.append(Segment(listener, number, entry.path, size))
     except OSError as error:
         raise LedgerError(f"capture: {directory}: {error.strerror}") from error
     if not found:
@@ -132,42 +146,61 @@ def read_header(segment: Segment) -> Header | None:
     """The header of a segment, None when there is none that can be read.
 
     Raises:
-        LedgerError: the file cannot be opened, or is of another version.
+        LedgerError: the file cannot be opened, or is no regular file.
     """
     try:
-        with open(segment.path, "rb") as file:
+        with open(open_regular(segment.path), "rb") as file:
             data = file.read(_RECORD_HEAD + 65536)
     except OSError as error:
         raise LedgerError(f"capture: {segment.path}: {error.strerror}") from error
     for kind, offset, length in walker.walk(data, limit=1).others[:1]:
         if kind == walker.SEGMENT:
-            return _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length], segment.path)
+            header = _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
+            return None if isinstance(header, str) else header
     return None
 
 
 def unit_at(segment: Segment, offset: int) -> bytes:
     """The unit whose bytes begin at `offset` of a segment; short when the file has become so."""
-    with open(segment.path, "rb") as file:
+    with open(open_regular(segment.path), "rb") as file:
         file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
         length = int.from_bytes(file.read(_RECORD_HEAD)[:4], "little")
         return file.read(length)[_UNIT_HEAD:]
 
 
-def _header(payload: bytes, path: str) -> Header | None:
+_TEXTS = ("run", "protocol", "listener", "url")
+
+
+def _header(payload: bytes) -> Header | str:
+    """A header, or what is wrong with it."""
     version = int.from_bytes(payload[1:5], "little")
     if version != VERSION:
-        raise LedgerError(f"capture: {path} has version {version}: only {VERSION} is known")
+        return f"version {version}: only {VERSION} is known"
     try:
         fields = json.loads(payload[5:])
-        return Header(
-            str(fields["run"]),
-            str(fields["protocol"]),
-            str(fields["listener"]),
-            str(fields["url"]),
-            int(fields["first_arrival"]),
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
+    except (ValueError, RecursionError):
+        return "a header that is not JSON"
+    if not isinstance(fields, dict):
+        return "a header that is no JSON object"
+    for name in (*_TEXTS, "host", "source"):
+        if not isinstance(fields.get(name, None if name in _TEXTS else ""), str):
+            return f"a header without {name}" if name not in fields else f"a header whose {name} is no text"
+    for name in ("segment", "first_arrival"):
+        number = fields.get(name)
+        if type(number) is not int or not 0 < number < MANY:
+            return f"a header whose {name} is no number from 1 to 2**63 - 1"
+    if fields.get("source") not in (*SOURCES, "", None):
+        return "a header whose source is none we know"
+    return Header(
+        fields["run"],
+        fields["protocol"],
+        fields["listener"],
+        fields["url"],
+        fields["segment"],
+        fields["first_arrival"],
+        fields.get("host", ""),
+        fields.get("source", ""),
+    )
 
 
 class SegmentReader:
@@ -196,7 +229,7 @@ class SegmentReader:
         self.header: Header | None = None
         self.peers: dict[int, str] = {}
         self.problems: list[Problem] = []
-        self.counts = {"damage": 0, "gap": 0, "unclosed": 0}
+        self.counts = {"damage": 0, "gap": 0, "unclosed": 0, "unread": 0}
         self.units = 0
         self.closed = ""  # the reason in the end record
         self.position = start  # behind the last record that was read
@@ -214,7 +247,12 @@ class SegmentReader:
             self.problems.append(Problem(kind, self.segment.name, offset, reason))
 
     def __iter__(self) -> Iterator[Batch]:
-        with open(self.segment.path, "rb", buffering=0) as file:
+        try:
+            fd = open_regular(self.segment.path)
+        except OSError as error:
+            self._problem("unread", -1, error.strerror or str(error))
+            return
+        with open(fd, "rb", buffering=0) as file:
             yield from self._read(file)
         if self._end_at < 0 and self._start == 0:
             self._problem("unclosed", self._end, "no end record")
@@ -284,11 +322,9 @@ class SegmentReader:
                     "utf-8", "replace"
                 )
             elif kind == walker.SEGMENT:
-                header = _header(bytes(payload), self.segment.path)
-                if where or header is None:
-                    self._problem(
-                        "damage", where, "a second header" if where else "a header that is not JSON"
-                    )
+                header = "a second header" if where else _header(bytes(payload))
+                if isinstance(header, str):
+                    self._problem("damage", where, header)
                 else:
                     self.header = header
                     self.first_arrival = self.next_arrival = header.first_arrival
@@ -299,9 +335,7 @@ class SegmentReader:
             elif kind == walker.BAD_CRC:
                 self._problem("damage", where, f"CRC of a record of {length} bytes is wrong")
             else:
-                self._problem(
-                    "damage", where, f"a record of {length} bytes and type {payload[0]} is none we know"
-                )
+                self._problem("damage", where, f"an impossible record of {length} bytes, type {payload[0]}")
         if len(arrival):
             # One unsigned comparison finds jumps forward and back; the first unit has the header's word.
             expected = np.empty_like(arrival)
@@ -338,6 +372,10 @@ class SegmentReader:
             )
 
 
+FOLLOWED = ("rotated", "recovered", "resumed")
+"""Ends behind which there is another segment."""
+
+
 def continuity(
     segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
 ) -> list[Problem]:
@@ -359,6 +397,6 @@ def continuity(
         gap(f"segment {segment.number} where {due_number} was due")
     if facts["first_arrival"] and due_arrival and facts["first_arrival"] != due_arrival:
         gap(f"arrival {facts['first_arrival']} where {due_arrival} was due")
-    if last and facts["closed"] == "rotated":
-        gap("it was rotated, and the segment that follows is missing")
+    if last and facts["closed"] in FOLLOWED:
+        gap(f"it was {facts['closed']}, and the segment that follows is missing")
     return problems
