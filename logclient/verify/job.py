@@ -7,243 +7,46 @@
 
 Spark is asked for three jobs: pack the ledgers, compare, and, seldom, compare some buckets again. All data
 is read by the Python workers themselves, from folders that every worker must see (on a cluster: shared
-storage, `work` too).
+storage, `work` too). What goes to `out` is written by the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import gc
-import importlib
-import importlib.util
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from logclient.errors import ConfigError, ExitCode, LedgerError, LogclientError, MissingExtra
+from logclient.errors import ConfigError, ExitCode, LedgerError, LogclientError
+from logclient.verify.spark import Session, VerifyError, Watch, extras, is_local, no_pandas, quiet, remove
 
 if TYPE_CHECKING:
     import argparse
 
     import pyarrow as pa
 
+    from logclient.verify import captures
     from logclient.verify.records import Source
-    from logclient.verify.verdict import Verdict
+    from logclient.verify.verdict import Tally, Verdict
 
 __all__ = ["Session", "VerifyError", "main", "run", "violations"]
 
 BITS = 18  # a bucket has 262,144 sequences: 10 MB while it is judged
 TAIL = 4096  # arrivals of a bucket that its later ones are compared with, without a second pass
 POOL_SHARE = 1 << 18  # events without ids in one share
+SMALL_BUCKETS = 4096  # in one task
 TASK_BYTES = 64 << 20  # of segments in one task
 PACK_BYTES = 32 << 20  # of ledgers in one task
-HEAP = "1g"
-
-
-class VerifyError(LogclientError):
-    """The comparison itself could not be done: Java, Spark or a worker failed. One line says why."""
-
-
-# -- Spark
-
-
-def _java() -> str:
-    """The java program PySpark will start.
-
-    Raises:
-        VerifyError: there is none, or it is too old.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    where = f"JAVA_HOME={home}" if home else "PATH"
-    if not java or not os.path.exists(java):
-        raise VerifyError(
-            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
-        )
-    found = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', found)
-    if version is None or int(version[1]) < 17:
-        is_ = f"version {version[1]}" if version else "of no version"
-        raise VerifyError(f"java: Spark needs Java 17 or newer, and {java} is {is_}: set JAVA_HOME")
-    return java
-
-
-def _extras() -> None:
-    for module in ("pyspark", "pyarrow", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(module, "verify")
-
-
-_LOG4J = """\
-status = fatal
-rootLogger.level = warn
-rootLogger.appenderRef.file.ref = file
-appender.file.type = File
-appender.file.name = file
-appender.file.fileName = ${sys:logclient.log}
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d %p %c: %m%n%ex
-"""
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-class Session:
-    """A Spark session of our own: quiet, on this Python, nothing left behind. A context manager.
-
-    Args:
-        master: where to run; ``local[*]`` is this machine, on the loopback address.
-        heap: of the JVM (the driver's, with ``local``).
-        log: the JVM's log and stderr go to this folder; one of its own, deleted at the end, when empty.
-        conf: more settings.
-
-    Raises:
-        MissingExtra: no PySpark.
-        VerifyError: no Java, or Spark does not start.
-    """
-
-    def __init__(
-        self, master: str = "local[*]", *, heap: str = HEAP, log: str = "", conf: dict[str, str] | None = None
-    ) -> None:
-        _extras()
-        _java()
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-
-        self._own = tempfile.mkdtemp(prefix="logclient-spark-")
-        self.log = os.path.join(log or self._own, "spark.log")
-        with open(os.path.join(self._own, "log4j2.properties"), "w") as file:
-            file.write(_LOG4J)
-        local = master.startswith("local")
-        options = " ".join(
-            [
-                # The JVM's part is small and short: one compiler and the simplest collector cost least.
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
-                f"-Dlogclient.log={self.log}",
-            ]
-        )
-        settings = {
-            "spark.master": master,
-            "spark.app.name": "logclient verify",
-            "spark.driver.memory": heap,
-            "spark.driver.extraJavaOptions": options,
-            "spark.pyspark.python": sys.executable,
-            "spark.pyspark.driver.python": sys.executable,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.local.dir": self._own,
-            "spark.sql.warehouse.dir": os.path.join(self._own, "warehouse"),
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "32",
-            # Trivial plans: compiling them costs more than it can save.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.task.maxFailures": "1" if local else "4",
-        }
-        if local:
-            settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        settings |= conf or {}
-        spark_conf = SparkConf(loadDefaults=False)
-        for key, value in settings.items():
-            spark_conf.set(key, value)
-        # The setting alone does not do: without the variable, workers are whatever `python3` is on PATH.
-        environment = {"PYSPARK_PYTHON": sys.executable} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if local else {})
-        try:
-            with open(os.path.join(self._own, "stderr"), "wb") as errors, _environment(environment):
-                # Not inherited: the JVM and its workers write there what is of no use to a user.
-                gateway = launch_gateway(spark_conf, {"stderr": errors, "stdout": errors})  # type: ignore[no-untyped-call]
-                self.context = SparkContext(gateway=gateway, conf=spark_conf)
-            self.spark = SparkSession(self.context)
-        except Exception as error:
-            why = self._why() or str(error).split("\n")[0]
-            shutil.rmtree(self._own, ignore_errors=True)
-            raise VerifyError(f"spark: it does not start: {why}") from error
-        self._gateway = gateway
-
-    def _why(self) -> str:
-        """The last error line of the JVM, for one-line reports."""
-        lines = []
-        for path in (self.log, os.path.join(self._own, "stderr")):
-            try:
-                with open(path, errors="replace") as file:
-                    lines += [
-                        line.strip()
-                        for line in file
-                        if "ERROR" in line or "Exception" in line or "Error" in line
-                    ]
-            except OSError:
-                continue
-        return lines[-1][:500] if lines else ""
-
-    def stop(self) -> None:
-        """End the session and its JVM. Idempotent."""
-        if not self._own:
-            return
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
-        with contextlib.suppress(Exception):
-            self.spark.stop()
-        # SparkContext keeps the gateway for the next one of this process; the JVM would stay with it.
-        proc = getattr(self._gateway, "proc", None)
-        with contextlib.suppress(Exception):
-            self._gateway.shutdown()
-        if proc is not None:
-            if proc.stdin is not None:
-                proc.stdin.close()
-            try:
-                proc.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                proc.kill()
-                proc.wait()
-        if SparkContext._gateway is self._gateway:
-            SparkContext._gateway = None
-            SparkContext._jvm = None
-        SparkSession._instantiatedSession = None
-        shutil.rmtree(self._own, ignore_errors=True)
-        self._own = ""
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-@contextlib.contextmanager
-def no_pandas() -> Iterator[None]:
-    """`mapInArrow` asks for pandas although nothing here ever makes a DataFrame of it: not asked then."""
-    functions: Any = importlib.import_module("pyspark.sql.pandas.functions")
-    asked = functions.require_minimum_pandas_version
-    if importlib.util.find_spec("pandas") is None:
-        functions.require_minimum_pandas_version = lambda: None
-    try:
-        yield
-    finally:
-        functions.require_minimum_pandas_version = asked
 
 
 # What the workers run. Functions made here are sent by value, what they call is imported there.
@@ -256,7 +59,20 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _pack_in(jobs: list[list[int]], parts: list[Any], work: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _look_in(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def look(_: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+        import socket
+
+        for what, folder in places:
+            if not os.path.isdir(folder):
+                yield what, folder, f"the worker on {socket.gethostname()}"
+
+    return look
+
+
+def _pack_in(
+    jobs: list[list[int]], parts: list[Any], work: str, until_us: int | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
@@ -265,7 +81,8 @@ def _pack_in(jobs: list[list[int]], parts: list[Any], work: str) -> Callable[[It
         _settle()
         for batch in batches:
             for job in batch.column(0).to_pylist():
-                facts = ledger.pack([ledger.Part(*parts[index]) for index in jobs[job]], job, work)
+                group = [ledger.Part(*parts[index]) for index in jobs[job]]
+                facts = ledger.pack(group, job, work, until_us)
                 yield pa.record_batch([[job], [json.dumps(facts)]], names=["file", "facts"])
 
     return pack
@@ -318,14 +135,31 @@ class _Spark:
         self.source = source
         self.cores: int = spark.sparkContext.defaultParallelism
 
+    def look(self, work: str, folders: dict[str, str]) -> None:
+        """See whether workers elsewhere see the folders that they read and write.
+
+        Raises:
+            LedgerError: one does not; it would otherwise be found later, and many times.
+        """
+        if is_local(self.spark.sparkContext.master):
+            return
+        places = [("work", work), *((what, os.path.abspath(path)) for what, path in folders.items() if path)]
+        # No SQL and no Arrow, whose first use takes seconds: somebody waits for the error.
+        n = 2 * self.cores
+        asked = self.spark.sparkContext.parallelize(range(n), n).mapPartitions(_look_in(places))
+        for unseen in asked.collect()[:1]:
+            raise _unseen(*unseen)
+
     def _over(self, n: int, function: Any, ddl: str) -> Any:
         with no_pandas():
             return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
 
-    def pack(self, parts: list[Any], work: str) -> list[list[dict[str, Any]]]:
+    def pack(self, parts: list[Any], work: str, until_us: int | None) -> list[list[dict[str, Any]]]:
         jobs = _share([part.size for part in parts], PACK_BYTES)
         listed = [tuple(part) for part in parts]
-        rows = self._over(len(jobs), _pack_in(jobs, listed, work), "file bigint, facts string").collect()
+        rows = self._over(
+            len(jobs), _pack_in(jobs, listed, work, until_us), "file bigint, facts string"
+        ).collect()
         return [json.loads(row.facts) for row in sorted(rows, key=lambda row: int(row.file))]
 
     def compare(
@@ -399,17 +233,23 @@ def run(
     *,
     kafka: str | None = None,
     kafka_config: str | os.PathLike[str] | Mapping[str, str] | None = None,
-    connector: str | None = None,
     table: str | None = None,
     columns: Mapping[str, str] | None = None,
     out: str | os.PathLike[str] | None = None,
-    master: str = "local[*]",
+    master: str | None = None,
+    heap: str | None = None,
+    packages: str | None = None,
+    conf: Mapping[str, str] | None = None,
     max_missing: int | str | None = None,
     max_duplicated: int | str | None = None,
     max_dropped: int | str | None = None,
+    allow_open: bool = False,
+    until: float | str | None = None,
     examples: int = 20,
     work: str | os.PathLike[str] | None = None,
     spark: Any = None,
+    progress: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
     bits: int = BITS,
     tail: int = TAIL,
     units: int = 0,
@@ -422,41 +262,55 @@ def run(
         capture: folder of the collectors' captures.
         kafka: ``host:port[,host:port…]/topic[,topic…]``: each record's value is the body of an event.
         kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
-        connector: Spark's Kafka connector: a folder of jars, or Maven coordinates; that of PySpark's
-            version when not given. For a session of our own.
         table: a table, a folder of Parquet files, or ``FORMAT:PATH``: each row has the body of an event.
         columns: some of ``body`` (``value`` when not given), ``received``, ``key``, ``listener`` and
             ``arrival`` -> the table's column.
         out: folder for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as Parquet:
             `violations` reads it); made with mode 0700 when missing.
-        master: Spark master; ignored when `spark` is given.
+        master: Spark master; when nobody says it, here, to ``spark-submit`` or in its files, ``local[*]``.
+        heap: of the driver's JVM, as ``1g``.
+        packages: Maven coordinates and folders of jars, with commas between them. Spark's Kafka connector
+            (of PySpark's version) is fetched when `kafka` is given and no packages are.
+        conf: more settings of Spark.
         max_missing, max_duplicated, max_dropped: more than this count, or ``"0.1%"`` of all events,
             breaks the promise.
+        allow_open: a ledger without a ``close`` line is no fault by itself: its producer may be alive.
+        until: what was made later need not be decided yet: seconds since 1970, or ISO 8601 (UTC unless it
+            says otherwise). Needs `allow_open`.
         examples: how many of each fault are shown with their bytes.
         work: where the packed ledgers go (16 bytes an event) and what arrived (24), deleted at the end; on
             a cluster it must be shared. The system's temporary folder when not given.
-        spark: a SparkSession to use instead of one of our own.
+        spark: a SparkSession. When not given the active one, or else one of our own, which is stopped.
+        progress: called a few times a second, from another thread, with a line such as
+            ``comparing 43%, 12 s``; with an empty one when it is over.
+        stop: once it is set, by another thread, the verification ends with a `VerifyError`.
         bits, tail, units, chunk: sizes of buckets, tails, batches and reads; for tests.
 
     Raises:
-        LedgerError: a folder cannot be read, holds nothing, or `out` cannot be written; no such topic or
-            table.
-        ConfigError: a limit that is neither a count nor a share, a protocol that cannot be decoded, or not
-            exactly one of `capture`, `kafka` and `table`.
+        LedgerError: a folder cannot be read, holds nothing, cannot be seen by workers, or `out` cannot be
+            written; no such topic or table, or one that cannot be read as asked.
+        ConfigError: a limit that is neither a count nor a share, a protocol that cannot be decoded, not
+            exactly one of `capture`, `kafka` and `table`, or a setting that comes too late for a session.
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: no Java, or Spark fails.
     """
-    _extras()
+    extras()
+    from logclient.verify import captures, records
     from logclient.verify import ledger as ledgers
-    from logclient.verify import records, sources
     from logclient.verify.verdict import Limits
 
     if sum(given is not None for given in (capture, kafka, table)) != 1:
         raise ConfigError("capture, kafka, table: exactly one of them says what arrived")
     started = time.monotonic()
     limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
+    until_us = _until(until)
+    if until is not None and not allow_open:
+        raise ConfigError("until: it needs allow_open, which says that producers may be alive")
     parts = ledgers.parts(os.fspath(ledger))
-    segments = sources.segments(os.fspath(capture)) if capture is not None else []
+    survey = captures.survey(os.fspath(capture)) if capture is not None else captures.Survey([], [], [])
+    if capture is not None:
+        parts += ledgers.newcomers(os.fspath(ledger), parts)
+    unread = ledgers.unread(os.fspath(ledger))
     settings: Mapping[str, str] = {}
     if kafka is not None:
         records.parse_address(kafka)
@@ -464,31 +318,53 @@ def run(
             kafka_config = records.read_config(kafka_config)
         settings = kafka_config or {}
     folder = _out(out)
-    own = tempfile.mkdtemp(prefix="logclient-verify-", dir=work)
+    own = _work(work)
     session = None
-    try:
-        entries = _entries(segments)
-        if spark is None:
-            session = Session(master, conf=_connector(connector) if kafka is not None else None)
-            spark = session.spark
-        ready = time.monotonic()
-        source: Source | None = None
-        if kafka is not None:
-            source = records.Kafka(spark, kafka, settings)
-        elif table is not None:
-            source = records.Table(spark, table, columns or {})
-        jobs = _Spark(spark, source)
-        verdict = _Verification(jobs, source, own, folder, entries, examples, bits, tail, units, chunk).run(
-            [part._replace(path=os.path.abspath(part.path)) for part in parts], limits
-        )
-    except LogclientError:
-        raise
-    except Exception as error:
-        raise VerifyError(_reason(error)) from error
-    finally:
-        if session is not None:
-            session.stop()
-        shutil.rmtree(own, ignore_errors=True)
+    hard = True
+    with quiet(), Watch(progress, stop) as watch:
+        try:
+            session = Session(
+                master, heap=heap, packages=packages, conf=conf, spark=spark,
+                connector=_connector() if kafka is not None else "",
+            )  # fmt: skip
+            watch.use(session)
+            watch.check()
+            ready = time.monotonic()
+            source: Source | None = None
+            if capture is None:
+                # What is acknowledged by now is in the topic by the time it is asked how long it is.
+                parts = ledgers.parts(os.fspath(ledger))
+            if kafka is not None:
+                source = records.Kafka(session.spark, kafka, settings)
+            elif table is not None:
+                source = records.Table(session.spark, table, columns or {})
+            if capture is None:
+                parts += ledgers.newcomers(os.fspath(ledger), parts)
+            jobs = _Spark(session.spark, source)
+            jobs.look(own, {"ledger": os.fspath(ledger), "capture": os.fspath(capture or "")})
+            verdict = _Verification(
+                jobs, source, watch, own, folder, survey, examples, bits, tail, units, chunk
+            ).run(
+                [part._replace(path=os.path.abspath(part.path)) for part in parts],
+                unread,
+                limits,
+                allow_open,
+                until_us,
+            )
+            watch.step("writing the report")
+            hard = False
+        except LogclientError:
+            hard = watch.stop.is_set()
+            raise
+        except Exception as error:
+            hard = watch.stop.is_set()
+            watch.check()
+            raise _error(error, own) from error
+        finally:
+            watch.release()
+            if session is not None:
+                session.stop(hard=hard)
+            remove(own)
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,
@@ -508,36 +384,71 @@ def run(
     return verdict
 
 
-def _connector(given: str | None) -> dict[str, str]:
-    """Settings that bring Spark's Kafka connector.
-
-    Raises:
-        LedgerError: a folder without jars.
-    """
+def _connector() -> str:
+    """The Maven coordinates of Spark's Kafka connector."""
     from pyspark import __version__
 
-    if given is None:
-        given = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
-    if not os.path.isdir(given):
-        return {"spark.jars.packages": given}
-    jars = sorted(entry.path for entry in os.scandir(given) if entry.name.endswith(".jar"))
-    if not jars:
-        raise LedgerError(f"connector: {given} has no jar")
-    return {"spark.jars": ",".join(map(os.path.abspath, jars))}
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
 
 
-def _reason(error: Exception) -> str:
-    """One line of what Spark says in hundreds."""
+def _error(error: Exception, work: str) -> LogclientError:
+    """One line of what Spark says in hundreds; what a task says in our own words is told as it is."""
     text = str(error)
     found = re.findall(
         r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
     )
     own = [
-        f"{kind}: {words}"
+        (kind, words)
         for kind, words in found
         if not kind.startswith(("Py4J", "SparkException", "PythonException"))
     ]
-    return f"spark: {(own or [text.strip().split(chr(10))[0] or type(error).__name__])[-1][:500]}"
+    if not own:
+        words = text.strip().split(chr(10))[0] or type(error).__name__
+        return VerifyError(f"spark: {words[:500]}")
+    kind, words = own[-1]
+    words = words[:500]
+    if kind in ("ConfigError", "LedgerError"):
+        return (ConfigError if kind == "ConfigError" else LedgerError)(words)
+    if kind == "FileNotFoundError" and work in words:
+        return _unseen("work", work, "a worker")
+    return VerifyError(f"spark: {kind}: {words}")
+
+
+def _unseen(what: str, folder: str, who: str) -> LedgerError:
+    if what == "work":
+        how = "give --work (work=) a folder that all machines share"
+    else:
+        how = "workers read it themselves: put it on storage that all machines share"
+    return LedgerError(f"{what}: {who} cannot see {folder}: {how}")
+
+
+def _work(work: str | os.PathLike[str] | None) -> str:
+    try:
+        return os.path.abspath(tempfile.mkdtemp(prefix="logclient-verify-", dir=work))
+    except OSError as error:
+        raise LedgerError(f"work: {os.fspath(work or tempfile.gettempdir())}: {error.strerror}") from error
+
+
+def _until(given: float | str | None) -> int | None:
+    """A time, in microseconds since 1970.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
+            at = datetime.datetime.fromisoformat(given)
+            at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
+            since = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+            return since // datetime.timedelta(microseconds=1)
+        us = round(float(given) * 1_000_000)
+        if abs(us) < 1 << 60:
+            return us
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(f"until: {str(given)[:40]!r} must be a time such as 2026-05-01T12:00:00Z")
 
 
 def _out(out: str | os.PathLike[str] | None) -> str:
@@ -548,6 +459,7 @@ def _out(out: str | os.PathLike[str] | None) -> str:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
+        os.chmod(faults, 0o700)
         for name in os.listdir(faults):  # of an earlier verdict; what is not ours stays
             if name.endswith(".parquet"):
                 os.unlink(os.path.join(faults, name))
@@ -556,47 +468,20 @@ def _out(out: str | os.PathLike[str] | None) -> str:
     return folder
 
 
+def _create(path: str) -> IO[bytes]:
+    """A new file that its owner alone may read."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return open(os.open(path, flags, 0o600), "wb")
+
+
 def _write(path: str, text: str) -> None:
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-        fd = os.open(path, flags, 0o600)
-        with open(fd, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with _create(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise LedgerError(f"out: {path}: {error.strerror}") from error
-
-
-def _entries(segments: list[Any]) -> list[list[Any]]:
-    """Segments with listener index, rank among its listener's, and protocol."""
-    from logclient.verify import compare, decode, sources
-
-    headers = [sources.read_header(segment) for segment in segments]
-    of_listener = {
-        segment.listener: header.protocol for segment, header in zip(segments, headers, strict=True) if header
-    }
-    listeners = sorted({segment.listener for segment in segments})
-    if len(listeners) > compare.LISTENER:
-        raise LedgerError(f"capture: more than {compare.LISTENER} listeners")
-    ranks: dict[str, int] = {}
-    entries = []
-    for segment, header in zip(segments, headers, strict=True):
-        # A segment whose header is damaged is read as the others of its listener are.
-        protocol = header.protocol if header else of_listener.get(segment.listener, "")
-        if protocol:
-            decode.decoder(protocol)
-        rank = ranks.get(segment.listener, 0)
-        ranks[segment.listener] = rank + 1
-        if rank >> compare.RANK_BITS:
-            raise LedgerError(f"capture: {segment.listener} has more than {rank} segments")
-        entries.append(
-            [
-                [*segment._replace(path=os.path.abspath(segment.path))],
-                listeners.index(segment.listener),
-                rank,
-                protocol,
-            ]
-        )
-    return entries
 
 
 class _Verification:
@@ -604,9 +489,10 @@ class _Verification:
         self,
         spark: _Spark,
         source: Source | None,
+        watch: Watch,
         work: str,
         out: str,
-        entries: list[list[Any]],
+        survey: captures.Survey,
         examples: int,
         bits: int,
         tail: int,
@@ -617,49 +503,82 @@ class _Verification:
 
         self.spark = spark
         self.source = source
+        self.watch = watch
         self.work = work
         self.out = out
-        self.entries = entries
+        self.survey = survey
+        self.entries = survey.entries
         self.examples = examples
         self.bits = bits
         self.tail = tail
         self.units = units or sources.UNITS
         self.chunk = chunk or sources.CHUNK
 
-    def run(self, parts: list[Any], limits: Any) -> Verdict:
-        from logclient.verify import compare, verdict
+    def run(
+        self, parts: list[Any], unread: list[str], limits: Any, allow_open: bool, until_us: int | None
+    ) -> Verdict:
+        from logclient.verify import captures, compare
         from logclient.verify import ledger as ledgers
 
         began = time.monotonic()
-        groups = self.spark.pack(parts, self.work)
-        packed = ledgers.merge(groups, self.work, self.bits)
+        self.watch.step("packing ledgers")
+        groups = self.spark.pack(parts, self.work, until_us)
+        packed = ledgers.merge(groups, self.work, self.bits, unread)
         plan = self.plan(packed, groups)
         plan.save()
         done = time.monotonic()
         seconds = {"pack": round(done - began, 3)}
-        tally = verdict.Tally(plan, packed, lambda only, later: self.spark.compare(plan, only, later))
-        for row in self.spark.compare(plan):
-            tally.take(row)
+        tally = self.tally(plan, packed, "comparing")
+        since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
+        others = captures.foreign(tally.facts, since)
+        if others:  # once more without them: what is theirs is in all the sums
+            facts = [fact for fact in tally.facts if fact["name"] in others]
+            plan = plan.without(others)
+            plan.save()
+            tally = self.tally(plan, packed, "comparing without other runs")
+            tally.others = facts
+        self.watch.step("adding up")
         if self.source is not None:
+            self.source.check(tally.facts)
             tally.facts += self.source.silent(tally.facts)
         writer = compare._Violations(plan.violations, packed)
         tally.stitch(writer)
         tally.unlisted(writer)
         tally.files.append(writer.close())
-        found = tally.verdict(limits)
+        found = tally.verdict(limits, allow_open)
         doubtful = tally.doubts()[1]
         if plan.violations:
-            _keep(plan.violations, set(tally.files), packed, doubtful)
+            faults = os.path.join(self.out, "violations")
+            _keep(plan.violations, faults, set(tally.files), packed, doubtful)
         from logclient.verify import examples
+
+        self.watch.step("reading examples")
 
         pick = self.spark.pick if self.source is not None else None
         shown = examples.resolve(tally.chosen(), plan, doubtful, packed, pick)
         examples.undecoded(found.undecoded, plan, pick)
-        if self.source is not None and not self.source.timed:
+        if not plan.timed:
             found = found.untimed()
         seconds["compare"] = round(time.monotonic() - done, 3)
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
+
+    def tally(self, plan: Any, packed: Any, step: str) -> Tally:
+        """Compare: what all tasks have counted."""
+        from logclient.verify import verdict
+
+        tally = verdict.Tally(plan, packed, functools.partial(self.again, plan))
+        self.watch.step(step)
+        for row in self.spark.compare(plan):
+            self.watch.check()
+            tally.take(row)
+        return tally
+
+    def again(
+        self, plan: Any, only: frozenset[int], later: dict[tuple[int, int], int]
+    ) -> Iterator[dict[str, Any]]:
+        self.watch.step("comparing again")
+        yield from self.spark.compare(plan, only, later)
 
     def groups(self) -> list[list[int]]:
         """Segments for each task: some, or where events have several units all of a listener, in order."""
@@ -676,6 +595,7 @@ class _Verification:
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
     def plan(self, packed: Any, groups: list[list[dict[str, Any]]]) -> Any:
+        from logclient.verify import captures
         from logclient.verify.compare import Plan
         from logclient.verify.overview import Grid
 
@@ -684,7 +604,7 @@ class _Verification:
         by_hash = {
             x.producer
             for p, x in enumerate(packed.producers)
-            if x.identity == "none" or len(packed.pooled_of(p))
+            if (x.identity == "none" and len(packed.spans_of(p))) or len(packed.pooled_of(p))
         }
         events = sum(fact["events"] for group in groups for fact in group if fact["producer"] in by_hash)
         pools = max(16, -(-events // POOL_SHARE)) if by_hash else 0
@@ -698,6 +618,16 @@ class _Verification:
         for i, task in enumerate(tasks):
             task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
         cores = self.spark.cores
+        # Tasks of a second or so, whatever the size of the whole: 16 full buckets, or some thousand nearly
+        # empty ones, of producers that were short-lived.
+        listed = sum(producer.events for producer in packed.producers)
+        shares = max(listed // (16 << self.bits), n // SMALL_BUCKETS)
+        violations = os.path.join(self.work, "violations") if self.out else ""
+        if violations:
+            os.mkdir(violations, 0o700)
+        unjudged, published = captures.orders(self.survey.listeners)
+        if self.source is not None:
+            published = [family for family in packed.families if family == "logjam"]  # it came by a device
         return Plan(
             work=self.work,
             bits=self.bits,
@@ -705,17 +635,21 @@ class _Verification:
             chunk=self.chunk,
             tail=self.tail,
             examples=self.examples,
-            # No more than 16 buckets in one: tasks of a second or so, whatever the size of the whole.
-            partitions=max(cores, min(4 * cores, n), n // 16),
+            partitions=max(cores, min(4 * cores, n), min(shares, n)),
             pools=pools,
             segments=self.entries,
             tasks=tasks,
-            violations=os.path.join(self.out, "violations") if self.out else "",
+            violations=violations,
             grid=[*Grid.over(*packed.span.tolist())],
             families=len(packed.families),
             app_envs=_app_envs(packed.producers),
             ordered=self.source is None or self.source.numbered,
+            timed=self.source is None or self.source.timed,
             records=self.source.plan(_only(packed.families)) if self.source is not None else None,
+            listeners=self.survey.listeners,
+            left_out=self.survey.left_out,
+            unjudged=unjudged,
+            published=published,
         )
 
 
@@ -741,8 +675,9 @@ def _only(families: list[str]) -> str:
     return named[0]
 
 
-def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None:
-    """Keep the files of the tasks that count; in doubt, what was sent and not seen becomes unknown."""
+def _keep(work: str, folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None:
+    """Bring the files of the tasks that count to `folder`; in doubt, what was sent and not seen becomes
+    unknown."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -753,28 +688,25 @@ def _keep(folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None
     touched = pa.array(
         [x.producer for x in packed.producers if protocol_of(x.protocol) in doubtful], pa.string()
     )
-    number = 0
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if name not in names:
-            if name.endswith(".parquet"):
-                os.unlink(path)
-            continue
-        number += 1
+    for number, name in enumerate(sorted(names - {""}), 1):
+        path = os.path.join(work, name)
         final = os.path.join(folder, f"part-{number:05d}.parquet")
-        if not len(touched):
-            os.rename(path, final)
-            continue
-        with pq.ParquetFile(path) as source, pq.ParquetWriter(final, VIOLATIONS, compression="zstd") as sink:
-            for group in range(source.num_row_groups):
-                table = source.read_row_group(group)
-                unseen = pc.and_(
-                    pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
-                    pc.is_in(table["producer"], touched),
-                )
-                kind = pc.if_else(unseen, "unknown", table["kind"])
-                sink.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS))
-        os.unlink(path)
+        with open(path, "rb") as source, _create(final) as sink:
+            if not len(touched):
+                shutil.copyfileobj(source, sink, 1 << 20)
+                continue
+            with (
+                pq.ParquetFile(source) as file,
+                pq.ParquetWriter(sink, VIOLATIONS, compression="zstd") as out,
+            ):
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group)
+                    unseen = pc.and_(
+                        pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
+                        pc.is_in(table["producer"], touched),
+                    )
+                    kind = pc.if_else(unseen, "unknown", table["kind"])
+                    out.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS))
 
 
 def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator[tuple[str, str]]:
@@ -802,29 +734,35 @@ def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator
                         yield row["kind"], f"{row['producer']}{sequence:012x}"
 
 
-def main(arguments: argparse.Namespace) -> int:
-    """``logclient verify``, its command line already read: prints, and gives the exit code."""
+def main(
+    arguments: argparse.Namespace,
+    progress: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
+) -> int:
+    """``logclient verify``, its command line already read: prints, and gives the exit code.
+
+    Args:
+        progress, stop: as for `run`.
+    """
     from logclient.protocols.readable import escape
     from logclient.verify import report
 
     given = vars(arguments)
+    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
+    limits = ("max_missing", "max_duplicated", "max_dropped", "until")
+    options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
     try:
         verdict = run(
             given["ledger"],
             given["capture"],
-            kafka=given.get("kafka"),
-            kafka_config=given.get("kafka_config"),
-            connector=given.get("connector"),
-            table=given.get("table"),
-            columns=given.get("columns"),
-            out=given.get("out"),
-            master=given.get("master") or "local[*]",
-            max_missing=given.get("max_missing"),
-            max_duplicated=given.get("max_duplicated"),
-            max_dropped=given.get("max_dropped"),
+            conf=dict(given.get("conf") or ()),
+            allow_open=bool(given.get("allow_open")),
+            progress=progress,
+            stop=stop,
+            **options,
         )
     except VerifyError as error:
-        if given.get("debug"):
+        if given.get("debug") or (stop is not None and stop.is_set()):
             raise
         print(f"logclient: {escape(str(error))}", file=sys.stderr)
         return ExitCode.UNREACHABLE

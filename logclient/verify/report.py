@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["page", "text"]
 
-PRODUCERS = 500  # rows of the table; verdict.json has all
+PRODUCERS = 500  # rows of the table
 NEWLINE = Html("\n")
 STRIPS = 6  # producers whose strips are open
 MAPS = 20  # and with those behind a click
 PROBLEMS = 200
 DEVICES = 200
+RUNS = 200
 BODY = 2048  # characters of a body
 
 WORDS = (
@@ -39,6 +40,7 @@ WORDS = (
     ("reordered", "its first copy came after that of a later event, at one listener"),
     ("dropped", "refused or pushed out by a bound, never sent"),
     ("unknown", "it cannot be told: the ledger or the capture is not complete there"),
+    ("pending", "newer than --until, and not decided yet"),
 )
 QUANTILES = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
 # What is broken, said of n events.
@@ -49,6 +51,10 @@ PLAIN = {
     "reordered": ("arrived after a later one", "arrived after later ones"),
 }
 
+_EVIDENCE = {
+    "unclosed": "ledger not closed", "stopped": "ledger stopped", "holes": "ledger with holes",
+}  # fmt: skip
+
 _WORD_COLOURS = {  # light, dark: apart in lightness too, so that they differ in grey
     "ok": ("#2e7d4f", "#4caf7d"),
     "lost": ("#c3221a", "#ff6b5e"),
@@ -57,6 +63,7 @@ _WORD_COLOURS = {  # light, dark: apart in lightness too, so that they differ in
     "reordered": ("#9a4a12", "#e39a5b"),
     "missing": ("#e08a00", "#ffc24d"),
     "unknown": ("#7d8590", "#aeb6c0"),
+    "pending": ("#b3b9c1", "#565d66"),
     "dropped": ("#4a5361", "#7b8696"),
     "recovered": ("#1c8a94", "#58c7d0"),
     "duplicated": ("#2f6fd0", "#79aefc"),
@@ -306,6 +313,7 @@ def page(verdict: Verdict) -> str:
         _devices(verdict),
         _examples(verdict),
         _undecoded(verdict),
+        _runs(verdict),
         _problems(verdict),
         el(
             "footer",
@@ -412,6 +420,9 @@ def _facts(verdict: Verdict) -> Html:
     if verdict.latency:
         latency = verdict.latency
         rows.append(("Latency, send to collector", _quantiles(latency)))
+    if capture.get("published"):
+        said = "as devices published it: what is reordered is reported and breaks nothing"
+        rows.append(("Order", f"{', '.join(capture['published'])}: {said}"))
     if verdict.made_us:
         took = duration(1e6 * verdict.seconds.get("total", 0.0))
         made = clock(verdict.made_us, 1_000_000)
@@ -579,11 +590,7 @@ def _map(place: Map) -> Html:
 
 
 def _producers(verdict: Verdict) -> Html:
-    # What is broken first, then the largest.
-    ranked = sorted(
-        verdict.producers,
-        key=lambda x: (-sum(getattr(x.counts, word) for word in x.breaks), -x.counts.events, x.producer),
-    )
+    worst, rest = verdict.worst(PRODUCERS)
     limited = {word for word in _breaking(verdict) if word in verdict.limits._fields}
     head = [
         el("th", "producer", scope="col"),
@@ -594,8 +601,9 @@ def _producers(verdict: Verdict) -> Html:
         el("th", "remarks", scope="col"),
         el("th", "where to", scope="col"),
     ]
-    rows = [_producer(x, limited) for x in ranked[:PRODUCERS]]
-    more = len(ranked) - PRODUCERS
+    rows = [_producer(x, limited) for x in worst]
+    more = len(verdict.producers) - len(worst)
+    told = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
     return join(
         el("h2", "Producers"),
         _wide(
@@ -603,7 +611,7 @@ def _producers(verdict: Verdict) -> Html:
             "Producers, a row each",
             tall=True,
         ),
-        el("p", f"and {more:,} more producers, see verdict.json", class_="soft") if more > 0 else None,
+        el("p", f"and {more:,} more producers, in all: {told}", class_="soft") if more > 0 else None,
     )
 
 
@@ -613,8 +621,8 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
         return el("td", shown, class_=classes, data_v=None if n is None else n)
 
     remarks = []
-    if x.producer and not x.closed:
-        remarks.append("ledger not closed")
+    if x.ledger in _EVIDENCE:
+        remarks.append(_EVIDENCE[x.ledger])
     if x.producer and x.order != "checked":
         remarks.append(f"order {x.order}")
     if x.mode == "async":
@@ -799,6 +807,37 @@ def _undecoded(verdict: Verdict) -> Html | None:
         inside = el("div", el("p", row["wrong"]), _bytes(row)) if "bytes" in row else None
         shown.append(el("details", el("summary", el("code", row["segment"]), where), inside))
     return join(el("h2", "What did not decode"), el("p", f"{reasons}. It is not counted as arrived."), *shown)
+
+
+def _runs(verdict: Verdict) -> Html | None:
+    """Whose captures these are, when there are several."""
+    runs = verdict.capture.get("runs", [])
+    if len(runs) < 2 and not any(not run["ours"] for run in runs):
+        return None
+    heads = ("listener", "host", "run", "listened at", "segments", "events", "from", "to")
+    rows = [
+        el(
+            "tr",
+            el("td", run["listener"]),
+            el("td", run["host"] or "not said"),
+            el("td", run["run"] + ("" if run["ours"] else " (another run: not compared)")),
+            el("td", run["url"]),
+            *(el("td", f"{run[name]:,}", class_="n") for name in ("segments", "events")),
+            *(el("td", clock(run[name]) if run[name] else "") for name in ("first_us", "last_us")),
+        )
+        for run in runs[:RUNS]
+    ]
+    more = len(runs) - RUNS
+    return join(
+        el("h2", "Captures"),
+        el("p", "The runs of each listener, in the order of its segments.", class_="soft small"),
+        el(
+            "div",
+            el("table", el("thead", el("tr", *(el("th", head) for head in heads))), el("tbody", *rows)),
+            class_="wide",
+        ),
+        el("p", f"and {more:,} more", class_="soft") if more > 0 else None,
+    )
 
 
 def _problems(verdict: Verdict) -> Html | None:

@@ -1,0 +1,126 @@
+"""A standalone Spark cluster on this machine: a master, and workers that have addresses of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from tests import shared
+from tests.patience import PATIENCE
+
+
+class Cluster:
+    """A context manager.
+
+    Args:
+        folder: for logs, and what executors write.
+        workers: how many, with one core each.
+        hidden: the workers have this folder for themselves and see nothing of others' in it, as machines have
+            their ``/tmp``.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2, hidden: Path | None = None) -> None:
+        self.folder = folder
+        self.workers = workers
+        self.hidden = hidden
+        self.url = ""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        self.folder.mkdir()
+        try:
+            master = self._start(
+                "master", [], "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", "0"
+            )
+            self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
+            for i in range(self.workers):
+                private: list[str] = []
+                if self.hidden is not None:
+                    mount = 'mount -t tmpfs none "$0" && exec "$@"'
+                    private = ["unshare", "-m", "sh", "-c", mount, str(self.hidden)]
+                log = self._start(
+                    f"worker{i}", private, "org.apache.spark.deploy.worker.Worker", "-h", f"127.0.0.{2 + i}",
+                    "-c", "1", "-m", "1g", "-d", str(self.folder / f"work{i}"), self.url,
+                )  # fmt: skip
+                self._said(log, "Successfully registered with master")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self, name: str, before: list[str], kind: str, *arguments: str) -> Path:
+        log = self.folder / f"{name}.log"
+        home = Path(shared.need("pyspark").__file__).parent
+        command = [*before, str(home / "bin" / "spark-class"), kind, "--webui-port", "0", *arguments]
+        paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
+        environment = shared.clean_environment(
+            PYTHONPATH=paths, SPARK_LOCAL_IP="127.0.0.1", SPARK_NO_DAEMONIZE="1",
+            SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        )  # fmt: skip
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                command, stdout=file, stderr=file, env=environment, start_new_session=True
+            )
+        self._processes.append(process)
+        return log
+
+    def _said(self, log: Path, words: str) -> str:
+        end = time.monotonic() + 4 * PATIENCE
+        while True:
+            found = re.search(words, log.read_text(errors="replace"))
+            if found is not None:
+                return found[found.re.groups]
+            assert time.monotonic() < end, log.read_text(errors="replace")[-2000:]
+            assert all(process.poll() is None for process in self._processes), log.read_text()[-2000:]
+            time.sleep(0.05)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for pid in running(lambda _, where: where.startswith(str(self.folder))):
+            os.kill(pid, signal.SIGKILL)
+
+    def executors(self) -> list[int]:
+        """The JVMs that run tasks."""
+        work = str(self.folder / "work")
+        return running(lambda name, where: "CoarseGrainedExecutorBackend" in name and where.startswith(work))
+
+    def pythons(self, executor: int) -> list[int]:
+        """The Python workers of one of them, without the daemon that forks them."""
+        where_it_is = os.readlink(f"/proc/{executor}/cwd")
+        all_ = running(lambda name, where: "pyspark" in name and where.startswith(where_it_is))
+        return [pid for pid in all_ if _parent(pid) in all_]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def running(wanted: Callable[[str, str], bool]) -> list[int]:
+    """Processes by command line and folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if wanted(name, os.readlink(path / "cwd")):
+                found.append(int(path.name))
+        except OSError:
+            continue  # it has ended
+    return sorted(found)

@@ -1,0 +1,205 @@
+"""Verification on several machines: what workers must see, and executors that die or are overtaken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ExitCode
+from tests import shared
+from tests import verify_files as files
+from tests.patience import PATIENCE
+from tests.spark_cluster import Cluster
+from tests.verify_histories import World
+from tests.verify_scene import P, Scene
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+MEMORY = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1")
+
+
+def mounts() -> bool:
+    """We may give a process a folder of its own."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def environment(folder: Path) -> dict[str, str]:
+    paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
+    return shared.clean_environment(PYTHONPATH=paths, TMPDIR=str(folder))
+
+
+def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
+    """Without --work an error that names the folder; with it the verdict, and its violations are in --out,
+    which no worker sees."""
+    if not mounts():
+        shared.missing("unshare -m and mount are not allowed here")
+    scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20))
+    private, common = tmp_path / "tmp", tmp_path / "work"
+    private.mkdir()
+    common.mkdir()
+    out = private / "out"
+    command = [sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger), *MEMORY]
+    with Cluster(tmp_path / "cluster", 1, hidden=private) as cluster:
+
+        def verify(*more: str) -> subprocess.CompletedProcess[str]:
+            began = time.monotonic()
+            done = subprocess.run(
+                [*command, "--master", cluster.url, "--out", str(out), *more],
+                capture_output=True, text=True, timeout=8 * PATIENCE, env=environment(private),
+            )  # fmt: skip
+            print(f"{time.monotonic() - began:.1f} s: {done.stderr or done.stdout.splitlines()[-2:]}")
+            return done
+
+        captured = ("--capture", str(scene.capture))
+        without = verify(*captured)
+        assert without.returncode == ExitCode.USAGE
+        assert without.stderr.startswith("logclient: work: the worker on ")
+        assert f" cannot see {private}/logclient-verify-" in without.stderr
+        assert "--work" in without.stderr
+        assert len(without.stderr.splitlines()) == 1
+        assert [x.name for x in private.iterdir() if not x.name.startswith("hsperf")] == ["out"]
+
+        hidden = private / "capture"
+        hidden.mkdir()
+        for path in scene.capture.iterdir():
+            (hidden / path.name).write_bytes(path.read_bytes())
+        unseen = verify("--capture", str(hidden), "--work", str(common))
+        assert unseen.returncode == ExitCode.USAGE
+        assert f"cannot see {hidden}: " in unseen.stderr
+
+        done = verify(*captured, "--work", str(common))
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
+    assert list(job.violations(out)) == [("lost", files.event_id(P, 20))]
+    assert list(common.iterdir()) == []
+    modes = {path.stat().st_mode & 0o777 for path in (out / "violations").iterdir()}
+    assert modes == {0o600}
+
+
+# -- executors
+
+SCRIPT = """
+import json, sys
+from logclient import verify
+from logclient.verify import job
+
+master, ledger, capture, out, log, *stages = sys.argv[1:]
+job.TASK_BYTES = job.PACK_BYTES = 1  # a task for each file
+settings = json.loads(sys.stdin.readline())
+with job.Session(master, conf=settings) as session:
+    for i, stage in enumerate(stages):
+        waiting = [True]
+
+        def progress(text):
+            # Whoever started us does something to an executor, and we go on when it is done.
+            name, _, share = text.partition(",")[0].rpartition(" ")
+            if not waiting or not share.endswith("%"):
+                return
+            share = int(share[:-1])
+            wanted, low, high = {
+                "pack": ("packing ledgers", 5, 100),
+                "map": ("comparing", 5, 35),
+                "reduce": ("comparing", 45, 100),
+            }[stage]
+            if name == wanted and low < share < high:
+                waiting.clear()
+                print(stage, text, flush=True)
+                sys.stdin.readline()
+
+        verify.run(ledger, capture, out=f"{out}/{i}", spark=session.spark, bits=2, progress=progress)
+        print("verdict", flush=True)
+"""
+
+
+def on_cluster(tmp_path: Path, what: str, settings: dict[str, str], stages: list[str]) -> tuple[Any, Path]:
+    """Verify once for each stage, do `what` to one of two executors in it; what the verdicts are."""
+    world = World(7, 60, users=0.1, anonymous=0.1)
+    ledger, capture = world.write(tmp_path)
+    with Cluster(tmp_path / "cluster") as cluster:
+        running = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, cluster.url, ledger, capture, tmp_path / "out", tmp_path, *stages],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(tmp_path),
+        )  # fmt: skip
+        assert running.stdin is not None
+        assert running.stdout is not None
+        try:
+            running.stdin.write(json.dumps({"spark.executor.memory": "512m", **settings}) + "\n")
+            running.stdin.flush()
+            reached = []
+            for line in running.stdout:
+                print(line, end="")
+                if line.startswith("verdict"):
+                    continue
+                reached.append(line.split()[0])
+                executors = cluster.executors()
+                assert executors
+                if what == "kill":
+                    os.kill(executors[0], signal.SIGKILL)
+                else:
+                    # It stands still: what it had begun is begun once more elsewhere.
+                    for pid in cluster.pythons(executors[0]):
+                        os.kill(pid, signal.SIGSTOP)
+                running.stdin.write("\n")
+                running.stdin.flush()
+            assert running.wait(timeout=PATIENCE) == 0
+        finally:
+            running.kill()
+            running.communicate()
+    assert reached == stages
+    return (ledger, capture), tmp_path / "out"
+
+
+def same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = inprocess.run(monkeypatch, *folders, out=tmp_path / "expected", bits=2)
+    assert expected.counts.lost
+    assert expected.counts.reordered
+    for i in range(n):
+        found = json.loads((out / str(i) / "verdict.json").read_text())
+        assert found["counts"] == expected.counts._asdict()
+        assert found["exit_code"] == expected.exit_code
+        assert sorted(job.violations(out / str(i))) == sorted(job.violations(tmp_path / "expected"))
+
+
+def test_an_executor_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each stage; what it had done is done again."""
+    stages = ["pack", "map", "reduce"]
+    folders, out = on_cluster(tmp_path, "kill", {}, stages)
+    same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
+
+
+def test_an_executor_is_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculation: a task is begun a second time, and the first attempt is given up in the middle."""
+    stages = ["pack", "map", "reduce"]
+    events = tmp_path / "events"
+    events.mkdir()
+    settings = {
+        "spark.speculation": "true", "spark.speculation.interval": "20ms",
+        "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.05",
+        "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{events}",
+    }  # fmt: skip
+    folders, out = on_cluster(tmp_path, "stop", settings, stages)
+    [log] = events.rglob("events_*")
+    started = [
+        json.loads(line) for line in log.read_text().splitlines() if '"SparkListenerTaskStart"' in line
+    ]
+    twice = sum(event["Task Info"]["Speculative"] for event in started)
+    print(f"{twice} of {len(started)} attempts were speculative")
+    assert twice >= len(stages)
+    same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)

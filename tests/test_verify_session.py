@@ -1,0 +1,340 @@
+"""The session that a verification runs on, what it says meanwhile, and how it ends when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import verify
+from logclient.errors import ConfigError, ExitCode
+from tests import shared
+from tests import verify_files as files
+from tests.patience import PATIENCE
+from tests.verify_scene import Scene
+
+shared.need("numpy")
+shared.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+sessions = pytest.importorskip("logclient.verify.spark")
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path).write_ledger().write_capture()
+
+
+def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
+    """Of a fresh process whose temporary files can be looked for."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir(exist_ok=True)
+    paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
+    return shared.clean_environment(PYTHONPATH=paths, TMPDIR=str(temporary), **extra)
+
+
+def left_behind(tmp_path: Path) -> list[str]:
+    """What is in its temporary folder; the JVM's own statistics are not ours."""
+    return sorted(x.name for x in (tmp_path / "tmp").iterdir() if not x.name.startswith("hsperfdata_"))
+
+
+def started(folder: Path) -> dict[str, str]:
+    """The settings of a Spark application, as its own event log has them, and the JVM's heap in bytes."""
+    [log] = folder.rglob("events_*")
+    found: dict[str, str] = {}
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        if event["Event"] == "SparkListenerEnvironmentUpdate":
+            found |= event["Spark Properties"]
+        if event["Event"] == "SparkListenerBlockManagerAdded":
+            found["memory"] = str(event["Maximum Memory"])
+        if event["Event"] == "SparkListenerJobEnd":
+            found["jobs"] = str(int(found.get("jobs", 0)) + 1)
+    return found
+
+
+# -- what is set, and by whom
+
+SUBMITTED = """
+import sys
+import time
+from collections.abc import Callable
+from logclient import verify
+sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
+"""
+
+
+def test_spark_submit(scene: Scene, tmp_path: Path) -> None:
+    """What spark-submit was told is in force; only the rest is ours."""
+    home = Path(shared.need("pyspark").__file__).parent
+    script = tmp_path / "sub.py"
+    script.write_text(SUBMITTED)
+    events = tmp_path / "events"
+    events.mkdir()
+    done = subprocess.run(
+        [
+            str(home / "bin" / "spark-submit"), "--master", "local[1]", "--name", "mine",
+            "--conf", "spark.driver.memory=700m", "--conf", "spark.eventLog.enabled=true",
+            "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "--conf", f"spark.eventLog.dir=file://{events}", "--conf", "spark.eventLog.compress=false",
+            str(script), str(scene.ledger), str(scene.capture),
+        ],
+        capture_output=True, text=True, timeout=8 * PATIENCE,
+        env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
+    )  # fmt: skip
+    assert done.returncode == ExitCode.OK, done.stderr[-2000:]
+    found = started(events)
+    assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "mine")
+    assert found["spark.driver.memory"] == "700m"
+    assert int(found["memory"]) < 300 << 20  # 60 % of what a heap of 700 MB has left
+    assert found["spark.sql.adaptive.enabled"] == "false"  # nobody had said anything
+    assert int(found["jobs"]) >= 2
+
+
+@pytest.mark.long
+def test_the_files_and_variables_of_spark(scene: Scene, tmp_path: Path) -> None:
+    """spark-defaults.conf, then PYSPARK_SUBMIT_ARGS, then the command line: each is stronger."""
+    conf, events = tmp_path / "conf", tmp_path / "events"
+    conf.mkdir()
+    events.mkdir()
+    (conf / "spark-defaults.conf").write_text(
+        "# ours\nspark.driver.memory 600m\nspark.app.name=file\nspark.master = local[3]\n"
+        f"spark.eventLog.enabled: true\nspark.eventLog.dir file://{events}\nspark.sql.adaptive.enabled true\n"
+        "spark.eventLog.compress false\n"
+    )
+    command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+    done = subprocess.run(
+        [sys.executable, "-m", "logclient", *command, "--conf", "spark.app.name=line", "--heap", "700m"],
+        capture_output=True, text=True, timeout=8 * PATIENCE,
+        env=environment(
+            tmp_path, SPARK_CONF_DIR=str(conf),
+            PYSPARK_SUBMIT_ARGS="--master local[1] --conf spark.app.name=variable pyspark-shell",
+        ),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.OK, "")
+    found = started(events)
+    assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "line")
+    assert found["spark.driver.memory"] == "700m"
+    assert int(found["memory"]) < 300 << 20
+    assert found["spark.sql.adaptive.enabled"] == "true"
+    assert found["spark.ui.showConsoleProgress"] == "false"
+    assert left_behind(tmp_path) == []
+
+
+def test_an_active_session_is_used_and_not_stopped(
+    spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it does is told: stage, share and seconds; its jobs are in a group of their own meanwhile."""
+    monkeypatch.setattr(sessions, "LOOK_S", 0.001)
+    context = spark.sparkContext
+    context.setLocalProperty("spark.jobGroup.id", "theirs")
+    lines: list[str] = []
+    try:
+        assert verify.run(scene.ledger, scene.capture, progress=lines.append).ok
+        assert context.getLocalProperty("spark.jobGroup.id") == "theirs"
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert lines.pop() == ""
+    told = [re.fullmatch(r"([a-zS ]+[a-zS])( \d+%)?, \d+ s", line) for line in lines]
+    assert all(told)
+    stages = list(dict.fromkeys(match[1] for match in told if match))
+    known = [
+        "starting Spark",
+        "packing ledgers",
+        "comparing",
+        "adding up",
+        "reading examples",
+        "writing the report",
+    ]
+    assert stages == [stage for stage in known if stage in stages]
+    assert {"packing ledgers", "comparing"} <= set(stages)
+    assert any(match[2] for match in told if match)
+    assert spark.range(3).count() == 3
+    assert shared.need("pyspark").SparkContext._active_spark_context is context
+
+
+@pytest.mark.parametrize(
+    "late",
+    [{"master": "local[1]"}, {"heap": "2g"}, {"packages": "a:b:1"}, {"conf": {"spark.x": "1"}}],
+)
+def test_a_session_that_is_there_cannot_be_told(spark: Any, scene: Scene, late: dict[str, Any]) -> None:
+    for given in (None, spark):
+        with pytest.raises(ConfigError, match=r"^spark: a session is active already"):
+            verify.run(scene.ledger, scene.capture, spark=given, **late)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--conf", "executor.cores=2"], "must be as spark.executor.cores=2"),
+        (["--conf", "spark.x"], "must be as spark.executor.cores=2"),
+        (["--heap", "lots"], "must be a size such as 700m or 2g"),
+        (["--work", "/no/where"], "work: /no/where: No such file or directory"),
+        (["--packages", "."], "packages: . has no jar"),
+    ],
+)
+def test_options_that_cannot_be(
+    scene: Scene, tmp_path: Path, arguments: list[str], words: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from logclient import cli
+
+    context = shared.need("pyspark").SparkContext
+    monkeypatch.setattr(context, "_active_spark_context", None)
+    monkeypatch.setattr(context, "_gateway", None)
+    monkeypatch.chdir(tmp_path)
+    command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+    assert cli.main([*command, *arguments]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+# -- ended
+
+
+def processes(tmp_path: Path) -> list[int]:
+    """Those that have its temporary folder in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={tmp_path / 'tmp'}\0".encode() in path.read_bytes() + b"\0":
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it has ended, or it is somebody else's
+    return found
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 4 * PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def read_all(descriptor: int, into: list[bytes]) -> None:
+    with contextlib.suppress(OSError):  # a terminal without a program behind it
+        while data := os.read(descriptor, 4096):
+            into.append(data)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGTERM, "logclient-verify-*/plan.json"),
+        pytest.param(signal.SIGINT, "logclient-verify-*/plan.json", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "logclient-verify-*", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "logclient-spark-*/log4j2.properties", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "logclient-spark-*/blockmgr-*", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "logclient-verify-*/*.spans.npy", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "logclient-verify-*/*.arrivals", marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_it(scene: Scene, tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    """One line, exit code 1, no folder and no process left, whatever it was doing."""
+    command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+    terminal, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "logclient", *command, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment(tmp_path),
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    screen: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(terminal, screen))
+    reader.start()
+    try:
+        wait_until(lambda: list((tmp_path / "tmp").glob(moment)), f"it never came to {moment}")
+        # A terminal's Ctrl-C goes to the JVM and the workers too.
+        (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
+        out, _ = running.communicate(timeout=4 * PATIENCE)
+    finally:
+        running.kill()
+        reader.join()
+        os.close(terminal)
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (out, running.returncode) == ("", ExitCode.BROKEN)
+    # A progress line, rewritten and in the end taken away; then the only one that stays.
+    shown = b"".join(screen).decode().replace("\r\n", "\n").split("\r")
+    assert shown[-1] == f"logclient: {word}\n"
+    assert all(re.fullmatch(r"([a-zS ]+( \d+%)?, \d+ s)? *", line) for line in shown[:-1]), shown
+    assert left_behind(tmp_path) == []
+    wait_until(lambda: not processes(tmp_path), "a process is left")
+
+
+@pytest.mark.long
+def test_interrupted_from_python(scene: Scene, tmp_path: Path) -> None:
+    """A script's Ctrl-C in the middle of Spark's answer: the session of our own is gone, and its folders."""
+    script = f"""
+import os, signal, threading, sys
+from logclient import verify
+
+struck = []
+
+def strike(text):
+    if text.startswith("comparing") and not struck:
+        struck.append(text)
+        os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    verify.run({str(scene.ledger)!r}, {str(scene.capture)!r}, progress=strike)
+except KeyboardInterrupt:
+    print("interrupted", os.listdir(os.environ["TMPDIR"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=8 * PATIENCE,
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert (done.stdout.split(" ")[0], done.stderr) == ("interrupted", "")
+    assert left_behind(tmp_path) == []
+    wait_until(lambda: not processes(tmp_path), "a process is left")
+
+
+# -- many
+
+
+@pytest.mark.long
+def test_very_many_producers(spark: Any, tmp_path: Path) -> None:
+    """Short-lived ones, an event each: as many tasks as events ask for, and a verdict that stays small."""
+    n = 30_000
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    raws = []
+    for i in range(n):
+        producer = f"{i * 2654435761 % (1 << 32):020x}"
+        raw = files.body(files.event_id(producer, 1), "x")
+        lines = [
+            files.open_line(producer), files.batch_line([(1, 1000, files.xxh64(raw))]),
+            files.outcome_line("acked", [1]), files.close_line(1, acked=1),
+        ]  # fmt: skip
+        files.write_part(folder, producer, 1, lines)
+        if i % 3000:
+            raws.append(raw)
+    files.write_segments(
+        tmp_path / "capture",
+        "a",
+        [(files.window(raws[i : i + 1000]), 0, 5000 + i) for i in range(0, n, 1000)],
+    )
+    lines_: list[str] = []
+    verdict = verify.run(folder, tmp_path / "capture", out=tmp_path / "out", progress=lines_.append)
+    text = (tmp_path / "out" / "verdict.json").read_text()
+    print(f"{verdict.seconds}, {len(text):,} bytes of JSON, {len(lines_)} lines of progress")
+    assert (verdict.counts.ok, verdict.counts.lost) == (n - 10, 10)
+    assert len(verdict.producers) == n
+    found = json.loads(text)
+    assert len(text) < 2_000_000
+    assert sum(one["counts"]["lost"] for one in found["producers"]) == 10
+    assert found["producers_left_out"]["producers"] == n - 1000
+    assert (tmp_path / "out" / "report.html").stat().st_size < 2_000_000
