@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import importlib.util
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import pytest
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import shared
 from tests import verify_files as files
+from tests.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
 np = shared.need("numpy")
@@ -75,10 +77,16 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
         "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
         "events": 20, "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0,
-        "complete": True,
+        "complete": True, "published": [], "runs": verdict.capture["runs"],
     }  # fmt: skip
+    assert verdict.capture["runs"] == [
+        {
+            "listener": "main", "run": "r", "host": "", "url": "lumberjack://127.0.0.1:5044", "source": "",
+            "segments": 4, "events": 20, "first_us": 50_000, "last_us": 50_004, "ours": True,
+        }
+    ]  # fmt: skip
     assert verdict.ledger == {
-        "folder": str(scene.ledger), "producers": 1, "listed": 20, "complete": True
+        "folder": str(scene.ledger), "producers": 1, "listed": 20, "complete": True, "unread": 0
     }  # fmt: skip
 
 
@@ -175,7 +183,8 @@ def test_a_bucket_of_dropped_events_only(scene: Scene, run: Run) -> None:
     n = 10**9
     scene.write_ledger(
         bodies={1: scene.bodies[1]}, fates={"acked": [1]}, tail=[
-            {"t": "dropped", "at_us": 1, "reason": "overflow", "seqs": [[2, n]]}, files.close_line(n + 5),
+            {"t": "dropped", "at_us": 1, "reason": "overflow", "seqs": [[2, n]]},
+            files.close_line(n + 5, acked=1, dropped=n - 1),
         ],
     )  # fmt: skip
     scene.write_capture(
@@ -183,7 +192,7 @@ def test_a_bucket_of_dropped_events_only(scene: Scene, run: Run) -> None:
     )
     verdict = run()
     assert nonzero(verdict.counts) == {
-        "events": n + 5, "ok": 1, "dropped": n - 2, "missing": 4, "unexpected": 2
+        "events": n + 5, "ok": 1, "dropped": n - 2, "unknown": 5, "unexpected": 1
     }  # fmt: skip
 
 
@@ -285,9 +294,11 @@ def test_only_unknown_is_exit_3(scene: Scene, run: Run) -> None:
 
 
 def test_a_doubt_touches_its_protocol_only(scene: Scene, run: Run) -> None:
-    scene.write_ledger(protocol="plog").write_capture(range(1, 19), closed=False)
+    scene.write_ledger().write_capture(range(1, 19))
+    files.write_segments(scene.capture, "other", [], protocol="plog", closed=False)
     verdict = run()
     assert verdict.counts.lost == 2
+    assert "capture: other-000001.cap at byte" in verdict.problems[0]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -372,6 +383,21 @@ def test_users_own_ids(scene: Scene, run: Run) -> None:
     }  # fmt: skip
     assert ids(scene, "lost") == [4, 5]
     assert ids(scene, "reordered") == [1]
+
+
+def test_users_ids_that_are_ids_of_other_events(scene: Scene, run: Run) -> None:
+    """An id that two events carry says of neither that it arrived: their bodies do."""
+    ours = [files.event_id(P, seq) for seq in range(8)]
+    beyond = files.event_id(P, 4095)
+    bodies = {seq: files.body(ours[seq], str(seq)) for seq in (1, 3, 5)}
+    bodies |= {2: files.body(ours[1], "2"), 4: files.body(ours[3], "4"), 6: files.body(beyond, "6")}
+    bodies[7] = files.body(ours[7], "7")
+    given = [(2, ours[1]), (4, ours[3]), (6, beyond), (7, ours[7])]
+    scene.write_ledger(bodies=bodies, extra=[files.ids_line(given)])
+    scene.write_capture([bodies[seq] for seq in (1, 2, 3, 5, 6, 7)])
+    verdict = run()
+    assert nonzero(verdict.counts) == {"events": 7, "ok": 6, "lost": 1}
+    assert ids(scene, "lost") == [4]
 
 
 def test_users_ids_that_share_half_of_their_hash(scene: Scene, run: Run) -> None:
@@ -481,12 +507,50 @@ def test_latency(scene: Scene, run: Run) -> None:
         assert getattr(latency, word) == pytest.approx(sorted(took.values())[q - 1], rel=0.016)
 
 
-def test_latency_is_that_of_the_first_copy_and_never_negative(scene: Scene, run: Run) -> None:
-    scene.write_ledger(created=lambda _: 1_000_000)
-    scene.write_capture(listener="a", received=lambda _: 1_500_000).write_capture(
-        listener="b", received=lambda _: 900_000
+def test_latency_is_that_of_the_first_copy(scene: Scene, run: Run) -> None:
+    scene.write_ledger(created=lambda seq: 1000).write_capture(received=lambda unit: 1500 + unit)
+    scene.write_capture(listener="again", received=lambda unit: 90_000)
+    latency = run().latency
+    assert (latency.events, latency.max) == (20, 504)
+
+
+def test_what_arrived_before_it_was_sent(scene: Scene, run: Run) -> None:
+    """By a clock that is an hour off: said, and in no quantile."""
+    hour = 3_600_000_000
+    scene.write_ledger(created=lambda seq: hour + seq if seq > 4 else seq, per_batch=4)
+    scene.write_capture(received=lambda unit: 1_000 + unit)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    [x] = verdict.producers
+    assert (x.early, x.early_us) == (16, hour + 20 - 1_004)
+    assert (verdict.latency.events, verdict.latency.max) == (4, 999)
+    said = "arrived before they were sent: the clocks differ by at least 3,599.999 s"
+    assert verdict.problems == (f"clocks: 16 events of {P} {said}",)
+    assert sum(verdict.timeline.events) == 20
+    scene.write_ledger(created=lambda seq: hour)
+    verdict = run()
+    assert verdict.latency is None
+    assert verdict.producers[0].early == 20
+
+
+@pytest.mark.parametrize("absurd", [-(1 << 63), -1, 1 << 53, (1 << 63) - 1])
+@pytest.mark.parametrize("created", [0, (1 << 60) - 1, -(1 << 60) + 1])
+def test_times_that_cannot_be(scene: Scene, run: Run, absurd: int, created: int) -> None:
+    """They wrap nothing, and spoil no other time."""
+    scene.write_ledger(created=lambda seq: created)
+    scene.write_capture(received=lambda unit: absurd if unit % 2 else 1_234)
+    verdict = run()
+    assert verdict.exit_code == ExitCode.OK
+    assert "clocks: main-000001.cap: 2 units received before 1970 or after 2255: they have no latency" in (
+        verdict.problems
     )
-    assert run().latency.max == 0
+    assert (verdict.capture["first_us"], verdict.capture["last_us"]) == (1_234, 1_234)
+    if created > 0:
+        assert verdict.latency is None
+        assert (verdict.producers[0].early, verdict.producers[0].early_us) == (12, created - 1_234)
+    else:
+        assert (verdict.latency.events, verdict.latency.max) == (12, 1_234 - created)
+    assert sum(verdict.timeline.events) == 20
 
 
 def test_latency_over_hours(scene: Scene, run: Run) -> None:
@@ -605,7 +669,7 @@ def test_a_failure_of_spark_is_one_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Broken(inprocess.InProcess):
-        def pack(self, parts: Any, work: str) -> Any:
+        def pack(self, parts: Any, work: str, until_us: int | None) -> Any:
             raise RuntimeError(
                 "aborted\nTraceback\n File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
             )
@@ -635,15 +699,15 @@ def test_folders_that_are_not_there(scene: Scene, run: Run, tmp_path: Path) -> N
 
 def test_a_protocol_that_cannot_be_decoded(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(protocol="gopher")
-    with pytest.raises(ConfigError, match="protocol: 'gopher' cannot be decoded: lumberjack"):
-        run()
+    verdict = run()
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.counts.unknown == 20
+    assert any("protocol 'gopher', which is none we know" in problem for problem in verdict.problems)
 
 
 def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = job.importlib.util.find_spec
-    monkeypatch.setattr(
-        job.importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name)
-    )
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
     with pytest.raises(MissingExtra, match="pyspark is not installed"):
         run()
 
@@ -658,7 +722,9 @@ def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str) -> None:
-    shared.need("pyspark")
+    context = shared.need("pyspark").SparkContext
+    monkeypatch.setattr(context, "_active_spark_context", None)
+    monkeypatch.setattr(context, "_gateway", None)
     home = tmp_path / "jdk"
     (home / "bin").mkdir(parents=True)
     if script is not None:
@@ -692,15 +758,13 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
 
 @pytest.mark.spark
 def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:
-    scene.write_ledger().write_capture()
-    [path] = scene.capture.iterdir()
-    data = path.read_bytes()
-    end = files.end_record(11)
-    version_2 = files.record(b"\x01\x02\0\0\0{}")
-    path.write_bytes(data[: -len(end)] + version_2 + end)
-    with pytest.raises(job.VerifyError) as caught:
-        job.run(scene.ledger, scene.capture, spark=spark)
-    assert "version 2: only 1 is known" in str(caught.value)
+    scene.write_ledger()
+    table = scene.out.parent / "table"
+    rows = [(bytearray(scene.bodies[seq]), 7) for seq in (1, 2)]
+    spark.createDataFrame(rows, "value binary, n int").coalesce(1).write.parquet(str(table))
+    with pytest.raises(LedgerError) as caught:
+        job.run(scene.ledger, table=str(table), columns={"arrival": "n"}, spark=spark)
+    assert "two records have the arrival number 7" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -723,7 +787,7 @@ def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, s
             COMMAND,
             str(scene.ledger), str(scene.capture), str(scene.out),
         ],
-        capture_output=True, text=True, cwd=temporary, timeout=240,
+        capture_output=True, text=True, cwd=temporary, timeout=8 * PATIENCE,
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(shared.ROOT)},
     )  # fmt: skip
     assert done.stderr == ""

@@ -238,6 +238,43 @@ def test_order_is_a_promise_of_requests(run: Run, mode: str, code: ExitCode) -> 
     assert verdict.producers[0].breaks == (("reordered",) if code else ())
 
 
+@pytest.mark.parametrize(("source", "code"), [("devices", ExitCode.OK), ("producers", ExitCode.BROKEN)])
+def test_order_behind_a_device_is_no_promise(run: Run, source: str, code: ExitCode) -> None:
+    """A device that compresses with several threads reorders what it publishes: told, and nothing more."""
+    sent = bodies(9)
+    units = [
+        files.message(sent[s], request=False, device=7, number=n)
+        for n, s in enumerate([1, 2, 4, 3, 5, 6, 9, 7, 8], 1)
+    ]
+    verdict = run.sent(sent, "acked", mode="request").arrived(units, source=source).verdict()
+    assert counted(verdict) == {"events": 9, "ok": 9, "reordered": 3}
+    assert run.found()["reordered"] == {3, 7, 8}
+    assert verdict.exit_code == code
+    said = "3 reordered behind a device, where order is no promise."
+    assert verdict.sentence.endswith(said) == (source == "devices")
+    assert verdict.capture["published"] == (["logjam"] if source == "devices" else [])
+    page = (run.out / "report.html").read_text()
+    assert ("as devices published it: what is reordered is reported" in page) == (source == "devices")
+
+
+def test_beside_a_device_its_consumer_is_not_asked_for_the_order(run: Run) -> None:
+    sent = bodies(9)
+    for order, source, name in (
+        ([*range(1, 10)], "producers", "device"), ([2, 1, *range(3, 10)], "devices", SUB)
+    ):  # fmt: skip
+        units = [
+            files.message(sent[s], request=source == "producers", device=source == "devices", number=n)
+            for n, s in enumerate(order, 1)
+        ]
+        run.sent(sent, "acked", mode="request").arrived(units, name, source=source)
+    verdict = run.verdict()
+    assert counted(verdict) == {"events": 9, "ok": 9, "duplicated": 9}
+    assert verdict.capture["published"] == []
+    units = [files.message(sent[s], number=n) for n, s in enumerate([2, 1, *range(3, 10)], 1)]
+    run.arrived(units, "device", source="producers")
+    assert run.verdict().producers[0].breaks == ("reordered",)
+
+
 @pytest.mark.parametrize("identity", ["id", "none"])
 def test_messages_of_other_applications_are_not_judged(run: Run, identity: str) -> None:
     """A device has those of many: only what comes under an app-env of the ledger can be unexpected."""

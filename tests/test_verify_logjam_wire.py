@@ -14,6 +14,7 @@ import pytest
 import logclient
 from logclient.errors import ExitCode
 from tests import shared
+from tests.patience import PATIENCE
 
 shared.need("zmq")
 shared.need("numpy")
@@ -45,7 +46,7 @@ class Run:
                 if own_ids and i % 10 == 3:
                     event["request_id"] = f"mine \u00e9 {i}"
                 client.send(json.dumps(event).encode() if i % 2 else event)
-            client.close(30)
+            client.close(PATIENCE)
             return client.stats()
 
     def verdict(self, capture: str = "device", **options: Any) -> Any:
@@ -78,7 +79,7 @@ def consumer(run: Run) -> Iterator[Any]:
         assert device.wait_for(lambda counts: counts.subscriptions > 0)
 
         def end(messages: int) -> Subscriber:
-            patience = time.monotonic() + 30
+            patience = time.monotonic() + PATIENCE
             while sum(x.received - x.heartbeats for x in subscriber.devices.values()) < messages:
                 assert time.monotonic() < patience
                 time.sleep(0.01)

@@ -14,6 +14,7 @@ import logclient
 from logclient.errors import ExitCode
 from tests import shared
 from tests import verify_files as files
+from tests.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
 shared.need("numpy")
@@ -182,7 +183,7 @@ def test_from_client_to_verdict(scene: Scene, monkeypatch: pytest.MonkeyPatch, o
         )
         for n in range(500):
             client.send({"n": n, "length": 5})
-        assert client.flush(30.0) == 0
+        assert client.flush(PATIENCE) == 0
         stats = client.stats()
         client.close()
     verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
@@ -218,7 +219,7 @@ def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_pat
     ):
         for n in range(300):
             client.send({"n": n, "message": "a text that a bit may be flipped in"})
-        assert client.flush(30.0) == 0
+        assert client.flush(PATIENCE) == 0
         assert client.stats().acked == 300
     verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
     words = {lie.partition("=")[0]: word for lie, word in LIES.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,13 @@ def event_id(producer: str, seq: int) -> str:
 
 def xxh64(data: bytes, seed: int = 42) -> int:
     return xxhash.xxh64_intdigest(data, seed=seed)
+
+
+def words(own: bytes) -> tuple[int, int]:
+    """How a user's own id is named: of the form of ours, by its number; else by its hash."""
+    if re.fullmatch(rb"[0-9a-f]{32}", own) and int(own, 16):
+        return int(own[:16], 16), int(own[16:], 16)
+    return xxh64(own), xxh64(own, 43)
 
 
 def body(ident: str | None, text: str, *, carrier: str = "both", user: str | None = None) -> bytes:
@@ -119,13 +127,15 @@ def open_line(
     }  # fmt: skip
 
 
-def batch_line(events: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
-    """`events` are (sequence, created_us, hash), rising."""
+def batch_line(events: Sequence[tuple[int, int, int]], own: Iterable[int] = ()) -> dict[str, Any]:
+    """`events` are (sequence, created_us, hash), rising; `own` those that an `ids` line has."""
     base = events[0][1] if events else 0
+    theirs = ranges(own)
     return {
         "t": "batch",
         "seqs": ranges(seq for seq, _, _ in events),
         "n": len(events),
+        **({"own": theirs} if theirs else {}),
         "base": base,
         "created": base64.b64encode(b"".join(struct.pack("<i", at - base) for _, at, _ in events)).decode(),
         "hashes": base64.b64encode(b"".join(struct.pack("<Q", h) for _, _, h in events)).decode(),
@@ -134,9 +144,7 @@ def batch_line(events: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
 
 def ids_line(events: Sequence[tuple[int, str]]) -> dict[str, Any]:
     """`events` are (sequence, the user's id), rising."""
-    packed = b"".join(
-        struct.pack("<QQ", xxh64(user.encode()), xxh64(user.encode(), 43)) for _, user in events
-    )
+    packed = b"".join(struct.pack("<QQ", *words(user.encode())) for _, user in events)
     return {
         "t": "ids",
         "seqs": ranges(seq for seq, _ in events),
@@ -149,28 +157,64 @@ def outcome_line(status: str, seqs: Iterable[int], reason: str = "") -> dict[str
     return {"t": "outcome", "at_us": 5, "status": status, "reason": reason, "seqs": ranges(seqs)}
 
 
+def deferred_line(seqs: Iterable[int]) -> dict[str, Any]:
+    return {"t": "deferred", "at_us": 5, "seqs": ranges(seqs)}
+
+
 def dropped_line(seqs: Iterable[int], at_us: int = 5) -> dict[str, Any]:
     return {"t": "dropped", "at_us": at_us, "reason": "overflow", "seqs": ranges(seqs)}
 
 
-def close_line(
-    last: int, acked: int = 0, handed: int = 0, failed: int = 0, dropped: int = 0
-) -> dict[str, Any]:
-    return {
-        "t": "close", "at_us": 9, "last": last, "acked": acked, "handed": handed,
-        "failed": {"rejected": failed} if failed else {}, "dropped": {"overflow": dropped} if dropped else {},
-    }  # fmt: skip
+def close_line(last: int, **totals: int) -> dict[str, Any]:
+    """Of `acked`, `handed`, `failed`, `dropped` and `bytes`, what is given; none of them: `write_part`
+    counts the lines before."""
+    line: dict[str, Any] = {"t": "close", "at_us": 9, "last": last}
+    if totals:
+        line |= {"acked": totals.get("acked", 0), "handed": totals.get("handed", 0)}
+        line |= {word: {"some": totals[word]} if totals.get(word) else {} for word in ("failed", "dropped")}
+        line |= {"bytes": totals["bytes"]} if "bytes" in totals else {}
+    return line
+
+
+_STRENGTH = ("dropped", "failed", "handed", "acked")
+
+
+def totals(lines: Iterable[dict[str, Any] | bytes]) -> dict[str, int]:
+    """How many sequences of some lines have each fate, the strongest of them."""
+    fate: dict[int, int] = {}
+    for line in lines:
+        if isinstance(line, dict) and line["t"] in ("outcome", "dropped"):
+            strength = _STRENGTH.index(line.get("status", "dropped"))
+            for first, last in line["seqs"]:
+                for seq in range(first, last + 1):
+                    fate[seq] = max(strength, fate.get(seq, 0))
+    found = list(fate.values())
+    return {word: found.count(strength) for strength, word in enumerate(_STRENGTH)}
 
 
 def encode_line(line: dict[str, Any] | bytes) -> bytes:
     return line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
-def write_part(folder: Path, producer: str, part: int, lines: Iterable[dict[str, Any] | bytes]) -> Path:
-    """`bytes` are written as they are: damage, or a torn line."""
+def write_part(
+    folder: Path,
+    producer: str,
+    part: int,
+    lines: Iterable[dict[str, Any] | bytes],
+    earlier: Iterable[dict[str, Any] | bytes] = (),
+) -> Path:
+    """`bytes` are written as they are: damage, or a torn line. `earlier`: the lines of the parts before."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{producer}-{part:04d}.ledger"
-    path.write_bytes(b"".join(map(encode_line, lines)))
+    before = list(earlier)
+    data = b""
+    size = sum(len(encode_line(line)) for line in before)
+    for line in lines:
+        if isinstance(line, dict) and line["t"] == "close" and "acked" not in line:
+            line = close_line(line["last"], bytes=size + len(data), **totals(before))
+        before.append(line)
+        data += encode_line(line)
+    path.write_bytes(data)
     return path
 
 
@@ -182,11 +226,11 @@ def record(payload: bytes) -> bytes:
 
 
 def header_record(
-    listener: str, number: int, first_arrival: int, protocol: str = "lumberjack", run: str = "r"
+    listener: str, number: int, first_arrival: int, protocol: str = "lumberjack", run: str = "r", **more: Any
 ) -> bytes:
     fields = {
         "run": run, "protocol": protocol, "listener": listener, "url": f"{protocol}://127.0.0.1:5044",
-        "segment": number, "first_arrival": first_arrival,
+        "segment": number, "first_arrival": first_arrival, **more,
     }  # fmt: skip
     return record(b"\x01" + struct.pack("<I", 1) + json.dumps(fields).encode())
 
@@ -213,21 +257,31 @@ def write_segments(
     per_segment: int = 0,
     closed: bool = True,
     protocol: str = "lumberjack",
+    first: int = 1,
+    arrival: int = 1,
+    end: str = "closed",
+    **header: Any,
 ) -> list[Path]:
-    """A whole capture of one listener; `units` are (raw, direction, received_us)."""
+    """A whole capture of one listener; `units` are (raw, direction, received_us).
+
+    Args:
+        first, arrival: number of the first segment, and of the first unit in it.
+        end: reason in the last one's end record.
+        header: more fields of the headers, or other values.
+    """
     folder.mkdir(exist_ok=True)
     size = per_segment or max(len(units), 1)
     pieces = [units[i : i + size] for i in range(0, len(units), size)] or [[]]
     paths = []
-    arrival = 1
-    for number, piece in enumerate(pieces, 1):
-        data = [header_record(listener, number, arrival, protocol), stream_record(1, "127.0.0.1:9")]
+    for number, piece in enumerate(pieces, first):
+        head = header_record(listener, number, arrival, protocol, **header)
+        data = [head, stream_record(1, "127.0.0.1:9")]
         for raw, direction, received_us in piece:
             data.append(unit_record(arrival, raw, direction=direction, received_us=received_us))
             arrival += 1
-        last = number == len(pieces)
+        last = number == first + len(pieces) - 1
         if closed or not last:
-            data.append(end_record(arrival, "closed" if last else "rotated"))
+            data.append(end_record(arrival, end if last else "rotated"))
         path = folder / f"{listener}-{number:06d}.cap"
         path.write_bytes(b"".join(data))
         paths.append(path)

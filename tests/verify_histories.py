@@ -41,9 +41,16 @@ class History:
     """One producer: its ledger, and the copies of its events in the order in which each listener got them."""
 
     def __init__(
-        self, rng: random.Random, *, anonymous: float = 0.0, users: float = 0.0, protocol: str = "lumberjack"
+        self,
+        rng: random.Random,
+        *,
+        anonymous: float = 0.0,
+        users: float = 0.0,
+        protocol: str = "lumberjack",
+        whole: bool = False,
     ) -> None:
         self.rng = rng
+        self.whole = whole
         self.producer = rng.randbytes(10).hex()
         self.protocol = protocol
         self.endpoints = ENDPOINTS[protocol]
@@ -83,7 +90,7 @@ class History:
         began, pace = rng.randint(0, 2_000_000), rng.choice((0, 10, 1_000, 40_000))
         for seq in range(1, n + 1):
             if rng.random() < unlisted:
-                fates[seq] = rng.choice(("dropped", "dropped", "failed", ""))
+                fates[seq] = rng.choice(("dropped", "dropped", "failed", "failed" if self.whole else ""))
             else:
                 if rng.random() < self.users:
                     self.user_ids[seq] = rng.choice(
@@ -98,10 +105,9 @@ class History:
         while todo:
             size = rng.randint(1, 9)
             piece, todo = todo[:size], todo[size:]
-            lines.append(
-                files.batch_line([(s, began + pace * s, files.xxh64(self.bodies[s])) for s in piece])
-            )
             with_user = [(s, self.user_ids[s]) for s in piece if s in self.user_ids]
+            events = [(s, began + pace * s, files.xxh64(self.bodies[s])) for s in piece]
+            lines.append(files.batch_line(events, own=[s for s, _ in with_user]))
             if with_user:
                 lines.append(files.ids_line(with_user))
         by_fate: dict[str, list[int]] = {}
@@ -119,45 +125,86 @@ class History:
                         else files.outcome_line(fate, some)
                     )
                     lines.insert(rng.randint(0, len(lines)), line)
+        listed = sorted(self.bodies.keys() & fates.keys())
+        if listed and rng.random() < 0.3:
+            some = rng.sample(listed, min(3, len(listed)))
+            lines.insert(rng.randint(0, len(lines)), files.deferred_line(some))
         if fates and rng.random() < 0.05:  # two words for one event: the stronger one holds
             lines.append(files.outcome_line("failed", rng.sample(sorted(fates), 1)))
         torn: bytes | None = None
-        ending = rng.random()
+        ending = 0.5 if self.whole else rng.random()
         if ending < 0.1:
             lines.append({"t": "stopped", "reason": "disk full"})
-            if rng.random() < 0.5:
-                lines.append(files.close_line(n + rng.choice((0, 0, 1, 7))))
-        elif ending < 0.75:
-            lines.append(files.close_line(n + (rng.choice((0, 3)) if rng.random() < 0.1 else 0)))
-        elif ending < 0.88 and lines:
+        if 0.05 < ending < 0.75:
+            totals = files.totals(line for line in lines if line is not None)
+            if not self.whole and rng.random() < 0.05:
+                totals[rng.choice(("acked", "handed", "failed", "dropped"))] += 1
+            last = n + (rng.choice((-1, 0, 1, 7)) if not self.whole and rng.random() < 0.1 else 0)
+            lines.append(files.close_line(max(last, 0), bytes=0, **totals))
+        elif 0.75 <= ending < 0.88 and lines:
             whole = files.encode_line(lines.pop() or {})
             torn = whole[: rng.randint(1, len(whole) - 1)]
-        if rng.random() < 0.04:
-            lines.insert(rng.randint(0, len(lines)), None)
         self._split(lines, torn)
 
     def _split(self, lines: list[dict[str, Any] | None], torn: bytes | None) -> None:
         rng = self.rng
         cuts = sorted(rng.randint(0, len(lines)) for _ in range(rng.choice((0, 0, 1, 2))))
         pieces = [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
+        size = 0
         for number, piece in enumerate(pieces, 1):
-            mine: list[dict[str, Any] | None] = [
-                files.open_line(self.producer, number, self.identity, self.protocol, self.mode), *piece
-            ]  # fmt: skip
+            head = files.open_line(self.producer, number, self.identity, self.protocol, self.mode)
+            piece.insert(0, head)
+            for line in piece:
+                if line is not None and line["t"] == "close":
+                    line["bytes"] = size
+                    if rng.random() < 0.2:
+                        del line["bytes"]
+                size += len(files.encode_line(line or {}))
+        whole = dict(enumerate(pieces, 1))
+        if not self.whole and rng.random() < 0.3:
+            self._damage(whole)
+        for number, piece in whole.items():
             raw: list[dict[str, Any] | bytes] = [
                 rng.choice((b"{nonsense\n", b'{"t":"batch","seqs":[[9,2]],"n":1}\n', b"[]\n"))
                 if line is None
                 else line
-                for line in mine
+                for line in piece
             ]
-            last = number == len(pieces)
-            if last and torn is not None:
-                raw.append(torn)
-            self.parts[number] = Part(mine, last and torn is not None)
+            sizes = [len(files.encode_line(line)) for line in raw]
+            mine = torn if number == len(pieces) else None
+            if mine is not None:
+                raw.append(mine)
+                sizes.append(len(mine))
+            self.parts[number] = Part(piece, mine is not None, sizes)
             self.raw_parts[number] = raw
-        if len(pieces) > 1 and rng.random() < 0.05:
-            gone = rng.randint(1, len(pieces) - 1)
-            del self.parts[gone], self.raw_parts[gone]
+
+    def _damage(self, parts: dict[int, list[dict[str, Any] | None]]) -> None:
+        """One thing that happens to files."""
+        rng = self.rng
+        number = rng.choice(sorted(parts))
+        lines = parts[number]
+        at = rng.randrange(len(lines))
+        match rng.randrange(9):
+            case 0:
+                lines[at] = None
+            case 1:
+                del lines[at]
+            case 2:
+                lines.insert(at, lines[at])
+            case 3:
+                lines.insert(at, None)
+            case 4:
+                to = rng.randrange(len(lines))
+                lines[at], lines[to] = lines[to], lines[at]
+            case 5:
+                lines[at:at] = lines
+            case 6:
+                if len(parts) > 1:
+                    del parts[number]
+            case 7:
+                parts[number + 1] = list(lines)
+            case _:
+                parts[number] = lines[:at]
 
     # -- arrivals
 
@@ -219,6 +266,7 @@ class World:
         users: float = 0.0,
         unclosed: str = "",
         logjam: float = 0.3,
+        whole: bool = False,
     ) -> None:
         rng = self.rng = random.Random(seed)
         self.unclosed = unclosed
@@ -231,6 +279,7 @@ class World:
                 anonymous=anonymous,
                 users=users,
                 protocol="logjam" if rng.random() < logjam else "lumberjack",
+                whole=whole,
             )
             for _ in range(n)
         ]
@@ -278,9 +327,7 @@ class World:
                 files.write_part(ledger, history.producer, number, lines)
         names = {name.partition("/")[0]: protocol for protocol, some in ENDPOINTS.items() for name in some}
         for listener, protocol in names.items():
-            mine = [
-                i for i, sent in enumerate(self.merged) if sent.endpoint.partition("/")[0] == listener
-            ]
+            mine = [i for i, sent in enumerate(self.merged) if sent.endpoint.partition("/")[0] == listener]
             units: list[tuple[bytes, int, int]] = []
             at = 1_500_000
             while mine:
@@ -344,38 +391,46 @@ class World:
         """Of devices, after `write`; as `oracle.verify.gaps_of` has them."""
         return gaps_of(self.published)
 
-    def expected(self) -> Result:
-        """After `write`, which says when units arrived."""
+    def expected(self, **options: Any) -> Result:
+        """After `write`, which says when units arrived; the options are `judge`'s."""
         ledgers = {history.producer: history.parts for history in self.histories}
         doubtful = ["logjam" if self.unclosed in "de" else "lumberjack"] if self.unclosed else []
-        return judge(ledgers, [sent.arrival for sent in self.merged], doubtful)
+        return judge(ledgers, [sent.arrival for sent in self.merged], doubtful, **options)
 
 
-def breaks(facts: Any, counts: dict[str, int]) -> tuple[str, ...]:
+def breaks(facts: Any, counts: dict[str, int], published: str = "") -> tuple[str, ...]:
     """Which words of a producer's break its promise: order is one where things are acknowledged."""
     words = ["lost", "corrupted", "unexpected"]
-    if facts.protocol == "lumberjack" or facts.mode == "request":
+    if facts.protocol != published and not facts.holes and (facts.protocol == "lumberjack" or facts.mode == "request"):
         words.append("reordered")
     return tuple(word for word in words if counts.get(word))
 
 
-def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, int]]]) -> list[str]:
+def differences(
+    expected: Result, verdict: Any, found: dict[str, set[tuple[str, int]]], published: str = ""
+) -> list[str]:
     """Where a verdict and the oracle differ, a line each.
 
     Args:
         found: word -> (producer, sequence), from the verdict's violations.
+        published: the protocol whose arrivals have the order of a device, which is no promise.
     """
     out = []
     mine = {x.producer: x for x in verdict.producers if x.producer}
-    strangers = sum(x.counts.unexpected for x in verdict.producers if not x.producer)
-    if strangers != expected.strangers:
-        out.append(f"strangers: {strangers}, the oracle says {expected.strangers}")
+    if verdict.exit_code != expected.exit_code:
+        out.append(f"exit code {verdict.exit_code}, the oracle says {expected.exit_code}")
+    for word in ("unexpected", "unknown"):
+        strangers = sum(getattr(x.counts, word) for x in verdict.producers if not x.producer)
+        if strangers != expected.strangers.get(word, 0):
+            out.append(f"strangers {word}: {strangers}, the oracle says {expected.strangers}")
     for producer, counts in expected.counts.items():
         has = mine[producer].counts._asdict()
         wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
         if mine[producer].gaps != expected.gaps[producer]:
             wrong["gaps"] = (mine[producer].gaps, expected.gaps[producer])
-        broken = breaks(expected.facts[producer], counts)
+        if mine[producer].ledger != expected.facts[producer].kind:
+            wrong["ledger"] = (mine[producer].ledger, expected.facts[producer].kind)
+        broken = breaks(expected.facts[producer], counts, published)
         if mine[producer].breaks != broken:
             wrong["breaks"] = (mine[producer].breaks, broken)
         if wrong:
@@ -388,6 +443,7 @@ def differences(expected: Result, verdict: Any, found: dict[str, set[tuple[str, 
         "dropped",
         "unexpected",
         "unknown",
+        "pending",
         "duplicated",
         "reordered",
     ):
@@ -407,7 +463,8 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
         for seq, created in mine.created.items()
     }
     noted = [row for mine in expected.facts.values() for row in mine.noted]
-    times = [*when.values(), *(at for at, _ in noted)]
+    every = [at for mine in expected.facts.values() for at in mine.all_created.values()]
+    times = [*every, *(at for at, _ in noted)]
     timeline = verdict.timeline
     if not times:
         return [] if timeline is None else ["a timeline of nothing"]
@@ -434,7 +491,12 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
             out.append(f"{word} over time: {getattr(timeline, word)}, the oracle says {numbers}")
     took: list[list[int]] = [[] for _ in range(n)]
     for created, us in expected.took:
-        took[(created - start) // width].append(us)
+        if us >= 0:
+            took[(created - start) // width].append(us)
+    early = [-us for _, us in expected.took if us < 0]
+    told = sum(x.early for x in verdict.producers), max(x.early_us for x in verdict.producers)
+    if told != (len(early), max(early, default=0)):
+        out.append(f"early: {told}, the oracle says {len(early)} by {max(early, default=0)}")
     for word, share in (("p50", 50), ("p99", 99), ("max", 100)):
         for step, values in enumerate(took):
             found = timeline.latency[word][step]

@@ -17,9 +17,12 @@ class InProcess:
 
     cores = 2
 
-    def pack(self, parts: list[Any], work: str) -> list[list[dict[str, Any]]]:
+    def look(self, work: str, folders: dict[str, str]) -> None:
+        pass
+
+    def pack(self, parts: list[Any], work: str, until_us: int | None) -> list[list[dict[str, Any]]]:
         groups = [parts[i : i + 3] for i in range(0, len(parts), 3)]
-        return [ledger.pack(group, index, work) for index, group in enumerate(groups)]
+        return [ledger.pack(group, index, work, until_us) for index, group in enumerate(groups)]
 
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
@@ -39,7 +42,7 @@ class Session:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.spark = None
 
-    def stop(self) -> None:
+    def stop(self, **_: Any) -> None:
         pass
 
 

@@ -40,7 +40,9 @@ class Scene:
         lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
         lines += extra
         for fate, seqs in ({"acked": sorted(bodies)} if fates is None else fates).items():
-            lines.append(files.dropped_line(seqs) if fate == "dropped" else files.outcome_line(fate, seqs))
+            if len(seqs):
+                line = files.dropped_line(seqs) if fate == "dropped" else files.outcome_line(fate, seqs)
+                lines.append(line)
         lines += [files.close_line(max(bodies, default=0))] if tail is None else list(tail)
         files.write_part(self.ledger, producer, 1, lines)
         return self

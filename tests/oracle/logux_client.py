@@ -8,7 +8,8 @@ import struct
 from typing import NamedTuple
 
 from tests.oracle.logjam import look
-from tests.oracle.lumberjack import SPACE, _members, _skip, words
+from tests.oracle.lumberjack import SPACE, _members, _skip
+from tests.oracle.xxh64 import words
 
 K_DOCUMENT = 0
 NO_TIME = -(2**63)

@@ -7,7 +7,7 @@ import math
 import re
 from typing import NamedTuple
 
-from tests.oracle.xxh64 import xxh64
+from tests.oracle.xxh64 import words, xxh64
 
 OK, FOREIGN, NO_ID, NOT_JSON = range(4)
 BAD_JSON, BAD_MESSAGE, UNKNOWN_MESSAGE, BAD_SYNC, BAD_ACTION, BAD_META, PING, CONTROL = range(4, 12)
@@ -264,4 +264,4 @@ def _row(unit: bytes, action: Node, producers: list[bytes], identity: bool) -> R
         )
         if row.producer >= 0 or not producers:
             return row._replace(status=OK)
-    return row._replace(status=FOREIGN, id_hash=(xxh64(own, 42), xxh64(own, 43)))
+    return row._replace(status=FOREIGN, id_hash=words(own))

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.oracle.xxh64 import xxh64
+from tests.oracle.xxh64 import words, xxh64
 
 PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
 NOT_JSON, UNENCODABLE = 5, 4
@@ -100,14 +100,14 @@ def depth(text: str) -> int:
     return deepest
 
 
-def places(body: bytes) -> tuple[int, int, bool, list[bytes | None]] | None:
-    """(start, end, has @metadata, the three places of an id) of one JSON object, or None."""
+def places(body: bytes) -> tuple[int, int, bool, list[bytes | None], bool] | None:
+    """(start, end, has @metadata, the three places of an id, "event" is no object) of one JSON object."""
     try:
         text = body.decode("utf-8")
         start = _skip(text, 0)
         if depth(text) > MAX_DEPTH:
             return None
-        metadata, dotted, nested = None, None, None
+        metadata, dotted, nested, flat = None, None, None, False
         end = start
         members = list(_members(text, start))
         end = members[-1][2]
@@ -120,20 +120,22 @@ def places(body: bytes) -> tuple[int, int, bool, list[bytes | None]] | None:
                 dotted = raw
             elif key == "event":
                 nested = _inner(raw, "id")
+                flat = not raw.startswith("{")
     except (ValueError, UnicodeDecodeError):
         return None
     ids = [_inner(metadata, "_id") if metadata is not None else None, dotted, nested]
     raws = [None if raw is None else (raw[1:-1] if raw.startswith('"') else raw).encode() for raw in ids]
-    return len(text[:start].encode()), len(text[:end].encode()), metadata is not None, raws
+    return len(text[:start].encode()), len(text[:end].encode()), metadata is not None, raws, flat
 
 
 def check_json(body: bytes) -> Found | None:
     found = places(body)
     if found is None:
         return None
-    start, end, metadata, ids = found
-    taken = ID1_TAKEN * metadata | ID2_TAKEN * (ids[1] is not None or ids[2] is not None)
-    return Found(start, end, taken, next((i for i in ids if i is not None), None))
+    start, end, metadata, ids, flat = found
+    own = next((i for i in ids if i is not None), None)
+    taken = ID1_TAKEN if metadata else ID2_TAKEN if flat else 0
+    return Found(start, end, taken if own is None else ID1_TAKEN | ID2_TAKEN, own)
 
 
 def split_pairs(body: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -202,6 +204,11 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         return NOT_JSON
     if not identity:
         return stripped, (0, 0)
+    if not checked and kind & (ID1_TAKEN | ID2_TAKEN):
+        looked = check_json(body)
+        if looked is None:
+            return NOT_JSON
+        kind |= looked.taken
     text = the_id(producer, sequence)
     extra = []
     if not kind & ID1_TAKEN:
@@ -217,8 +224,6 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
     return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), (0, 0)
 
 
-def words(own: bytes) -> tuple[int, int]:
-    return xxh64(own, 42), xxh64(own, 43)
 
 
 def frame(version: int, number: int, body: bytes) -> bytes:
@@ -494,11 +499,12 @@ def decode_body(version: int, body: bytes, producers: list[bytes], identity: boo
         ids = None if looked is None else looked[3]
     if ids is None:
         return found | {"status": NOT_JSON_ROW}
-    first: dict[str, Any] = {}
-    for text in ids:
-        if text is None or not HEX.fullmatch(text):
-            continue
-        raw = bytes.fromhex(text.decode())
+    own = next((i for i in ids if i is not None), None)
+    if own is None:
+        return found
+    some: dict[str, Any] = {}
+    if HEX.fullmatch(own):
+        raw = bytes.fromhex(own.decode())
         some = {
             "producer": producers.index(raw[:10]) if raw[:10] in producers else -1,
             "high": int.from_bytes(raw[:8], "big"),
@@ -507,11 +513,7 @@ def decode_body(version: int, body: bytes, producers: list[bytes], identity: boo
         }
         if some["producer"] >= 0 or not producers:
             return found | some | {"status": OK}
-        first = first or some
-    own = next((i for i in ids if i is not None), None)
-    if own is None:
-        return found
-    return found | first | {"status": FOREIGN, "id_hash": words(own)}
+    return found | some | {"status": FOREIGN, "id_hash": words(own)}
 
 
 def decode_unit(

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown")
+WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
 FOREVER = 1 << 48
 STRENGTH = {"": 0, "dropped": 1, "failed": 2, "handed": 3, "acked": 4}
 
@@ -33,72 +33,148 @@ class Part(NamedTuple):
 
     lines: list[dict[str, Any] | None]
     torn: bool = False
+    sizes: list[int] = []
+
+
+def _seqs(line: dict[str, Any], name: str = "seqs") -> list[int]:
+    return [seq for first, last in line.get(name, []) for seq in range(first, last + 1)]
 
 
 class Facts:
-    """What a producer's ledger says."""
+    """What a producer's ledger says, by the rules of docs/verify.md.
 
-    def __init__(self, producer: str, parts: dict[int, Part]) -> None:
+    Args:
+        until: events that were made by then must be decided; None: all must.
+    """
+
+    def __init__(self, producer: str, parts: dict[int, Part], until: int | None = None) -> None:
         self.producer = producer
         self.hash: dict[int, int] = {}
         self.fate: dict[int, str] = {}
         self.created: dict[int, int] = {}
         self.noted: list[tuple[int, int]] = []  # when how many were dropped
         self.users: list[tuple[int, tuple[int, int]]] = []
-        self.identity = "id"
-        self.protocol = ""
-        self.mode = ""
-        closes = []
-        stopped = False
-        listed = 0
+        self.deferred: set[int] = set()
+        self.identity, self.protocol, self.mode = "id", "", ""
+        self.last = 0
+        self.end: dict[str, Any] | None = None  # the close line, when it is the last
+        self.before = 0  # bytes before it
+        self.stopped = False
+        self.lines: Counter[int] = Counter()  # sequence -> batch lines that have it
+        self.own: set[int] = set()
         numbers = sorted(parts)
-        damaged = numbers != list(range(1, len(numbers) + 1))
+        self.holes = numbers != list(range(1, len(numbers) + 1))
+        first: dict[str, Any] | None = None
         for number in numbers:
             part = parts[number]
-            opened = False
-            damaged |= part.torn and number != numbers[-1]
-            for line in part.lines:
+            self.end = None
+            if not part.lines and number == numbers[-1]:
+                continue
+            head = part.lines[0] if part.lines else None
+            ours = head is not None and (head["t"], head.get("producer"), head.get("part")) == (
+                "open", producer, number,
+            )  # fmt: skip
+            if ours and first and any(head[x] != first[x] for x in ("identity", "protocol")):  # type: ignore[index]
+                ours = False
+            if not ours:
+                self.holes = True
+                self.before += sum(part.sizes)
+                continue
+            if first is None and head is not None:
+                first = head
+                self.identity, self.protocol = head["identity"], head["protocol"]
+                self.mode = head.get("mode", "")
+            self.holes |= part.torn and number != numbers[-1]
+            for i, line in enumerate(part.lines[1:], 1):
+                self.end = None
                 if line is None:
-                    damaged = True
-                    continue
-                seqs = [s for a, b in line.get("seqs", []) for s in range(a, b + 1)]
-                if line["t"] != "ids":
-                    listed = max([listed, *seqs])
-                if line["t"] == "open":
-                    opened = True
-                    self.identity, self.protocol = line["identity"], line["protocol"]
-                    self.mode = line.get("mode", "")
-                elif line["t"] == "batch":
-                    packed = base64.b64decode(line["hashes"])
-                    after = base64.b64decode(line["created"])
-                    for i, seq in enumerate(seqs):
-                        self.created[seq] = line["base"] + struct.unpack_from("<i", after, 4 * i)[0]
-                        self.hash[seq] = struct.unpack_from("<Q", packed, 8 * i)[0]
-                elif line["t"] == "ids":
-                    packed = base64.b64decode(line["ids"])
-                    for i, seq in enumerate(seqs):
-                        self.users.append((seq, struct.unpack_from("<QQ", packed, 16 * i)))
-                elif line["t"] in ("outcome", "dropped"):
-                    if line["t"] == "dropped":
-                        self.noted.append((line["at_us"], len(seqs)))
-                    fate = line.get("status", "dropped")
-                    for seq in seqs:
-                        if STRENGTH[fate] > STRENGTH[self.fate.get(seq, "")]:
-                            self.fate[seq] = fate
-                elif line["t"] == "stopped":
-                    stopped = True
-                elif line["t"] == "close":
-                    closes.append(line["last"])
-            damaged |= not opened
-        self.closed = bool(closes)
-        self.last = max([listed, *closes])
-        self.horizon = 0 if damaged else FOREVER if closes and not stopped else listed
+                    self.holes = True
+                elif line["t"] == "open":
+                    self.holes = True
+                    break
+                else:
+                    self._line(line)
+                    if line["t"] == "close":
+                        self.end = line
+                        self.start = self.before + sum(part.sizes[:i])
+            if part.torn:
+                self.end = None
+            self.before += sum(part.sizes)
+        self._check(until)
+
+    def _line(self, line: dict[str, Any]) -> None:
+        seqs = _seqs(line)
+        if line["t"] in ("batch", "outcome", "dropped"):
+            self.last = max([self.last, *seqs])
+        if line["t"] == "batch":
+            packed = base64.b64decode(line["hashes"])
+            after = base64.b64decode(line["created"])
+            self.own.update(_seqs(line, "own"))
+            for i, seq in enumerate(seqs):
+                self.lines[seq] += 1
+                self.created[seq] = line["base"] + struct.unpack_from("<i", after, 4 * i)[0]
+                self.hash[seq] = struct.unpack_from("<Q", packed, 8 * i)[0]
+        elif line["t"] == "ids":
+            packed = base64.b64decode(line["ids"])
+            for i, seq in enumerate(seqs):
+                self.users.append((seq, struct.unpack_from("<QQ", packed, 16 * i)))
+        elif line["t"] in ("outcome", "dropped"):
+            if line["t"] == "dropped":
+                self.noted.append((line["at_us"], len(seqs)))
+            fate = line.get("status", "dropped")
+            for seq in seqs:
+                if STRENGTH[fate] > STRENGTH[self.fate.get(seq, "")]:
+                    self.fate[seq] = fate
+        elif line["t"] == "deferred":
+            self.deferred.update(seqs)
+        elif line["t"] == "stopped":
+            self.stopped = True
+        elif line["t"] == "close":
+            self.last = max(self.last, line["last"])
+
+    def _check(self, until: int | None) -> None:
+        """Holes that only all lines together show; and what then is listed."""
+        named = {seq for seq, _ in self.users}
+        away = {seq for seq, n in self.lines.items() if n > 1} | (self.own - named)
+        sent = {seq for seq, fate in self.fate.items() if fate in ("acked", "handed")}
+        self.holes |= bool(away or named - self.lines.keys() or sent - self.lines.keys())
+        if self.end is not None:
+            fates = Counter(self.fate.values())
+            says = {
+                "acked": self.end["acked"],
+                "handed": self.end["handed"],
+                "failed": sum(self.end["failed"].values()),
+                "dropped": sum(self.end["dropped"].values()),
+            }
+            self.holes |= self.end["last"] != self.last or any(fates[word] != n for word, n in says.items())
+            self.holes |= self.end.get("bytes", self.start) != self.start
+            self.holes |= len(self.lines.keys() | self.fate.keys()) < self.last
+        self.all_created = dict(self.created)
+        for seq in away:
+            del self.hash[seq], self.created[seq]
+        self.owned = named
+        self.closed = self.end is not None
+        self.whole = self.closed and not self.stopped and not self.holes
+        merely_open = not (self.closed or self.stopped or self.holes)
+        old = [seq for seq, at in self.created.items() if until is not None and at <= until]
+        self.since = max(old, default=0) if merely_open and until is not None else FOREVER
+
+    def untold(self, seq: int) -> str:
+        """What a sequence is of which the ledger does not say enough."""
+        return "pending" if seq > self.since else "unknown"
+
+    @property
+    def kind(self) -> str:
+        return (
+            "holes" if self.holes else "stopped" if self.stopped else "whole" if self.closed else "unclosed"
+        )
 
 
 class Result(NamedTuple):
     counts: dict[str, dict[str, int]]  # producer ("" = nobody's) -> word -> number
     ids: dict[str, set[tuple[str, int]]]  # word -> (producer, sequence)
-    strangers: int
+    strangers: dict[str, int]  # word -> number
+    exit_code: int  # without limits
     gaps: dict[str, int]
     facts: dict[str, Facts]
     copies: Counter[tuple[str, int]]  # beyond the first
@@ -106,21 +182,33 @@ class Result(NamedTuple):
 
 
 def judge(
-    ledgers: dict[str, dict[int, Part]], arrivals: Sequence[Arrival], doubtful: Iterable[str] = ()
+    ledgers: dict[str, dict[int, Part]],
+    arrivals: Sequence[Arrival],
+    doubtful: Iterable[str] = (),
+    allow_open: bool = False,
+    until: int | None = None,
 ) -> Result:
     """The verdict over some producers.
 
     Args:
         doubtful: protocols whose captures are not complete.
+        until: microseconds since 1970.
     """
-    facts = {producer: Facts(producer, parts) for producer, parts in ledgers.items()}
+    facts = {producer: Facts(producer, parts, until) for producer, parts in ledgers.items()}
+    all_whole = all(mine.whole for mine in facts.values())
     doubt = set(doubtful)
     owners: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
         for seq, user in mine.users:
             owners[user].append((producer, seq))
-    shared = {event for events in owners.values() if len(events) > 1 for event in events}
-    pool_exists = bool(shared) or any(mine.identity == "none" for mine in facts.values())
+    shared = {
+        (producer, seq)
+        for events in owners.values() if len(events) > 1
+        for producer, seq in events if seq in facts[producer].hash
+    }  # fmt: skip
+    pool_exists = any(len(events) > 1 for events in owners.values()) or any(
+        mine.identity == "none" for mine in facts.values()
+    )
 
     by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {
         producer: defaultdict(list) for producer in facts
@@ -159,7 +247,7 @@ def judge(
                 unseen_before = False
                 continue
             copies = seen.get(seq, [])
-            word, sent = _word(mine, seq, [arrival.hash for _, arrival in copies])
+            word, sent = _word(mine, seq, [arrival.hash for _, arrival in copies], all_whole)
             gap = sent and word in ("lost", "missing")
             gaps[producer] += gap and not unseen_before
             unseen_before = gap
@@ -172,47 +260,60 @@ def judge(
                 tell["duplicated"] += len(copies) - 1
                 ids["duplicated"].add((producer, seq))
                 extra[producer, seq] = len(copies) - 1
-            if sent and copies:
+            if sent and copies and word != "unknown":
                 first = min(arrival.received_us for _, arrival in copies)
-                took.append((mine.created[seq], max(first - mine.created[seq], 0)))
+                took.append((mine.created[seq], first - mine.created[seq]))
         for seq in seen:
             if not 1 <= seq <= mine.last:
-                beyond = seq >= 1 and seq > mine.horizon and not mine.closed
-                word = "unknown" if beyond else "unexpected"
+                word = "unexpected" if mine.whole or seq == 0 else mine.untold(seq)
                 tell[word] += 1
                 ids[word].add((producer, seq))
         for seq in _reordered(mine, {s: copies for s, copies in seen.items() if (producer, s) not in shared}):
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
     strangers |= _pool(facts, shared, pooled, doubt, counts, ids, extra)
+    nobodys = {"unexpected" if all_whole else "unknown": len(strangers)} if strangers else {}
+    code = 0
+    for producer, tell in [*counts.items(), ("", Counter(nobodys))]:
+        owner = facts.get(producer)
+        if tell["unknown"] or (
+            owner is not None and not owner.whole and not (allow_open and owner.kind == "unclosed")
+        ):
+            code = max(code, 1)
+        ordered = owner is not None and (
+            owner.protocol == "lumberjack" or (owner.protocol == "logjam" and owner.mode != "async")
+        )
+        if tell["lost"] or tell["corrupted"] or tell["unexpected"]:
+            code = 2
+        if owner is not None and ordered and tell["reordered"] and not owner.holes:
+            code = 2
     return Result(
-        {p: dict(c) for p, c in counts.items()}, dict(ids), len(strangers), gaps, facts, extra, took
+        {p: dict(c) for p, c in counts.items()}, dict(ids), nobodys, (0, 3, 1)[code], gaps, facts, extra, took
     )
 
 
-def _word(mine: Facts, seq: int, hashes: list[int]) -> tuple[str, bool]:
-    """What became of a sequence, and whether it was sent."""
+def _word(mine: Facts, seq: int, hashes: list[int], all_whole: bool) -> tuple[str, bool]:
+    """What became of a sequence, and whether it is listed."""
     fate = mine.fate.get(seq, "")
     if seq in mine.hash:
         if any(h != mine.hash[seq] for h in hashes):
-            return "corrupted", True
+            return ("corrupted" if all_whole or seq not in mine.owned else "unknown"), True
         if hashes:
             return ("ok" if fate in ("acked", "handed") else "recovered"), True
-        return ("lost" if fate == "acked" else "missing"), True
-    if fate == "dropped":
-        return ("unexpected" if hashes else "dropped"), False
-    if seq > mine.horizon:
-        return "unknown", False
+        if fate == "acked":
+            return "lost", True
+        return (mine.untold(seq) if fate == "" and not mine.whole else "missing"), True
     if hashes:
-        return "unexpected", False
-    return ("lost" if fate == "acked" else "missing"), False
+        return ("unexpected" if fate == "dropped" else mine.untold(seq)), False
+    return ({"dropped": "dropped", "failed": "missing"}.get(fate) or mine.untold(seq)), False
 
 
 def _reordered(mine: Facts, seen: dict[int, list[tuple[int, Arrival]]]) -> set[int]:
-    """Events whose first copy at a listener came after the first copy of a later one there."""
+    """Events whose first copy at a listener came after the first copy of a later one there; but for
+    those that the producer has deferred."""
     first: dict[str, dict[int, int]] = defaultdict(dict)
     for seq, copies in seen.items():
-        if seq in mine.hash:
+        if seq in mine.hash and seq not in mine.deferred and (mine.whole or mine.fate.get(seq)):
             for place, arrival in copies:
                 at = first[arrival.listener]
                 at[seq] = min(at.get(seq, place), place)
@@ -256,7 +357,9 @@ def _pool(
                 word = "ok" if fate in ("acked", "handed") else "recovered"
             else:
                 word = "lost" if fate == "acked" else "missing"
-                if facts[producer].protocol in doubt:
+                if fate == "" and not facts[producer].whole:
+                    word = facts[producer].untold(seq)
+                elif facts[producer].protocol in doubt:
                     word = "unknown"
             counts[producer]["events"] += 1
             counts[producer][word] += 1

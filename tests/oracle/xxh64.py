@@ -1,5 +1,7 @@
 """XXH64 by the specification's steps (doc/xxhash_spec.md of the xxHash project), in plain Python."""
 
+import re
+
 MASK = (1 << 64) - 1
 P1 = 0x9E3779B185EBCA87
 P2 = 0xC2B2AE3D27D4EB4F
@@ -41,3 +43,10 @@ def xxh64(data: bytes, seed: int = 42) -> int:
     h = (h ^ (h >> 33)) * P2 & MASK
     h = (h ^ (h >> 29)) * P3 & MASK
     return h ^ (h >> 32)
+
+
+def words(own: bytes) -> tuple[int, int]:
+    """How a user's own id is named: of the form of ours, by its number; else by its hash."""
+    if re.fullmatch(rb"[0-9a-f]{32}", own) and int(own, 16):
+        return int(own[:16], 16), int(own[16:], 16)
+    return xxh64(own, 42), xxh64(own, 43)
