@@ -1,9 +1,10 @@
 # make demo   the whole way, from logger.info to a Spark verdict
 # make kafka  a Kafka broker on this machine; make kafka-stop ends it
 # make test   lint and every test that is not long; make test-long has the others
+# make nemesis  seeded faults over all protocols, SEEDS=1-100 MINUTES=75 (docs/nemesis.md)
 #
 # PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
-# ARGS="…"            more arguments for demo, kafka, test, test-long, bench, mutants, fuzz
+# ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
 # COVERAGE=percent    another bound than pyproject.toml's
@@ -17,7 +18,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
 
-.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels bench mutants fuzz lint format lock clean distclean
+.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels nemesis bench mutants fuzz lint format lock clean distclean
 all: build
 
 deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux
@@ -83,7 +84,7 @@ build/.built: $(SOURCES) $(VENV)/.deps
 demo: build
 ifdef KAFKA
 	@at=$$($(PY) tools/kafka.py start | $(PY) -c 'import json, sys; print(json.load(sys.stdin)["bootstrap"])') \
-		&& { $(BIN)/logclient demo --out build/demo --kafka $$at --connector $(VENV)/kafka/spark $(ARGS); code=$$?; $(PY) tools/kafka.py stop; exit $$code; }
+		&& { $(BIN)/logclient demo --out build/demo --kafka $$at --packages $(VENV)/kafka/spark $(ARGS); code=$$?; $(PY) tools/kafka.py stop; exit $$code; }
 else
 	@$(BIN)/logclient demo --out build/demo $(ARGS)
 endif
@@ -100,6 +101,10 @@ test: build lint
 
 test-long: build
 	@$(PY) -m pytest -m long --timeout=3600 $(ARGS)
+
+# Results in build/nemesis, or where ARGS="--resume DIR" says: then seeds that are there are not run again.
+nemesis: build
+	@$(PY) -m tests.nemesis --seeds $(or $(SEEDS),1-100) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 # A wheel for every other Python that can be found, and the tests that need no Spark.
 test-pythons: build

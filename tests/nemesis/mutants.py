@@ -1,0 +1,74 @@
+"""Deliberate breaks of the engine, and the first seed at which the nemesis notices each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.__main__ import Mutant, applied, copy_tree, environment
+
+LIST = Path(__file__).parent / "mutants.toml"
+PATIENCE = "6"
+"""For mutants that make something hang: five times as many seconds are waited for it."""
+
+
+class Catch(NamedTuple):
+    """What noticed a mutant."""
+
+    runs: int
+    """Until then."""
+    words: str
+
+
+def listed(words: Sequence[str] = ()) -> list[Mutant]:
+    """Those whose name or file contains one of `words`, or all."""
+    mutants = [Mutant(**entry) for entry in tomllib.loads(LIST.read_text())["mutant"]]
+    return [m for m in mutants if not words or any(w in m.name or w in m.file for w in words)]
+
+
+def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
+    """Short runs of these seeds, until one fails.
+
+    Raises:
+        SystemExit: the runs could not be made.
+    """
+    chosen = ",".join(map(str, seeds))
+    command = [sys.executable, "-m", "tests.nemesis", "--short", "--stop", "--again", "0"]
+    done = subprocess.run(
+        [*command, "--seeds", chosen, "--jobs", str(jobs)],
+        cwd=tree, env={**environment(tree), "LOGCLIENT_PATIENCE": PATIENCE}, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        said = done.stderr[-2000:] + done.stdout[-2000:]
+        raise SystemExit(f"the nemesis ended with {done.returncode}: {said}")
+    runs = 0
+    lines = iter(done.stdout.splitlines())
+    for line in lines:
+        runs += line.startswith("seed ")
+        if line.startswith("seed ") and " FAILED " in line:
+            return Catch(runs, f"{' '.join(line.split()[:3])}: {next(lines, '').strip()[:120]}")
+    return None
+
+
+def run(words: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
+    """Try each mutant with these seeds; the exit code."""
+    mutants = listed(words)
+    survived = 0
+    with tempfile.TemporaryDirectory(prefix="nemesis-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        copy_tree(tree)
+        for mutant in mutants:
+            begin = time.monotonic()
+            with applied(tree, mutant):
+                catch = nemesis(tree, seeds, jobs)
+            survived += catch is None
+            words_ = f"caught by run {catch.runs}: {catch.words}" if catch else "SURVIVED"
+            print(f"{mutant.name}: {words_} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print(f"{len(mutants)} mutants, {len(mutants) - survived} caught within {len(seeds)} seeds")
+    return 1 if survived else 0

@@ -1,0 +1,379 @@
+"""A producer under the nemesis, as a process: a client and a handler that send all the time.
+
+Its argument is JSON (see `Setting`). It says "flowing" once events are acknowledged or handed, obeys lines on
+its standard input (`Producer.obey`), samples ``stats()`` of every client it has made all the time, and leaves
+a report. The line ``stop`` has it send what is left of its quota, deliver and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import functools
+import gc
+import json
+import logging
+import logging.config
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import logclient
+from tests.nemesis.schedule import LONG_ENOUGH
+
+SAMPLE = 0.005
+DESCRIPTORS = 400
+"""The most that this process may have, so that they can be used up."""
+
+LARGE = "x" * 40_000
+
+
+class Setting(NamedTuple):
+    name: str
+    url: str
+    options: dict[str, Any]
+    events: int
+    seconds: float
+    ending: str
+    report: str
+    samples: str
+    one_way: bool
+
+
+class Sampler(threading.Thread):
+    """Takes snapshots of all clients: whether counts add up, and what was in flight when."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.clients: list[Any] = []
+        self.taken = 0
+        self.wrong: list[str] = []
+        self.done = threading.Event()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._before: dict[int, Any] = {}
+
+    def run(self) -> None:
+        while not self.done.wait(SAMPLE):
+            self.sample()
+
+    def sample(self) -> None:
+        inflight = queued = settled = 0
+        for client in list(self.clients):
+            stats = client.stats()
+            self.taken += 1
+            self.check(client, stats)
+            inflight += stats.inflight
+            queued += stats.queued
+            settled += stats.acked + stats.handed
+        os.write(self._file, b"%d %d %d %d\n" % (time.monotonic_ns(), inflight, queued, settled))
+
+    def check(self, client: Any, stats: Any) -> None:
+        fates = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+        if stats.sent != stats.queued + stats.inflight + fates:
+            self.complain(f"counts do not add up: {stats}")
+        before = self._before.get(id(client))
+        if before is not None:
+            for name in ("sent", "acked", "handed", "resent", "connects", "disconnects", "windows"):
+                if getattr(stats, name) < getattr(before, name):
+                    self.complain(f"{name} went back from {getattr(before, name)}: {stats}")
+        self._before[id(client)] = stats
+
+    def complain(self, text: str) -> None:
+        if len(self.wrong) < 10:
+            self.wrong.append(text)
+
+
+class Dying:
+    """Logs when it is destroyed; in a cycle, so that a garbage collection destroys it, in any thread."""
+
+    def __init__(self, number: int) -> None:
+        self.me = self
+        self.number = number
+
+    def __del__(self) -> None:
+        logging.getLogger("nemesis.dying").info("object %d is destroyed", self.number)
+
+
+class Producer:
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.random = random.Random(setting.name)
+        self.hurry = threading.Event()
+        self.over = False
+        self.sampler = Sampler(setting.samples)
+        self.children: dict[int, dict[str, Any]] = {}
+        self.told = [0, 0]  # callbacks that had to run, and that did
+        self.left = 0
+        self.held: list[int] = []
+        self.release_at = 0.0
+        self.unconfigured = False
+        self.deliveries: list[Any] = []
+        options = {**setting.options, "overflow": "block"}
+        self.client = logclient.connect(setting.url, **options)
+        self.sampler.clients.append(self.client)
+        self.handler: Any = None
+        self.configure()
+        shares = {self.send: 5, self.log: 4, self.follow: 1}  # of ten
+        self.threads = [
+            threading.Thread(target=self.flow, args=(one, setting.events * share // 10), name=one.__name__)
+            for one, share in shares.items()
+        ]
+
+    def configure(self) -> None:
+        """``dictConfig``: the handler that is there is closed, and another made."""
+        handler = {"class": "logclient.Handler", "url": self.setting.url, **self.setting.options}
+        logging.config.dictConfig(
+            {
+                "version": 1,
+                "disable_existing_loggers": False,
+                "handlers": {"ship": handler},
+                "loggers": {"nemesis": {"handlers": ["ship"], "level": "DEBUG", "propagate": False}},
+            }
+        )
+        (self.handler,) = logging.getLogger("nemesis").handlers
+        self.sampler.clients.append(self.handler.client)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def send(self, number: int) -> None:
+        size = self.random.randrange(200)
+        event = {"message": f"event {number} of {self.setting.name}", "n": number, "pad": "p" * size}
+        if number % 2_000 == 1_999:
+            event["large"] = LARGE
+        self.client.send(event)
+
+    def log(self, number: int) -> None:
+        logging.getLogger("nemesis.log").info("line %d of %s", number, self.setting.name)
+
+    def follow(self, number: int) -> None:
+        delivery = self.client.submit({"message": "followed", "n": number})
+        if number % 50 == 0 and len(self.deliveries) < 1_000:
+            self.deliveries.append(delivery)
+
+    def flow(self, one: Any, quota: int) -> None:
+        """Give the quota in small groups over the time there is, or all at once when hurried."""
+        begin = time.monotonic()
+        for number in range(quota):
+            due = begin + self.setting.seconds * number / quota
+            if number % 8 == 0 and not self.hurry.is_set() and due > time.monotonic():
+                self.hurry.wait(due - time.monotonic())
+            one(number)
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def obey(self, order: dict[str, Any]) -> None:
+        what = order["do"]
+        if what == "dictconfig":
+            try:
+                self.configure()
+            except ValueError:
+                if not self.held:
+                    raise
+                self.unconfigured = True  # a new client needs descriptors: tried again when there are some
+        elif what == "fork":
+            for _ in range(order["amount"]):
+                self.fork(order["how"])
+        elif what == "signals":
+            self.signals(order["seconds"])
+        elif what == "destructors":
+            for number in range(order["amount"]):
+                weakref.finalize(Dying(number), logging.getLogger("nemesis.dying").info, "finalized")
+            gc.collect()
+        elif what == "callbacks":
+            self.callbacks(order["amount"])
+        elif what == "burst":
+            for number in range(order["amount"]):
+                self.log(number)
+        elif what == "descriptors":
+            self.exhaust(order["seconds"])
+
+    def fork(self, how: str) -> None:
+        pid = os.fork()
+        if pid:
+            self.children[pid] = {"how": how, "until": time.monotonic() + LONG_ENOUGH}
+            return
+        if self.held:  # inherited: nobody else will ever give them back
+            time.sleep(max(0.0, self.release_at - time.monotonic()))
+            self.release()
+        for number in range(100):
+            self.client.send({"message": "from a child", "n": number})
+            logging.getLogger("nemesis.child").info("line %d of a child", number)
+        if how == "exit":
+            self.over = True
+            sys.exit(0)
+        elif how == "close":
+            left = self.client.close(LONG_ENOUGH) + self.handler.client.close(LONG_ENOUGH)
+            logging.shutdown()
+            os._exit(1 if left else 0)
+        elif how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+
+    def reaped(self) -> bool:
+        """Whether every child has ended, or hangs."""
+        for pid, child in self.children.items():
+            if "status" not in child:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    child["status"] = os.waitstatus_to_exitcode(status)
+        for pid, child in self.children.items():
+            if "status" not in child and time.monotonic() > child["until"]:
+                child["status"] = "hangs"
+                os.kill(pid, signal.SIGABRT)  # it says where it stands
+        return all("status" in child for child in self.children.values())
+
+    def signals(self, seconds: float) -> None:
+        """Log in the main thread, and in a signal handler that interrupts it."""
+
+        def handle(number: int, frame: Any) -> None:
+            logging.getLogger("nemesis.signal").info("signal %d", number)
+            self.client.send({"message": "from a signal handler"})
+
+        before = signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        end = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            self.log(number)
+            self.client.send({"message": "interrupted", "n": number})
+            time.sleep(0.001)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    def callbacks(self, amount: int) -> None:
+        """Some raise; each event has another callback that must run all the same."""
+        kinds = (ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit)
+
+        def fail(kind: type[BaseException], _: Any) -> None:
+            raise kind("on purpose")
+
+        def count(_: Any) -> None:
+            self.told[1] += 1
+
+        for number in range(amount):
+            kind = kinds[number % len(kinds)]
+            delivery = self.client.submit({"message": "with callbacks", "n": number})
+            delivery.add_done_callback(functools.partial(fail, kind))
+            delivery.add_done_callback(count)
+            self.told[0] += 1
+
+    def exhaust(self, seconds: float) -> None:
+        """Hold every descriptor that is free, and those that become so, for so long."""
+        self.release_at = max(self.release_at, time.monotonic() + seconds)
+        self.hold()
+
+    def hold(self) -> None:
+        while True:
+            try:
+                self.held.append(os.dup(0))
+            except OSError:
+                return
+
+    def release(self) -> None:
+        while self.held:
+            os.close(self.held.pop())
+        self.release_at = 0.0
+        if self.unconfigured:
+            self.unconfigured = False
+            self.configure()
+
+    # -- the whole -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        self.sampler.start()
+        for thread in self.threads:
+            thread.start()
+        self.wait(lambda: self.client.stats().acked + self.client.stats().handed > 0)
+        print("flowing", flush=True)
+        text = b""
+        while b"stop\n" not in text:
+            lines = text.split(b"\n")
+            text = lines.pop()
+            for line in lines:
+                if line:
+                    self.obey(json.loads(line))
+            self.reaped()
+            if self.release_at:
+                self.hold()
+                if time.monotonic() > self.release_at:
+                    self.release()
+            if select.select([0], [], [], 0.02)[0]:
+                piece = os.read(0, 65536)
+                if not piece:
+                    return
+                text += piece
+        self.finish(before)
+
+    def wait(self, condition: Any) -> bool:
+        end = time.monotonic() + LONG_ENOUGH
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def finish(self, before: int) -> None:
+        self.release()
+        ending = self.setting.ending
+        if ending != "sigterm":
+            self.hurry.set()
+            for thread in self.threads:
+                thread.join(LONG_ENOUGH)
+        stuck = [thread.name for thread in self.threads if thread.is_alive() and ending != "sigterm"]
+        self.wait(self.reaped)
+        followed = None
+        if ending == "close" and not stuck:
+            self.left = self.client.flush(LONG_ENOUGH) + self.handler.client.flush(LONG_ENOUGH)
+            self.wait(lambda: self.told[1] >= self.told[0])
+            followed = sum(delivery.result(1.0) is None for delivery in self.deliveries)
+            self.left += self.client.close(LONG_ENOUGH)
+            logging.shutdown()
+            self.wait(lambda: threading.active_count() <= 2)
+        if ending != "sigterm":
+            self.sampler.done.set()
+            self.sampler.join()
+            self.sampler.sample()
+        report = {
+            "pid": os.getpid(),
+            "snapshots": self.sampler.taken,
+            "wrong": self.sampler.wrong,
+            "left": self.left,
+            "stuck": stuck,
+            "callbacks": self.told if followed is not None else None,
+            "untold": followed,
+            "children": [{"pid": pid, **child} for pid, child in self.children.items()],
+            "descriptors": len(os.listdir("/proc/self/fd")) - before,
+            "threads": [thread.name for thread in threading.enumerate()],
+            "clients": [client.stats()._asdict() for client in self.sampler.clients],
+        }
+        path = self.setting.report
+        with open(path + ".new", "w") as file:
+            json.dump(report, file)
+        os.replace(path + ".new", path)
+        if ending == "sigterm":
+            os.kill(os.getpid(), signal.SIGTERM)  # while its threads still send
+            time.sleep(LONG_ENOUGH)
+
+
+def main() -> None:
+    faulthandler.enable()
+    setting = Setting(**json.loads(sys.argv[1]))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+    producer = Producer(setting)
+    if setting.ending == "sigterm":
+        logclient.flush_on_sigterm(LONG_ENOUGH)
+    producer.run()
+
+
+if __name__ == "__main__":
+    main()
