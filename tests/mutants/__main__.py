@@ -25,6 +25,8 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +40,7 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    test: str
+    test: str = ""
 
 
 def listed(words: list[str]) -> list[Mutant]:
@@ -106,8 +108,9 @@ def affected(mutant: Mutant) -> list[str]:
     return sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
 
 
-def run(tree: Path, mutant: Mutant) -> bool:
-    """Whether the mutant's test noticed it."""
+@contextmanager
+def applied(tree: Path, mutant: Mutant) -> Iterator[None]:
+    """The tree with the mutant in it, extensions built."""
     path = tree / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
@@ -119,7 +122,7 @@ def run(tree: Path, mutant: Mutant) -> bool:
     try:
         for name in compiled:
             rebuild(tree, name)
-        return not passes(tree, [mutant.test])
+        yield
     finally:
         path.write_text(text)
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -128,6 +131,12 @@ def run(tree: Path, mutant: Mutant) -> bool:
         for name in compiled:
             shutil.rmtree(tree / "build" / "temp", ignore_errors=True)
             (tree / "build" / "cython" / "_ext" / f"{name}.c").unlink(missing_ok=True)
+
+
+def run(tree: Path, mutant: Mutant) -> bool:
+    """Whether the mutant's test noticed it."""
+    with applied(tree, mutant):
+        return not passes(tree, [mutant.test])
 
 
 def main() -> int:
