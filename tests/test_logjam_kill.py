@@ -25,6 +25,7 @@ from tests.kills import (
     ship_through_kills,
     wait_for,
 )
+from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 from tests.shared import shared_path
 
@@ -32,7 +33,7 @@ zmq = pytest.importorskip("zmq")
 
 from logclient.transports.zmq import Zmq, ZmqLink  # noqa: E402
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 
 REQUESTS = 2_000_000
 
@@ -95,7 +96,7 @@ class TestDeviceKilled:
         assert len({path.name.rpartition("-")[0] for path in (tmp_path / "capture").glob("*.cap")}) == 2
 
     @pytest.mark.long
-    @pytest.mark.timeout(3600)
+    @pytest.mark.timeout(120 * PATIENCE)
     def test_two_million_requests(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
     ) -> None:
@@ -147,20 +148,20 @@ def test_producer_killed(tmp_path: Path, spark: Any, say: Callable[[str], None])
     (device,) = devices(tmp_path)
     with device:
         kill_producers(device, tmp_path / "ledger")
-    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, allow_open=True)
     counts = verdict.counts
     say(f"producer killed {KILLS} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted, counts.reordered) == (0,) * 4
     assert counts.ok > 0
     assert counts.recovered + counts.unknown > 0
-    assert verdict.exit_code in (0, 3)
+    assert verdict.exit_code == (3 if counts.unknown else 0)
 
 
 class Reconnecting(Zmq):
     """What this transport would be with ZeroMQ's own reconnect: nobody is told of a lost connection."""
 
-    def _prepare(self, sock: Any) -> None:
-        super()._prepare(sock)
+    def _prepare(self, sock: Any, address: str) -> None:
+        super()._prepare(sock, address)
         sock.RECONNECT_IVL = 100  # the default, and that of IMMEDIATE: what waits goes to the next one
         sock.IMMEDIATE = 0
 
@@ -184,7 +185,7 @@ def credited(folder: Path, spark: Any, event: Callable[[int], Any]) -> int:
         fleet = Fleet(
             device.url, folder, event, 1, PIPELINED, inflight=PIPELINED, hwm=PIPELINED, max_events=PIPELINED
         )
-        wait_for(lambda: fleet.settled > PIPELINED // 10, 60, "replies")
+        wait_for(lambda: fleet.settled > PIPELINED // 10, 2 * PATIENCE, "replies")
         device.end(signal.SIGKILL)
         device.start()
         # Where replies are taken for those to other requests, the last requests have none, ever.
