@@ -9,6 +9,7 @@ import zlib
 import pytest
 
 from tests import shared
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
 if not (shared.ROOT / "bench" / "harness.py").exists():
@@ -139,7 +140,7 @@ def running(tmp_path, monkeypatch):
         shared.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
     with sink.Sink(dump=tmp_path / "dump") as s, socket.create_connection(("127.0.0.1", s.port)) as c:
-        c.settimeout(20)
+        c.settimeout(PATIENCE)
         yield s, c, tmp_path / "dump"
 
 
@@ -188,7 +189,7 @@ def test_the_sink_that_peeks_counts_what_windows_say_and_acks_by_the_first_heade
     with sink.Sink(peek=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
         if not s.zlib:
             pytest.skip("the sink was built without zlib")
-        c.settimeout(20)
+        c.settimeout(PATIENCE)
         plain = window(b'{"a":1}', 500)
         packed = zlib.compress(b"2J\0\0\1\1" + plain[12:])    # the first frame has number 257
         frame = plain[:6] + b"2C" + len(packed).to_bytes(4, "big") + packed
@@ -250,7 +251,7 @@ def logjam_sink(tmp_path, monkeypatch):
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
     dump = tmp_path / "dump"
     with sink.Sink(dump=dump, zmtp=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
-        c.settimeout(20)
+        c.settimeout(PATIENCE)
         yield s, c, dump
 
 
@@ -288,7 +289,7 @@ def test_the_sink_refuses_what_is_no_logjam(logjam_sink, bad):
     s, c, _ = logjam_sink
     c.sendall(bad)
     with pytest.raises(sink.SinkError, match="broke the protocol"):
-        s.wait(1, timeout=20)
+        s.wait(1, timeout=PATIENCE)
     assert s.counts().events == 0
 
 
@@ -396,7 +397,7 @@ def stub(tmp_path, monkeypatch):
     with logux.Stub() as s:
         port = int(s.address.rsplit(":", 1)[1])
         with socket.create_connection(("127.0.0.1", port)) as c:
-            c.settimeout(20)
+            c.settimeout(PATIENCE)
             yield s, c
 
 

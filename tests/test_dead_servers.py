@@ -19,7 +19,8 @@ import pytest
 
 import logclient
 from logclient.client import Outcome
-from tests.dead_servers import KINDS, PATIENCE, Refusing, fates, run
+from tests.dead_servers import KINDS, Refusing, fates, run
+from tests.patience import PATIENCE
 
 MIB = 1 << 20
 HALF = 33_000

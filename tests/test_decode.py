@@ -22,6 +22,7 @@ from logclient.protocols import readable
 from logclient.protocols.lumberjack import Reader, encode_ack, frames, pair_block
 from logclient.protocols.readable import Frame
 from tests import shared
+from tests.patience import PATIENCE
 
 
 def window(n: int) -> bytes:
@@ -272,7 +273,11 @@ class TestBombs:
                 "print(code, re.search(r'VmHWM:\\s*(\\d+)', status)[1], file=sys.stderr)\n"
             )
             done = subprocess.run(
-                [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+                [sys.executable, "-c", script],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=4 * PATIENCE,
             )
             code, peak = map(int, done.stderr.split()[-2:])
             assert code == 1
@@ -330,12 +335,12 @@ class TestCommand:
 
     def test_standard_input_and_a_reader_that_has_enough(self) -> None:
         command = [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"]
-        done = subprocess.run(command, input=GOOD, capture_output=True, check=True, timeout=60)
+        done = subprocess.run(command, input=GOOD, capture_output=True, check=True, timeout=2 * PATIENCE)
         assert done.stdout.count(b"\n") == 4
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
-            command, input=GOOD, stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+            command, input=GOOD, stdout=write, stderr=subprocess.PIPE, check=False, timeout=2 * PATIENCE
         )
         os.close(write)
         assert done.returncode == 1
@@ -347,7 +352,7 @@ class TestCommand:
             input=window(1) + event(1, '{"a":"☃"}'.encode()),
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
             env={**os.environ, "PYTHONIOENCODING": "ascii"},
         )
         assert rb'{"a":"\u2603"}' in done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
+from tests.patience import PATIENCE
 
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 
@@ -340,7 +341,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
         [sys.executable, "-m", "logclient", "demo", "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=30 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,7 @@ import pytest
 from logclient._ext import handoff
 from logclient.collectors.lumberjack import Collector
 from logclient.transports import tcp
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tools import pythons, wheels
 
@@ -159,7 +160,7 @@ def test_the_c_compiles_elsewhere(target: str, tmp_path: Path) -> None:
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="forced where it is not the only way")
-slow = [pytest.mark.tree, pytest.mark.timeout(900), linux]  # compiles
+slow = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE), linux]  # compiles
 
 
 class TestBuilds:
@@ -183,7 +184,7 @@ class TestBuilds:
         run(like, SHORT[like], tmp_path / "run")
 
     @pytest.mark.long
-    @pytest.mark.timeout(3600)
+    @pytest.mark.timeout(120 * PATIENCE)
     @pytest.mark.parametrize("like", LONG)
     def test_all_that_would_run_there(self, like: str, tmp_path: Path) -> None:
         run(like, [*LONG[like], *SHORT[like]], tmp_path / "run")
@@ -226,7 +227,7 @@ def test_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert link.receive() is None
     far.sendall(b"2A")
     link.wait(-1, 5.0, False)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     got = b""
     while got != b"2A" and time.monotonic() < deadline:
         got += link.receive() or b""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.shared import ROOT
 
 pytestmark = pytest.mark.tree
@@ -45,7 +46,7 @@ SECRETS = re.compile("-----BEGIN " + r"[A-Z ]*PRIVATE KEY|\b(ghp|gho|AKIA|xox[bp
 
 def tracked() -> list[Path]:
     try:
-        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=60)
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=2 * PATIENCE)
     except OSError:
         pytest.skip("no git")
     if done.returncode:

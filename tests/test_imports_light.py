@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import logclient
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 HOME = Path(logclient.__file__).parent.parent
@@ -37,7 +38,7 @@ def loaded(program: str, *before: str) -> set[str]:
         capture_output=True,
         text=True,
         env=clean_environment(),
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

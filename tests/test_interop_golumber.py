@@ -21,11 +21,12 @@ import logclient
 from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tcp import Tcp
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tests.tls_rig import Authority
 
 # Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(10 * PATIENCE)]
 
 EVENTS = 20_000
 KILLS = 5
@@ -43,7 +44,7 @@ def golumber() -> Path:
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [go, *command], cwd=source, env=environment, capture_output=True, text=True, timeout=240
+            [go, *command], cwd=source, env=environment, capture_output=True, text=True, timeout=8 * PATIENCE
         )
 
     try:
@@ -99,7 +100,7 @@ class Server:
 
     def end(self) -> list[int]:
         """The sizes of the windows it received."""
-        said, _ = self.process.communicate(timeout=30)
+        said, _ = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, self._out.with_suffix(".log").read_text()
         return json.loads(said.splitlines()[-1])["windows"]
 
@@ -119,14 +120,14 @@ class Server:
     ) -> None:
         if self.process.returncode is None:
             self.process.kill()
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within 30 s"
         threading.Event().wait(0.001)
@@ -159,7 +160,7 @@ def test_client_to_its_server(
         )
         for n in range(EVENTS):
             client.send(event(version, n))
-        assert client.close(30) == 0
+        assert client.close(PATIENCE) == 0
         windows = server.end()
     stats = client.stats()
     assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
@@ -188,7 +189,7 @@ def test_largest_windows_two_in_flight(
         wait_for(lambda: client.stats().inflight > first, "a second window")
         held = client.stats()
         server.release()
-        assert client.close(30) == 0
+        assert client.close(PATIENCE) == 0
         windows = server.end()
     assert first == windows[0] == 1
     assert (held.acked, held.windows, held.inflight) == (0, 2, windows[0] + windows[1])
@@ -224,12 +225,12 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
     try:
         for life in range(1, KILLS + 1):
             if life % 2:  # its own hand
-                server.process.wait(30)
+                server.process.wait(PATIENCE)
             else:
                 before = client.stats().acked
                 wait_for(lambda n=before: client.stats().acked >= n + 2000, "acks")
                 server.process.kill()
-                server.process.wait(30)
+                server.process.wait(PATIENCE)
             wait_for(alone, "a broken connection")
             received += server.events()
             # Acknowledged in order: what the dead one and those before it wrote must have them all.
@@ -241,7 +242,7 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
             server = Server(golumber, tmp_path / f"out{life}", "-port", str(server.port), *options)
         done.set()
         sender.join()
-        assert client.close(30) == 0
+        assert client.close(PATIENCE) == 0
         server.end()
         assert server.accepted() == 1
         received += server.events()
@@ -271,7 +272,7 @@ def test_its_server_chokes_on_an_event(pump: None, golumber: Path, tmp_path: Pat
         )
         for n in range(3000):
             client.send(b'{"n":1e400}' if n in poison else b'{"n":%d}' % n)
-        assert client.close(60) == 0
+        assert client.close(2 * PATIENCE) == 0
         server.end()
     stats = client.stats()
     assert (stats.acked, stats.failed) == (3000 - len(poison), {"poison": len(poison)})
@@ -288,7 +289,7 @@ def test_its_clients_to_our_collector(golumber: Path, level: int, inflight: int,
         done = subprocess.run(
             [golumber, "send", "-port", str(collector.port), "-n", str(EVENTS), "-window", "700",
              "-level", str(level), "-inflight", str(inflight)],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=2 * PATIENCE,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout) == {"acked": EVENTS}
@@ -334,7 +335,7 @@ class TestTls:
             )
             for n in range(EVENTS):
                 client.send(event(2, n))
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
             windows = server.end()
         stats = client.stats()
         assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
@@ -365,6 +366,6 @@ class TestTls:
             else:
                 assert "the server does not accept our certificate" in said
                 shutil.copy(ours.issue("right", "me@example.org"), mine)
-                assert client.close(30) == 0
+                assert client.close(PATIENCE) == 0
                 assert_exact(server.events(), client, 2)
             server.end()

@@ -21,6 +21,7 @@ import pytest
 import logclient
 from tests.kills import wait_for
 from tests.logux_server import JsClient, LoguxServer
+from tests.patience import PATIENCE
 from tests.tls_rig import Authority
 
 pytest.importorskip("websockets")
@@ -30,7 +31,7 @@ from websockets.sync.client import connect as websocket
 
 from logclient.collectors.logux import Collector
 
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(4 * PATIENCE)]
 
 
 class Raw:
@@ -203,7 +204,7 @@ class TestOurClient:
                 client.send(
                     {"n": n, "message": f"größte Zeile {n} \u2028 \U0001f680", "none": None, "length": 5}
                 )
-            assert client.flush(30) == 0
+            assert client.flush(PATIENCE) == 0
             node_id = client.node_id
             assert client.state == "synchronized"
             ids = [client.event_id(n + 1) for n in range(3000)]
@@ -224,7 +225,7 @@ class TestOurClient:
         with connected(server) as client:
             for n in range(20):
                 client.send({"n": n, "message": "x" * (900_000 if n % 10 == 5 else 60_000)})
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
         assert numbers(server) == list(range(20))
 
     def test_tls(self, serve: Serve, tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ class TestOurClient:
         with connected(server, ca=authority.ca) as client:
             for n in range(1000):
                 client.send({"n": n})
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
             assert client.stats().tls.startswith("TLSv1.3 ")
         assert numbers(server) == list(range(1000))
 
@@ -242,10 +243,10 @@ class TestOurClient:
         server = serve(token="other")
         client = connected(server, token="planted-secret", slow_min=0.3, slow_max=0.3)
         client.send({"n": 0})
-        wait_for(lambda: client.state == "denied", 10, "a refusal")
+        wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         assert "wrong-credentials" in client.stats().last_error
         server.tell("set", token="planted-secret")
-        assert client.close(10) == 0
+        assert client.close(PATIENCE) == 0
         assert numbers(server) == [0]
         assert "planted-secret" not in client.stats().last_error + capfd.readouterr().err + repr(client)
 
@@ -257,21 +258,21 @@ class TestOurClient:
                 assert guess.first[1] == "wrong-credentials"
         client = connected(server, slow_min=1.5, slow_max=1.5)
         client.send({"n": 0})
-        wait_for(lambda: client.state == "denied", 10, "a refusal")
-        assert client.close(20) == 0
+        wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
+        assert client.close(PATIENCE) == 0
         assert numbers(server) == [0]
 
     def test_wrong_subprotocol(self, serve: Serve) -> None:
         server = serve(subprotocol=3, minSubprotocol=3)
         client = connected(server, subprotocol=2)
         client.send({"n": 0})
-        wait_for(lambda: client.stats().failed, 10, "a refusal")
+        wait_for(lambda: client.stats().failed, PATIENCE, "a refusal")
         assert client.state == "stopped"
         assert "subprotocol" in client.stats().last_error
         client.close(1)
         with connected(server, subprotocol=4) as client:  # there is no upper bound
             client.send({"n": 1})
-            assert client.close(10) == 0
+            assert client.close(PATIENCE) == 0
         assert [(line["subprotocol"], json.loads(line["body"])["data"]["n"]) for line in server.lines()] == [
             (4, 1)
         ]
@@ -288,7 +289,7 @@ class TestOurClient:
                     bad.append(client.add({"type": "log/other", "data": {"n": n}}))
                 else:
                     client.send({"n": n})
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
         assert [delivery.result(1) for delivery in bad] == [
             ("failed", "denied"),
             ("failed", "unknown_type"),
@@ -303,7 +304,7 @@ class TestOurClient:
         with connected(server) as client:
             for n in range(600):
                 client.send({"n": n, "throw": n in (50, 300), "throwOnce": n == 450})
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
         stats = client.stats()
         assert (stats.acked, stats.failed) == (598, {"error": 2})
         assert Counter(numbers(server)) == Counter(n for n in range(600) if n not in (50, 300))
@@ -314,7 +315,7 @@ class TestOurClient:
         with connected(server) as client:
             client.send({"n": 0})
             client.send({"n": 1, "deny": True})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
             assert client.server_headers == {"env": "development"}
         assert (client.stats().acked, client.stats().failed) == (1, {"denied": 1})
 
@@ -325,10 +326,10 @@ class TestOurClient:
             server.tell("hold")
             for n in range(300):
                 client.send({"n": n})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
             assert numbers(server) == []
             server.tell("release")
-            wait_for(lambda: server.tell("state")["written"] == 300, 10, "actions")
+            wait_for(lambda: server.tell("state")["written"] == 300, PATIENCE, "actions")
         assert client.stats().acked == 300
 
     def test_headers(self, serve: Serve) -> None:
@@ -341,31 +342,31 @@ class TestOurClient:
         with connected(server) as client:
             client.headers = {"locale": "fr", "build": 7}
             client.send({"n": 0})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
             assert told() == [{"locale": "fr", "build": 7}]
             client.headers = {"locale": "de"}
-            wait_for(lambda: told() == [{"locale": "de"}], 10, "headers")
+            wait_for(lambda: told() == [{"locale": "de"}], PATIENCE, "headers")
             for n in (1, 2):
                 server.tell("cut")
                 client.send({"n": n})
-                assert client.flush(10) == 0
+                assert client.flush(PATIENCE) == 0
                 assert told() == [{"locale": "de"}]
             server.tell("headers", data={"shard": 3})
-            wait_for(lambda: client.server_headers == {"shard": 3}, 10, "headers")
+            wait_for(lambda: client.server_headers == {"shard": 3}, PATIENCE, "headers")
 
     def test_pings(self, serve: Serve) -> None:
         """It answers the server's, which else would close; the server answers ours."""
         server = serve(ping=50, timeout=250)
         with Raw(server) as silent, connected(server, ping=0.1, silence=0.5) as client:
             client.send({"n": 0})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
             while silent.hear():
                 pass  # who does not answer
             moment = time.monotonic() + 0.8
-            wait_for(lambda: time.monotonic() > moment, 5, "the moment")
+            wait_for(lambda: time.monotonic() > moment, PATIENCE, "the moment")
             assert 0 < client.ping(5).seconds < 5
             client.send({"n": 1})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
         assert (client.stats().connects, client.stats().resent) == (1, 0)
 
     def test_it_receives(self, serve: Serve) -> None:
@@ -377,22 +378,23 @@ class TestOurClient:
 
         with connected(server) as client, connected(server, user="other") as other:
             client.on(None, lambda action, meta: heard.append((action, meta)))
-            assert client.add({"type": "echo/ask", "data": [1, None]}).result(10) == ("acked", "")
-            wait_for(lambda: news() == [{"type": "echo/answer", "data": [1, None]}], 10, "an answer")
-            assert client.add({"type": "logux/subscribe", "channel": "news/a"}).result(10) == ("acked", "")
-            wait_for(lambda: news()[1:] == [{"type": "news/last", "topic": "a"}], 10, "what was there")
+            assert client.add({"type": "echo/ask", "data": [1, None]}).result(PATIENCE) == ("acked", "")
+            wait_for(lambda: news() == [{"type": "echo/answer", "data": [1, None]}], PATIENCE, "an answer")
+            subscribed = client.add({"type": "logux/subscribe", "channel": "news/a"})
+            assert subscribed.result(PATIENCE) == ("acked", "")
+            wait_for(lambda: news()[1:] == [{"type": "news/last", "topic": "a"}], PATIENCE, "what was there")
             for topic in ("a", "b", "a"):
-                assert other.add({"type": "news/add", "topic": topic}).result(10) == ("acked", "")
-            wait_for(lambda: len(heard) == 4, 10, "news")
+                assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
+            wait_for(lambda: len(heard) == 4, PATIENCE, "news")
             assert [(a["type"], a["topic"]) for a in news()[2:]] == [("news/add", "a")] * 2
             assert {meta["id"].split(" ")[1] for _, meta in heard[2:]} == {other.node_id}
             sent = server.tell("send", action={"type": "server/says", "n": 1})
-            wait_for(lambda: len(heard) == 5, 10, "what the server says")
+            wait_for(lambda: len(heard) == 5, PATIENCE, "what the server says")
             action, meta = heard[4]
             assert (action, meta["id"]) == ({"type": "server/says", "n": 1}, sent["id"])
             assert abs(meta["time"] - time.time() * 1000) < 5000
             for channel, reason in (("news/secret", "denied"), ("nowhere", "rejected")):
-                refused = client.add({"type": "logux/subscribe", "channel": channel}).result(10)
+                refused = client.add({"type": "logux/subscribe", "channel": channel}).result(PATIENCE)
                 assert refused == ("failed", reason)
 
     def test_channels_are_asked_for_again(self, serve: Serve) -> None:
@@ -401,17 +403,17 @@ class TestOurClient:
         with connected(server) as client, connected(server, user="other") as other:
             heard: list[str] = []
             client.on(None, lambda action, meta: heard.append(action["type"]))
-            assert client.subscribe("news/a").result(10) == ("acked", "")
-            assert client.subscribe("news/b").result(10) == ("acked", "")
-            assert client.subscribe("news/secret").result(10) == ("failed", "denied")
-            assert client.unsubscribe("news/b").result(10) == ("acked", "")
-            wait_for(lambda: heard == ["news/last"] * 2, 10, "what was there")
+            assert client.subscribe("news/a").result(PATIENCE) == ("acked", "")
+            assert client.subscribe("news/b").result(PATIENCE) == ("acked", "")
+            assert client.subscribe("news/secret").result(PATIENCE) == ("failed", "denied")
+            assert client.unsubscribe("news/b").result(PATIENCE) == ("acked", "")
+            wait_for(lambda: heard == ["news/last"] * 2, PATIENCE, "what was there")
             for n in (3, 4):
                 server.tell("cut")
-                wait_for(lambda n=n: heard == ["news/last"] * n, 10, "what was there, again")  # type: ignore[misc]
+                wait_for(lambda n=n: heard == ["news/last"] * n, PATIENCE, "what was there, again")  # type: ignore[misc]
             for topic in ("b", "a"):
-                assert other.add({"type": "news/add", "topic": topic}).result(10) == ("acked", "")
-            wait_for(lambda: heard[4:] == ["news/add"], 10, "news")
+                assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
+            wait_for(lambda: heard[4:] == ["news/add"], PATIENCE, "news")
 
     def test_in_asyncio(self, serve: Serve) -> None:
         server = serve()
@@ -436,7 +438,7 @@ class TestOurClient:
         with connected(server) as client:
             made = time.time() * 1000 - 86_400_000
             action = {"type": "log/add", "id": "mine", "data": {"n": 0}}
-            client.add(action, {"time": made, "subprotocol": 2}).result(10)
+            client.add(action, {"time": made, "subprotocol": 2}).result(PATIENCE)
         (line,) = server.lines()
         assert json.loads(line["body"]) == action
         assert line["subprotocol"] == 2
@@ -457,7 +459,7 @@ class TestInDoubt:
                 client.send({"n": n})
             server.wait()
             server.start(die=0)
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
         return client.stats()
 
     def test_new_client(self, serve: Serve, keep: Any) -> None:
@@ -492,12 +494,12 @@ class TestJam:
         server = serve(keep="memory")
         with connected(server, jam_after=0.3) as client:
             client.send({"n": 0})
-            assert client.flush(10) == 0
+            assert client.flush(PATIENCE) == 0
             before = client.node_id
             assert server.tell("again") == {"again": 1}
             for n in range(1, 500):
                 client.send({"n": n})
-            assert client.close(30) == 0
+            assert client.close(PATIENCE) == 0
             assert client.node_id.split(":")[1] != before.split(":")[1]
         assert client.stats().acked == 500
         assert numbers(server) == list(range(500))
@@ -592,7 +594,7 @@ class TestOurServer:
                 client = js(collector, kind=kind, n=1, ping=theirs, timeout=2000, stay=True)
                 client.until("ready")
                 moment = time.monotonic() + 0.4
-                wait_for(lambda moment=moment: time.monotonic() > moment, 5, "the moment")
+                wait_for(lambda moment=moment: time.monotonic() > moment, PATIENCE, "the moment")
                 counts = collector.counts
                 client.leave()
                 assert client.until("done")["errors"] == []

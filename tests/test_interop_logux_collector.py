@@ -9,6 +9,7 @@ import pytest
 
 from logclient.collectors.capture import CaptureReader
 from tests.logux_server import JsClient, need
+from tests.patience import PATIENCE
 from tests.shared import need as need_module
 
 need()
@@ -17,7 +18,6 @@ need_module("websockets")
 from logclient.collectors.logux import Collector, decode  # noqa: E402
 
 KINDS = ["client", "node"]
-DEADLINE = 30.0
 
 
 def address(collector: Collector) -> str:
@@ -54,7 +54,7 @@ class TestTheirClient:
     def test_wrong_token(self, kind: str, tmp_path: Path) -> None:
         with Collector(token="another") as collector:
             with JsClient(address(collector), tmp_path / "errors", kind=kind, n=1, stay=True) as client:
-                assert collector.wait_for(lambda counts: counts.refused_logins == 1, timeout=DEADLINE)
+                assert collector.wait_for(lambda counts: counts.refused_logins == 1, timeout=PATIENCE)
                 assert client.end() == 0
             assert collector.counts.captured_events == 0
 
@@ -77,16 +77,16 @@ class TestTheirClient:
                 address(collector), tmp_path / "errors", kind=kind, n=0, stay=True, headers={"app": "x"}
             ) as client,
         ):
-            assert collector.wait_for(lambda counts: counts.logins == 1, timeout=DEADLINE)
+            assert collector.wait_for(lambda counts: counts.logins == 1, timeout=PATIENCE)
             assert list(collector.clients.values()) == [{"app": "x"}]
             collector.push({"type": "hello", "n": 1})
             assert client.until("received") == {"type": "hello", "n": 1}
 
     def test_pings(self, kind: str, tmp_path: Path) -> None:
         with (
-            Collector(ping=0.1, timeout=5) as collector,
+            Collector(ping=0.1, timeout=PATIENCE) as collector,
             JsClient(address(collector), tmp_path / "errors", kind=kind, n=0, stay=True, ping=50) as client,
         ):
-            assert collector.wait_for(lambda counts: counts.pings >= 3, timeout=DEADLINE)
+            assert collector.wait_for(lambda counts: counts.pings >= 3, timeout=PATIENCE)
             assert collector.counts.connections == 1
             assert client.end() == 0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import shared
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tools import kafka as tool
 
@@ -23,7 +24,7 @@ def run(tree: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """The script, in a copy of its folder: what is started is noted beside it."""
     done = subprocess.run(
         [sys.executable, tree / "tools" / "kafka.py", *arguments],
-        capture_output=True, text=True, env=clean_environment(), timeout=120,
+        capture_output=True, text=True, env=clean_environment(), timeout=4 * PATIENCE,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
@@ -83,12 +84,12 @@ def exchange(bootstrap: str, values: list[bytes]) -> list[bytes]:
     producer = client.Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: wrong.append(error) if error else None)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE) == 0
     assert not wrong
     consumer = client.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
     try:
         consumer.assign([client.TopicPartition(topic, 0, 0)])
-        found = consumer.consume(len(values), timeout=30)
+        found = consumer.consume(len(values), timeout=PATIENCE)
     finally:
         consumer.close()
     assert [message.error() for message in found] == [None] * len(found)

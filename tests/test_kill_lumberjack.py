@@ -10,10 +10,11 @@ import pytest
 
 from logclient.verify.job import run as verify
 from tests.kills import KILLS, RESENT, forget, kill_producers, ship_through_kills
+from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 from tests.shared import shared_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 
 # Late acks keep windows in flight, so that there is something to hit. And since a collector takes from
 # the network what it can before it dies, some windows are cut off before they are written, too.
@@ -66,11 +67,11 @@ def test_producer_killed(tmp_path: Path, spark: Any, capsys: pytest.CaptureFixtu
     """A producer that dies in mid-stream leaves a ledger without an end: its tail is no loss."""
     with CollectorProcess(tmp_path / "capture", FAULTS) as collector:
         kill_producers(collector, tmp_path / "ledger", window=200)
-    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, allow_open=True)
     counts = verdict.counts
     with capsys.disabled():
         print(f"\nproducer killed {KILLS} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted, counts.reordered) == (0,) * 4
     assert counts.ok > 0
     assert counts.recovered + counts.unknown + counts.missing > 0
-    assert verdict.exit_code in (0, 3)
+    assert verdict.exit_code == (3 if counts.unknown else 0)

@@ -34,6 +34,7 @@ from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
 from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, fate
 from tests.outside import MIB, Outside
+from tests.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
@@ -120,7 +121,7 @@ def ship(scheme: str, compression: str, sent: list[bytes]) -> Shipment:
                     assert empty == b""
                     sock.send_multipart([who, APP_ENV, b"202 Accepted"])
                 arrived.append(frames)
-            assert client.flush(10.0) == 0
+            assert client.flush(PATIENCE) == 0
             stats = client.stats()
             assert (stats.handed if push else stats.acked) == len(sent)
             return Shipment(bytes.fromhex(stats.producer), arrived, stats.compressor)
@@ -265,7 +266,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         folder = folders[has] = tmp_path_factory.mktemp("libsnappy")
         (folder / "snappy.c").write_text(source)
         command = [compiler, "-shared", "-fPIC", "-o", folder / "libsnappy.so.1", folder / "snappy.c"]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=2 * PATIENCE)
     return folders
 
 
@@ -291,7 +292,7 @@ def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], cho
         shared.need(package)
     done = subprocess.run(
         [sys.executable, "-c", AUTO_IS, json.dumps(gone)],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=2 * PATIENCE,
         env=os.environ | {"LD_LIBRARY_PATH": str(libraries[libsnappy])},
     )  # fmt: skip
     found = done.stdout.strip()
@@ -447,7 +448,7 @@ def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, s
     with Outside(BEGIN + READERS[reader], str(tmp_path / "run")) as process:
         assert process.hear() == "ready"
         before = process.mark()
-        *said, good = process.ask(seconds=20)
+        *said, good = process.ask(seconds=PATIENCE)
         grown = process.peak() - before
         process.tell()
     place = {"opened": 1, "decode": 2}.get(reader, 0)
@@ -483,7 +484,7 @@ def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
             before = process.mark()
             for name, (method, body, _) in attacks.items():
                 publisher.send_multipart(message(body, method))
-                assert said_of(name)[1] in process.ask(seconds=20), name
+                assert said_of(name)[1] in process.ask(seconds=PATIENCE), name
             publisher.send_multipart(message(zlib.compress(TEXT), 1))
             assert process.ask() == len(TEXT)
             assert process.peak() - before < 160 * MIB

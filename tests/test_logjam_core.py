@@ -37,6 +37,7 @@ from tests import shared
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
+from tests.patience import PATIENCE
 
 PRODUCER = bytes(range(10))
 OTHER = bytes(range(1, 11))
@@ -254,7 +255,7 @@ class TestMessages:
         assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the format is the flight's
         assert oracle.decode(oracle.join(sent(core)[0]), [PRODUCER]).status == oracle.FOREIGN
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(
         st.lists(st.tuples(near_objects | plain_objects, st.sampled_from([RAW, BYTES]),
                            st.integers(0, 5)), min_size=1, max_size=6),
@@ -321,7 +322,8 @@ class TestCompression:
         source = tmp_path / "snappy.c"
         source.write_text(LIBSNAPPY)
         library = tmp_path / "libsnappy.so.1"
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+        build = [compiler, "-shared", "-fPIC", "-o", library, source]
+        subprocess.run(build, check=True, timeout=2 * PATIENCE)
         script = (
             "import sys\n"
             "sys.modules['snappy'] = None\n"
@@ -337,7 +339,7 @@ class TestCompression:
         )
         done = subprocess.run(
             [sys.executable, "-c", script],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=2 * PATIENCE,
             env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
         )  # fmt: skip
         if done.stdout.startswith("python "):
@@ -536,7 +538,7 @@ class TestReplies:
         max_size=12,
     )  # fmt: skip
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(messages, st.integers(0, 6), st.lists(st.integers(0, 400), max_size=6))
     def test_twin_split_anywhere(self, messages: list[list[bytes]], pings: int, cuts: list[int]) -> None:
         core = core_of()
@@ -733,7 +735,7 @@ class TestDecoder:
         st.lists(st.binary(max_size=8), min_size=1, max_size=7),
     )  # fmt: skip
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=120, deadline=None)
     @given(
         st.lists(st.tuples(parts, st.booleans(), st.integers(0, 3), st.booleans()), max_size=4),
         st.sampled_from([[], [PRODUCER], [OTHER]]), st.booleans(),
@@ -837,7 +839,8 @@ class TestDecoder:
             "    rows = decoder.decode(unit, array('q', [0]), array('q', [len(unit)]))\n"
             "    print(STATUS_NAMES[rows.status[0]])\n"
         )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        program = [sys.executable, "-c", script]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=2 * PATIENCE)
         assert done.stdout.split() == ["bad_snappy", "bad_lz4"], done.stderr
 
     @pytest.mark.parametrize("method", [1, 2, 3])
@@ -864,7 +867,7 @@ class TestDecoder:
             "print(*(STATUS_NAMES[s] for s in rows.status.tolist()), most() - before)\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=2 * PATIENCE
         )
         large, nothing, grown = done.stdout.split()
         assert (large, nothing) == ("too_large", ("", "bad_zlib", "bad_snappy", "bad_lz4")[method])

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
+from tests.patience import PATIENCE
 from tests.shared import need
 
 zmq = pytest.importorskip("zmq")
@@ -304,7 +305,7 @@ class TestCapture:
     def test_rows_of_answers_do_not_wait_for_more_traffic(self, tmp_path):
         with Collector(capture=str(tmp_path), heartbeat=0) as collector, Producer(collector.port) as producer:
             producer.ship(1)
-            end = time.monotonic() + 20
+            end = time.monotonic() + PATIENCE
             while not captured(tmp_path, 1):
                 assert time.monotonic() < end
 
@@ -445,7 +446,7 @@ class TestFaults:
             with Producer(collector.port, ROUTING_ID=b"me", RECONNECT_IVL=20) as producer:
                 producer.ask(message(1))
                 assert producer.cut()
-                end = time.monotonic() + 20
+                end = time.monotonic() + PATIENCE
                 while not producer.sock.poll(100):
                     assert time.monotonic() < end
                     producer.ask(message(2))
@@ -703,7 +704,7 @@ MIB = 1 << 20
 def zmtp(port: int, receive_buffer: int = 0) -> socket.socket:
     """A raw connection with its handshake behind it, as a DEALER."""
     sock = socket.socket()
-    sock.settimeout(20)
+    sock.settimeout(PATIENCE)
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.connect(("127.0.0.1", port))
@@ -814,7 +815,7 @@ class TestHostile:
             b"\x01\x00",
         ):
             for port in (process.port, process.push_port, process.publish_port):
-                with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+                with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
                     sock.sendall(said)
 
     def test_garbage_behind_the_handshake(self, process):

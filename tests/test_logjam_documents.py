@@ -29,6 +29,7 @@ from logclient.protocols.logjam import Logjam, Options
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
+from tests.patience import PATIENCE
 from tests.shared import agent_handler, clean_environment
 
 APP = "shop-production"
@@ -384,7 +385,7 @@ def test_no_line_is_lost_at_the_end(agent: Agent, sink: Sink) -> None:
         ready = threading.Barrier(2)
 
         def add(request: Request = request, taken: list[int] = taken, ready: Any = ready) -> None:
-            ready.wait(10)
+            ready.wait(PATIENCE)
             n = 0
             while request.line(20, str(n)):
                 taken.append(n)
@@ -392,9 +393,9 @@ def test_no_line_is_lost_at_the_end(agent: Agent, sink: Sink) -> None:
 
         thread = threading.Thread(target=add)
         thread.start()
-        ready.wait(10)
+        ready.wait(PATIENCE)
         request.end()
-        thread.join(10)
+        thread.join(PATIENCE)
         lines = [int(line[2]) for line in sink.made[-1].get("lines", [])]
         assert lines == taken
 
@@ -456,7 +457,7 @@ def test_threads_get_the_context_or_do_not(agent: Agent, sink: Sink, log: loggin
 
         for thread in threads:
             thread.start()
-            thread.join(10)
+            thread.join(PATIENCE)
     assert sink.texts(1) == ["thread 1", "thread 3"]
     assert (sink.texts(0), sink.made[0]["action"]) == (["thread 2"], "shop.orders#work")
 
@@ -576,7 +577,7 @@ if pid:
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
-        timeout=60,
+        timeout=2 * PATIENCE,
         env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
     )
     assert done.returncode == 0, done.stderr
@@ -708,7 +709,7 @@ keys = st.text(max_size=12) | st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     action=odd,
     code=odd,

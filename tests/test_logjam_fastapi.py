@@ -14,6 +14,7 @@ from typing import Any
 from logclient.integrations.asgi import LogjamMiddleware
 from logclient.logjam import Agent, current
 from tests.oracle.logjam_document import judge
+from tests.patience import PATIENCE
 from tests.shared import agent_handler, need
 
 fastapi = need("fastapi")
@@ -93,7 +94,7 @@ def test_fastapi_under_load() -> None:
     running = threading.Thread(target=server.run)
     running.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
@@ -106,7 +107,7 @@ def test_fastapi_under_load() -> None:
             time.sleep(0.005)
     finally:
         server.should_exit = True
-        running.join(30)
+        running.join(PATIENCE)
     assert (wrong, agent.failed, current()) == ([], 0, None)
     by_marker = {one["request_info"]["url"].rpartition("/")[2]: one for one in made}
     assert len(made) == len(by_marker) == len(answers) + 1
@@ -130,7 +131,7 @@ def client(port: int, number: int) -> list[tuple[str, str, int, str | None]]:
     answers = []
     for n in range(EACH):
         kind, marker = dice.choice(["orders/coroutine", "orders/thread", "stream", "fail"]), f"m{number}x{n}"
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("GET", f"/{kind}/{marker}")
         answer = connection.getresponse()
         answer.read()

@@ -21,7 +21,8 @@ zmq = pytest.importorskip("zmq")
 
 from logclient.transports import zmq as zmq_transport  # noqa: E402
 from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
-from tests.outside import MIB, PATIENCE, Outside  # noqa: E402
+from tests.outside import MIB, Outside  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 
@@ -370,7 +371,7 @@ def test_router(attacked: Make, attack: str, compiled: bool) -> None:
     assert client.ask("put 5") == 5
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 48 * MIB
     honest.close()
     stats = client.ask("stats")
@@ -443,7 +444,7 @@ def test_handshake(attacked: Make, attack: str) -> None:
     peer.gone()
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 16 * MIB
     honest.close()
     stats = client.ask("stats")
@@ -463,7 +464,7 @@ def test_pings_without_end(attacked: Make, compiled: bool) -> None:
     before = client.mark()
     begin = time.monotonic()
     assert peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB) < 256 * MIB
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     peer.close()
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
@@ -500,7 +501,7 @@ def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
     assert client.ask("put 1") == 1
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 16 * MIB
     honest.close()
 
@@ -531,7 +532,7 @@ def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool,
     assert client.ask("put 5") == 5
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 512 * MIB
     stats = client.ask("stats")
     assert stats["acked"] + stats["handed"] - start["acked"] - start["handed"] == 6
@@ -568,7 +569,7 @@ def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
     assert client.ask("put 5") == 5
     honest = Honest(server.shaken())
     assert client.ask("flush 15") == 0
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 512 * MIB
     honest.close()
 
@@ -608,7 +609,7 @@ def test_nothing_is_read(attacked: Make, scheme: str, compiled: bool) -> None:
     honest = Honest(server.shaken())
     assert client.ask("flush 20") == 0
     honest.close()
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < PATIENCE
 
 
 # -- at the device --------------------------------------------------------------------------------
@@ -650,7 +651,7 @@ def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
     sender = target.dial(b"PUSH" if push else b"DEALER", target.push_port if push else 0)
     target.serves()
     endless(sender, size)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert target.peak() - before < 512 * MIB
     sender.close()
     target.serves()
@@ -703,7 +704,7 @@ def many_connections(target: Target, count: int) -> None:
         for peer in peers:
             assert peer.hear() == ACCEPTED
         target.serves()
-        assert time.monotonic() - begin < 30
+        assert time.monotonic() - begin < PATIENCE
         grown = target.peak() - before
         assert grown < count * 128 * 1024
     finally:
@@ -721,7 +722,7 @@ def test_slow_loris(target: Target) -> None:
             for peer in peers:
                 peer.say(bytes((byte,)))
         target.serves()
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < PATIENCE
         assert target.peak() - before < 16 * MIB
     finally:
         for peer in peers:
@@ -732,7 +733,7 @@ def test_slow_loris(target: Target) -> None:
 def test_half_a_handshake_is_cut(target: Target) -> None:
     """After the 30 s that libzmq gives."""
     peer = Peer(socket.create_connection(("127.0.0.1", target.port)))
-    peer.sock.settimeout(45)
+    peer.sock.settimeout(2 * PATIENCE)
     peer.say(GREETING[:20])
     peer.gone()
     peer.close()
@@ -755,7 +756,7 @@ def test_more_connections_than_files() -> None:
             for peer in peers:
                 peer.close()
         target.serves()
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < PATIENCE
         assert target.peak() - before < 16 * MIB
 
 
@@ -807,7 +808,7 @@ def test_a_publication_without_end(size: int) -> None:
         published = [APP_ENV, b"logs", b"{}", struct.pack(">HBBIQQ", 0xCABD, 0, 1, 3, 1, 7)]
         again.tell(published)
         assert process.hear() == [7, {"frames: no end": 1}]
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < PATIENCE
         assert process.peak() - before < 512 * MIB
         again.tell([b"x"] * 1000, published)
         assert process.ask("20")[0] == 7

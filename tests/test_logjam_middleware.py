@@ -23,6 +23,7 @@ from logclient.integrations.http import wait_seconds
 from logclient.logjam import Agent, current
 from tests.asgi_server import serve
 from tests.oracle.logjam_document import judge
+from tests.patience import PATIENCE
 from tests.shared import agent_handler, missing
 
 APP = "shop-production"
@@ -41,7 +42,7 @@ class Sink:
         self.made.append(made if not wrong else {"wrong": wrong, **made})
 
     def wait(self, count: int) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while len(self.made) < count and time.monotonic() < deadline:
             time.sleep(0.005)
         assert len(self.made) == count
@@ -72,7 +73,7 @@ def texts(made: dict[str, Any]) -> list[str]:
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -223,7 +224,7 @@ def test_flask_under_load(agent: Agent, sink: Sink, flask_port: int) -> None:
 
 
 def test_flask_form_and_unknown_path(agent: Agent, sink: Sink, flask_port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", flask_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", flask_port, timeout=PATIENCE)
     connection.request(
         "POST", "/form", "name=jo&password=hunter2", {"Content-Type": "application/x-www-form-urlencoded"}
     )

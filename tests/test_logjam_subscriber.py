@@ -18,6 +18,7 @@ zmq = pytest.importorskip("zmq")
 
 from logclient.collectors.logjam import Collector  # noqa: E402
 from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 
 def data(sequence: int, device: int = 1, app_env: bytes = APP_ENV, topic: bytes = TOPIC) -> Frames:
@@ -179,7 +180,7 @@ def joined(device: Collector, subscriptions: int = 1) -> None:
 
 def rejoined(device: Collector, subscriber: Subscriber, subscriptions: int) -> None:
     """A socket subscribes anew when it is looked at."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while device.counts.subscriptions < subscriptions:
         assert subscriber.receive(0.02) is None
         assert time.monotonic() < end
@@ -255,7 +256,7 @@ class TestSubscriber:
     def test_heartbeats_alone_are_no_messages(self, device):
         with Subscriber(device.publish_url) as subscriber:
             assert subscriber.receive(0) is None
-            end = time.monotonic() + 20
+            end = time.monotonic() + PATIENCE
             while not subscriber.devices or subscriber.devices[3].heartbeats < 2:
                 assert subscriber.receive(0.05) is None
                 assert time.monotonic() < end

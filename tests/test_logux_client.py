@@ -24,7 +24,8 @@ import logclient
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
-from tests.logux_peer import PATIENCE, LoguxPeer, undo, until
+from tests.logux_peer import LoguxPeer, undo, until
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tests.test_engine_lifecycle import in_child, needs_fork
 
@@ -88,7 +89,8 @@ class TestSending:
             {"type": "", "id": ids[3]},
         ]
         found = peer.actions[2][1]
-        assert abs(found["time"] - 1_600_000_000_123) <= 1
+        # By the server's clock, which a client knows to half a round trip.
+        assert abs(found["time"] - 1_600_000_000_123) < 1000
         assert found["subprotocol"] == 3
         assert "subprotocol" not in peer.actions[0][1]
 
@@ -259,14 +261,14 @@ class TestReceiving:
 
             def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
                 heard.append(action["n"])
-                raise ZeroDivisionError("oops")
+                raise SystemExit("oops")
 
             client.on("a", hear)
             client.on("a", hear)
             peer.line().send({"type": "a", "n": 1}, {"type": "a", "n": 2})
             until(lambda: heard == [1, 1, 2, 2])
             assert client.submit("still here").result(PATIENCE) == OK
-        assert "a callback for 'a' raised ZeroDivisionError: oops" in capsys.readouterr().err
+        assert "a callback for 'a' raised SystemExit: oops" in capsys.readouterr().err
 
     def test_what_is_no_callback(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
@@ -293,17 +295,18 @@ class TestReceiving:
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with connect(peer, max_bytes=10_000, max_event_bytes=1000) as client:
-            go = threading.Event()
+            begun, go = threading.Event(), threading.Event()
             heard: list[int] = []
 
             def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
-                assert go.wait(PATIENCE)
+                begun.set()
+                assert go.wait(2 * PATIENCE)
                 heard.append(action["n"])
 
             client.on("a", hear)
             line = peer.line()
             line.send({"type": "a", "n": 0})
-            until(lambda: client._inbox._waiting == 0)
+            assert begun.wait(PATIENCE)
             line.send({"type": "a", "n": 1, "big": "x" * 50_000})
             for n in range(2, 12):
                 line.send({"type": "a", "n": n, "big": "x" * 1000})
@@ -533,7 +536,7 @@ class TestLife:
             env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert [action["data"]["n"] for action in sent(peer)] == list(range(1000))
@@ -546,7 +549,7 @@ def test_the_pages_example(peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> 
     assert code is not None
     monkeypatch.setenv("LOGS_TOKEN", "secret")
     text = code[1].replace("logux+tls://logs.example.org:31337", peer.url)
-    exec(text + "    client.flush(20)\n", {})
+    exec(text + f"    client.flush({PATIENCE})\n", {})
     assert [(action["type"], action.get("text")) for action in sent(peer)] == [
         ("log/add", None),
         ("chat/add", "hi"),

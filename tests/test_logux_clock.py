@@ -20,22 +20,22 @@ import pytest
 
 from tests.kills import wait_for
 from tests.logux_server import LoguxServer
+from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 
 pytest.importorskip("websockets")
 
-pytestmark = [pytest.mark.tree, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.tree, pytest.mark.timeout(4 * PATIENCE)]
 
 HOUR = 3600.0
 WITHIN_MS = 100
 BETWEEN = 40
 """Actions between two things that happen to a clock."""
 
-_PRODUCER = """
+_PRODUCER = f"PATIENCE = {PATIENCE}" + """
 import json
 import select
 import sys
-import time
 import time
 import logclient
 
@@ -44,7 +44,7 @@ n = 0
 while not select.select([sys.stdin], [], [], 0.005)[0]:
     n += 1
     client.send({"n": n, "mono": time.monotonic_ns() // 1000})
-left = client.close(30)
+left = client.close(PATIENCE)
 stats = client.stats()
 print(json.dumps([n, left, stats.acked, stats.last_error, time.time()]))
 """
@@ -90,14 +90,14 @@ class Run:
     def flows(self) -> None:
         """Wait for some more actions at the server."""
         target = self.written() + BETWEEN
-        wait_for(lambda: self.written() >= target, 30, "actions")
+        wait_for(lambda: self.written() >= target, PATIENCE, "actions")
 
     def written(self) -> int:
         return int(self.server.tell("state")["written"])
 
     def end(self) -> list[Any]:
         """What the producer says at its end."""
-        told, _ = self.process.communicate("\n", timeout=60)
+        told, _ = self.process.communicate("\n", timeout=2 * PATIENCE)
         lines = list(self.server.lines())
         self.server.end()
         assert self.process.returncode == 0

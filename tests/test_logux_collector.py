@@ -25,6 +25,7 @@ from logclient.collectors import main
 from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.protocols.logux_messages import Refused, Sync, compact, parse
+from tests.patience import PATIENCE
 from tests.shared import clean_environment, need
 from tests.test_logux_messages import messages
 
@@ -36,7 +37,6 @@ from websockets.sync.client import ClientConnection, connect  # noqa: E402
 from logclient.collectors.logux import Collector, _actions, decode  # noqa: E402
 
 PRODUCER = "0a" * 10
-DEADLINE = 20.0
 
 
 # --- the client's side, by hand ----------------------------------------------------------------
@@ -57,7 +57,7 @@ class Peer:
     def __init__(self, collector: Collector | int, node_id: str | None = "u:c:t", **options: Any) -> None:
         port = collector if isinstance(collector, int) else collector.port
         scheme = "wss" if "ssl" in options else "ws"
-        given: dict[str, Any] = {"compression": None, "max_size": None, "open_timeout": DEADLINE, **options}
+        given: dict[str, Any] = {"compression": None, "max_size": None, "open_timeout": PATIENCE, **options}
         path = given.pop("path", "/")
         told = given.pop("told", {"subprotocol": 1})
         self._context = connect(f"{scheme}://127.0.0.1:{port}{path}", ping_interval=None, **given)
@@ -77,7 +77,7 @@ class Peer:
         self.sock.send(compact(list(message)).decode())
 
     def hear(self) -> Any:
-        return json.loads(self.sock.recv(DEADLINE))
+        return json.loads(self.sock.recv(PATIENCE))
 
     def send(self, *actions: dict[str, Any]) -> None:
         """One sync; ids count on."""
@@ -215,7 +215,7 @@ class TestServes:
             assert peer.words(2) == ["synced", "processed"]
             peer.sock.send(iter([raw[:5], b"", raw[5:40], raw[40:]]))
             assert peer.words(2) == ["synced", "processed"]
-            peer.sock.ping().wait(DEADLINE)
+            peer.sock.ping().wait(PATIENCE)
             assert collector.events(2) == [action(1)] * 2
 
     def test_ping(self) -> None:
@@ -242,7 +242,7 @@ class TestServes:
         with Collector(ping=0, timeout=0.1) as collector:
             with Peer(collector, None) as peer:
                 assert peer.rest() == []
-            with socket.create_connection(("127.0.0.1", collector.port), timeout=DEADLINE) as silent:
+            with socket.create_connection(("127.0.0.1", collector.port), timeout=PATIENCE) as silent:
                 assert silent.recv(10) == b""
 
     def test_own_actions(self) -> None:
@@ -440,7 +440,7 @@ class TestManners:
             with faulty.peer() as peer, faulty.peer("u:other:t") as other:
                 peer.send(action(1))
                 peer.send(action(2))
-                assert faulty.collector.wait_for(events=2, timeout=DEADLINE)
+                assert faulty.collector.wait_for(events=2, timeout=PATIENCE)
                 assert other.ship(action(3)) == ["synced", "processed"]
                 peer.say("ping", 0)
                 if alive:
@@ -560,7 +560,7 @@ class TestOurClient:
             with logclient.connect(collector.url + query) as client:
                 for n in range(300):
                     client.send({"n": n})
-                assert client.flush(DEADLINE) == 0
+                assert client.flush(PATIENCE) == 0
                 stats = client.stats()
             assert (stats.acked, stats.failed) == (300, {})
             numbers = [event["data"]["n"] for event in collector.events()]
@@ -577,7 +577,7 @@ class TestOurClient:
         with Collector(judge=judge) as collector, logclient.connect(collector.url) as client:
             for n in range(300):
                 client.send({"n": n})
-            assert client.flush(DEADLINE) == 0
+            assert client.flush(PATIENCE) == 0
             assert (client.stats().acked, client.stats().failed) == (295, {"denied": 5})
             assert collector.counts.undone > 5, "nobody stood behind them"
 
@@ -644,7 +644,7 @@ class TestHostile:
     )
     def test_no_websocket(self, request_: bytes) -> None:
         with Collector(timeout=1, ping=0) as collector:
-            with socket.create_connection(("127.0.0.1", collector.port), timeout=DEADLINE) as sock:
+            with socket.create_connection(("127.0.0.1", collector.port), timeout=PATIENCE) as sock:
                 try:
                     sock.sendall(request_)
                     while sock.recv(10_000):
@@ -696,7 +696,7 @@ class TestHostile:
                     sock.sendall(b"\x81" + length + bytes(4) + raw)
                 except OSError:  # it is not read from any more, or closed
                     break
-            assert collector.wait_for(lambda counts: counts.open == 0, timeout=DEADLINE)
+            assert collector.wait_for(lambda counts: counts.open == 0, timeout=PATIENCE)
             assert collector.counts.timeouts == 1
             assert collector.counts.events < 10_000
 

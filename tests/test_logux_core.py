@@ -152,10 +152,18 @@ class TestOptions:
     def test_hot_checks_what_it_is_given(self) -> None:
         with pytest.raises(ValueError, match="producer: 10 bytes"):
             Hot(b"x", b'"a"')
-        with pytest.raises(TypeError):
-            Hot.__new__(Hot).answer(1) or Hot.__new__(Hot).processed(1, 1, 0.0)
-        with pytest.raises(TypeError):
-            Hot.__new__(Hot).connected(b"x", 1, 0.0, 0.0)
+        unmade = Hot.__new__(Hot)
+        for call in (
+            lambda: unmade.answer(1),
+            lambda: unmade.processed(1, 1, 0.0),
+            lambda: unmade.connected(b"x", 1, 0.0, 0.0),
+            lambda: unmade.credit(1),
+            lambda: unmade.look(0.0, 0.0),
+            lambda: unmade.when(0, 0.0, 1),
+            lambda: unmade.to_wall(0.0),
+        ):
+            with pytest.raises(TypeError, match="not made"):
+                call()
 
     def test_secrets_do_not_show(self) -> None:
         core = core_of(token=Secret("hush"))
@@ -333,9 +341,9 @@ class TestConnect:
 
     def test_what_is_said_of_unknown_messages_is_short(self) -> None:
         core = ready(strict_spec=True)
-        for _ in range(1000):
+        for _ in range(100):
             tell(core, "x" * 1_000_000)
-        assert sum(map(len, raw(core))) < 1_000_000
+        assert sum(map(len, raw(core))) < 100_000
 
     def test_wrong_format_while_actions_are_under_way(self) -> None:
         """The server does not say which: the engine finds a poison by connections that end."""

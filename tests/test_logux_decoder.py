@@ -346,7 +346,7 @@ _messages = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(_messages, st.booleans(), st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10], OTHER]]))
 def test_oracle(unit: bytes, identity: bool, producers: list[bytes]) -> None:
     (rows,) = decode([unit], producers, identity=identity)
@@ -355,7 +355,7 @@ def test_oracle(unit: bytes, identity: bool, producers: list[bytes]) -> None:
     assert body == oracle.decode_body(unit, producers, identity)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.builds(damaged, _messages, randoms) | st.binary(max_size=40))
 @example(b'["sync",1,{"type":"x"},{"id":1,"time":1}]\0')
 def test_damage(unit: bytes) -> None:

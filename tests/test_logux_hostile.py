@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.outside import MIB, PATIENCE, Outside
+from tests.outside import MIB, Outside
+from tests.patience import PATIENCE
 from tests.shared import need
 
 need("websockets")
@@ -238,7 +239,7 @@ def test_floods() -> None:
 
     stranger = '["sync",0,{"id":"1 %s 0","type":"logux/processed"},{"id":1,"time":1}]'
     said, _ = attacked(flood('["ping",0]', 5_000), flood(stranger, 5_000), flood('["unknown"]', 5_000),
-                       room=40 * MIB, seconds=60)  # fmt: skip
+                       room=40 * MIB, seconds=2 * PATIENCE)  # fmt: skip
     assert said[1:3] == [50, {}]
 
 
@@ -287,7 +288,7 @@ def test_one_that_undoes_everything() -> None:
                 undone += 1
                 peer.say("sync", 0, {"id": id, "type": "logux/undo", "reason": "error"}, {"id": 1, "time": 1})
 
-    said, server = attacked(attack, n=1000, seconds=60)
+    said, server = attacked(attack, n=1000, seconds=2 * PATIENCE)
     assert said[1:3] == [0, {"error": 1000}] and len(server.nodes) == 1
     assert undone < 4000
 
@@ -358,7 +359,7 @@ def test_actions_that_nobody_asked_for() -> None:
         return attack
 
     # A message of 100,000 is 6 MiB, and each action twenty times its text as an object of Python.
-    said, _ = attacked(news(100_000, 1), news(1, 2_000), room=256 * MIB, seconds=60)
+    said, _ = attacked(news(100_000, 1), news(1, 2_000), room=256 * MIB, seconds=2 * PATIENCE)
     assert said[1:3] == [50, {}]
 
 

@@ -26,12 +26,13 @@ from tests.kills import (
     wait_for,
 )
 from tests.logux_server import LoguxServer
+from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 from tests.shared import shared_path
 
 pytest.importorskip("websockets")
 
-pytestmark = [pytest.mark.spark, pytest.mark.tree, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.tree, pytest.mark.timeout(20 * PATIENCE)]
 
 ACTIONS = 500_000
 FEW = 3
@@ -71,10 +72,10 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     return say
 
 
-def verify(folder: Path, server: LoguxServer, spark: Any) -> Verdict:
+def verify(folder: Path, server: LoguxServer, spark: Any, **options: Any) -> Verdict:
     """Of the ledger and what the server has processed."""
     columns = {"body": "body", "arrival": "arrival", "received": "received"}
-    return run(folder / "ledger", table=f"json:{server.processed}", columns=columns, spark=spark)
+    return run(folder / "ledger", table=f"json:{server.processed}", columns=columns, spark=spark, **options)
 
 
 def client_of(meta_id: str) -> str:
@@ -141,7 +142,7 @@ class TestServerKilled:
         assert verdict.counts.duplicated > 0  # at least one kill was between processing and telling
 
     @pytest.mark.long
-    @pytest.mark.timeout(3600)
+    @pytest.mark.timeout(120 * PATIENCE)
     @pytest.mark.parametrize("keep", [None, "file"], ids=["log not kept", "log kept"])
     def test_half_a_million(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any], keep: Any
@@ -191,7 +192,7 @@ class TestJammed:
                 pairs = zip(fleet.clients, before, strict=True)
                 return all(client.stats().acked > acked for client, acked in pairs) or not fleet.sending
 
-            wait_for(all_had, 60, "acks of all")
+            wait_for(all_had, 2 * PATIENCE, "acks of all")
             ids = {client.node_id for client in fleet.clients}
             assert server.tell("again")["again"] == len(ids)
             wait_for(
@@ -215,7 +216,7 @@ class TestJammed:
         assert jams >= FEW
 
     @pytest.mark.long
-    @pytest.mark.timeout(3600)
+    @pytest.mark.timeout(120 * PATIENCE)
     def test_half_a_million_through_jams(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
     ) -> None:
@@ -236,13 +237,13 @@ def test_producer_killed(tmp_path: Path, spark: Any, say: Callable[[str], None],
     """A producer that dies in mid-stream leaves a ledger without an end: its tail is no loss."""
     with LoguxServer(tmp_path) as server:
         kill_producers(server, tmp_path / "ledger", kills, **OPTIONS)
-    verdict = verify(tmp_path, server, spark)
+    verdict = verify(tmp_path, server, spark, allow_open=True)
     counts = verdict.counts
     say(f"producer killed {kills} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted) == (0,) * 3
     assert counts.ok > 0
     assert counts.recovered + counts.unknown > 0
-    assert verdict.exit_code in (0, 3)
+    assert verdict.exit_code == (3 if counts.unknown else 0)
 
 
 def test_our_server_killed(

@@ -73,7 +73,7 @@ class TestOurs:
     @pytest.mark.parametrize("compression", [0, 3])
     @pytest.mark.parametrize("producers", [[], [OURS], sorted([b"0" * 10, OURS, OTHER])])
     def test_round_trip(self, version: int, compression: int, producers: list[bytes]) -> None:
-        bodies = [b"{}", b'{"a":1}', b'{"event.id":"x"}', b'{"@metadata":{}}', b' { "b" : [] } ']
+        bodies = [b"{}", b'{"a":1}', b'{"event":"x"}', b'{"@metadata":{}}', b' { "b" : [] } ']
         if version == 1:
             bodies = [oracle.join_pairs([(b"line", b"x" * i)]) for i in range(5)]
         unit, hashes = window_of(bodies, version=version, compression=compression)
@@ -135,12 +135,15 @@ class TestIds:
         ('{"@metadata":{"_id":"MINE"},"event.id":"MINE"}', OK, 7),
         ('{"a":1,"@metadata":{"_id":"MINE"},"event.id":"MINE"}', OK, 7),
         ('{"a":1, "@metadata":{"_id":"MINE"},"event.id":"MINE"}', OK, 7),
-        ('{"@metadata":{"_id":"THEIRS"},"event.id":"MINE"}', OK, 7),
-        ('{"@metadata":{"_id":"x"},"event.id":"MINE"}', OK, 7),
+        ('{"@metadata":{"_id":"THEIRS"},"event.id":"MINE"}', FOREIGN, 9),
+        ('{"@metadata":{"_id":"x"},"event.id":"MINE"}', FOREIGN, 0),
+        ('{"@metadata":{"x":"x"},"event.id":"MINE"}', OK, 7),
         ('{"@metadata":{"_id":"MINE"},"event.id":"THEIRS"}', OK, 7),
         ('{"@metadata":{"_id":"MINE"}}', OK, 7),
         ('{"event":{"id":"MINE"}}', OK, 7),
-        ('{"event.id":"x","event":{"id":"MINE"}}', OK, 7),
+        ('{"event.id":"x","event":{"id":"MINE"}}', FOREIGN, 0),
+        ('{"event.id":"MINE","event.i\\u0064":"x"}', FOREIGN, 0),
+        ('{"event.id":"x","\\u0065vent.id":"MINE"}', OK, 7),
         ('{"a":1,"@metadata":{"_id":"THEIRS"},"event.id":"THEIRS"}', FOREIGN, 9),
         ('{"event.id":"x"}', FOREIGN, 0),
         ('{"event.id":"MINEx"}', FOREIGN, 0),
@@ -167,7 +170,7 @@ class TestIds:
 
     def test_users_own_id_joins_on_what_the_ledger_keeps(self) -> None:
         body = b'{"@metadata":{"_id":"%s"},"event.id":"y"}' % HEX_ID.encode()
-        assert self.row(body, [OURS]).id_hash == oracle.words(HEX_ID.encode())
+        assert self.row(body, [OURS]).id_hash == (int(HEX_ID[:16], 16), int(HEX_ID[16:], 16))
 
     def test_upper_case_is_not_ours(self) -> None:
         upper = self.MINE.upper().encode()
@@ -186,7 +189,7 @@ class TestIds:
                 with pytest.raises(ValueError, match="producers: "):
                     Decoder(wrong)
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(near_objects, st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10]]]))
     def test_oracle(self, body: bytes, producers: list[bytes]) -> None:
         if body:
@@ -269,7 +272,7 @@ class TestDamage:
             with pytest.raises(ValueError, match="int64, equally many"):
                 decode_windows(b"", offsets, lengths)
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=20), max_size=4),
     st.booleans(),
            st.sampled_from([1 << 26, 60]))  # fmt: skip

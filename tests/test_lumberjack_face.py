@@ -11,6 +11,7 @@ import logclient
 from logclient.collectors.lumberjack import Collector
 from logclient.lumberjack import Writer
 from logclient.transports.tcp import Tcp
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(params=["compiled pump", "Python pump"])
@@ -27,7 +28,8 @@ def test_writer_counts_acks(pump: None, version: int, compression: int) -> None:
         Collector(keep=True) as collector,
         Writer(collector.url, window=50, version=version, compression=compression) as writer,
     ):
-        assert writer.write(({"message": f"line {n}", "n": str(n)} for n in range(1000)), timeout=20) == 1000
+        lines = ({"message": f"line {n}", "n": str(n)} for n in range(1000))
+        assert writer.write(lines, timeout=PATIENCE) == 1000
         found = collector.events(1000)
     assert [event["n"] for event in found] == [str(n) for n in range(1000)]
     assert len({event["event.id"] for event in found}) == 1000
@@ -40,7 +42,7 @@ def test_writer_goes_on_after_cuts(pump: None) -> None:
         Collector(keep=True, faults=faults, count_duplicates=True) as collector,
         Writer(collector.url, window=20, backoff_min=0.001, backoff_max=0.01) as writer,
     ):
-        assert writer.write(({"n": n} for n in range(1000)), timeout=20) == 1000
+        assert writer.write(({"n": n} for n in range(1000)), timeout=PATIENCE) == 1000
         stats = writer.stats()
         found = collector.events(1000)
         assert collector.counts.cuts >= 7
@@ -57,8 +59,8 @@ def test_poison_fails_alone(pump: None) -> None:
             client.send({"n": n})
             deliveries.append(client.submit(body))
         client.send({"n": len(bad)})
-        assert client.flush(10) == 0
-        outcomes = [delivery.result(5) for delivery in deliveries]
+        assert client.flush(PATIENCE) == 0
+        outcomes = [delivery.result(PATIENCE) for delivery in deliveries]
         found = collector.events(len(bad) + 1)
         stats = client.stats()
     assert [(o.status, o.reason) for o in outcomes if o is not None] == [("failed", "not_json")] * len(bad)
@@ -73,7 +75,7 @@ def test_a_huge_event_is_no_obstacle(pump: None) -> None:
         with pytest.raises(logclient.EncodeError, match="max_event_bytes"):
             client.send({"message": "x" * (100 << 20)})
         assert client.send({"message": "small"}) == 3
-        assert client.flush(10) == 0
+        assert client.flush(PATIENCE) == 0
         assert client.stats().failed == {"too_large": 2}
         assert [event["message"] for event in collector.events(1)] == ["small"]
 
@@ -97,7 +99,7 @@ def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.Cap
                 pass
             peer.close()
     with Collector(port=port, keep=True) as collector:
-        assert client.flush(20) == 0
+        assert client.flush(PATIENCE) == 0
         assert [event["n"] for event in collector.events(1)] == [1]
     stats = client.stats()
     assert client.close() == 0
@@ -120,7 +122,7 @@ def test_many_threads_one_client(pump: None) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert client.flush(20) == 0
+        assert client.flush(PATIENCE) == 0
         assert client.stats().acked == 8000
         assert collector.counts.events == 8000
         assert collector.counts.copies == 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import Reader, Window, decode_acks, encode_ack
 from tests.oracle import lumberjack as oracle
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 
@@ -257,7 +258,7 @@ for reader in readers:
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * PATIENCE,
             env=clean_environment(PYTHONPATH=":".join(sys.path)),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -168,15 +168,20 @@ class TestId:
         (b" {\n} ", RAW, '{\n"@metadata":{"_id":"%s"},"event.id":"%s"}'),
         (b'\t{"a":1 }\n', RAW, '{"a":1 ,"@metadata":{"_id":"%s"},"event.id":"%s"}'),
         (b'{"@metadata":{"x":1}}', RAW, '{"@metadata":{"x":1},"event.id":"%s"}'),
-        (b'{"event.id":"mine"}', RAW, '{"event.id":"mine","@metadata":{"_id":"%s"}}'),
-        (b'{"event":{"id":7}}', RAW, '{"event":{"id":7},"@metadata":{"_id":"%s"}}'),
-        (b'{"\\u0065vent.id":""}', RAW, '{"\\u0065vent.id":"","@metadata":{"_id":"%s"}}'),
+        (b'{"event.id":"mine"}', RAW, '{"event.id":"mine"}'),
+        (b'{"event":{"id":7}}', RAW, '{"event":{"id":7}}'),
+        (b'{"event":"login"}', RAW, '{"event":"login","@metadata":{"_id":"%s"}}'),
+        (b'{"event":"login","@metadata":{}}', RAW, '{"event":"login","@metadata":{},"event.id":"%s"}'),
+        (b'{"\\u0065vent.id":""}', RAW, '{"\\u0065vent.id":""}'),
         (b'{"@metadata":{"_id":"m"},"event.id":"n"}', RAW, '{"@metadata":{"_id":"m"},"event.id":"n"}'),
         (b'{"a":1}', DOCUMENT | ID1, '{"a":1,"event.id":"%s"}'),
         (b"{}", DOCUMENT | ID1, '{"event.id":"%s"}'),
         (b'{"a":1}', DOCUMENT | ID2, '{"a":1,"@metadata":{"_id":"%s"}}'),
         (b"{}", DOCUMENT | ID2, '{"@metadata":{"_id":"%s"}}'),
         (b'{"event.id":"n"}', DOCUMENT | ID1 | ID2, '{"event.id":"n"}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | ID1, '{"@metadata":{"x":1},"event.id":"%s"}'),
+        (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1, '{"@metadata":{"_id":"m"}}'),
+        (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n"}'),
     ])  # fmt: skip
     def test_version_2(self, body: bytes, kind: int, carried: str) -> None:
         want = carried.replace("%s", self.ID).encode()
@@ -345,11 +350,15 @@ def inflated(data: bytes) -> bytes:
 def ids_of(lines: bytes) -> dict[int, tuple[int, int]]:
     """The user's own ids in a ledger's lines."""
     found = {}
+    announced = []
     for line in map(json.loads, lines.splitlines()):
+        if line["t"] == "batch":
+            announced += [s for first, last in line.get("own", ()) for s in range(first, last + 1)]
         if line["t"] == "ids":
             raw = base64.b64decode(line["ids"])
             seqs = [s for first, last in line["seqs"] for s in range(first, last + 1)]
             found.update(zip(seqs, struct.iter_unpack("<QQ", raw), strict=True))
+    assert announced == list(found)
     return found
 
 

@@ -20,9 +20,8 @@ from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.protocols.plog import parse_stat, split_tags
 from logclient.transports.udp import Udp
+from tests.patience import PATIENCE
 from tests.test_plog_core import stat_of
-
-PATIENCE = 20.0
 
 
 class Server(threading.Thread):

@@ -12,6 +12,7 @@ import pytest
 from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
 from logclient.protocols.plog import split_tags
+from tests.patience import PATIENCE
 from tests.test_plog_vectors import bytes_of, flat, load, names
 
 # The real server gives up what is not whole when it happens to look there: what a case says of that may
@@ -26,7 +27,7 @@ class Client:
 
     def __init__(self, collector: Collector) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.settimeout(10)
+        self.sock.settimeout(PATIENCE)
         self.sock.connect((collector.host, collector.port))
 
     def send(self, *datagrams: bytes) -> None:

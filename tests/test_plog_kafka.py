@@ -14,6 +14,7 @@ from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
 from logclient.protocols.plog import join_tags, kafka_tags
 from tests import shared
+from tests.patience import PATIENCE
 from tests.test_plog_collector import event, name
 from tests.test_plog_collector_vectors import Client
 
@@ -29,11 +30,11 @@ def read(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, byt
     client = shared.need("confluent_kafka")
     consumer = client.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
     try:
-        low, high = consumer.get_watermark_offsets(client.TopicPartition(topic, 0), timeout=30)
+        low, high = consumer.get_watermark_offsets(client.TopicPartition(topic, 0), timeout=PATIENCE)
         assert (low, high) == (0, count)
         consumer.assign([client.TopicPartition(topic, 0, 0)])
         found: list[Any] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while len(found) < count and time.monotonic() < deadline:
             found += consumer.consume(count - len(found), timeout=1)
     finally:
@@ -89,7 +90,9 @@ def test_what_kafka_does_not_take_is_counted(kafka: str) -> None:
         client.send(*fragments(b"a", 1, tags=b"kt:no such name!"), b"good")
         client.settle()
         client.close()
-        assert collector.wait_for(lambda now: now.failed_to_send == 1 and now.forwarded == 1, timeout=60)
+        assert collector.wait_for(
+            lambda now: now.failed_to_send == 1 and now.forwarded == 1, timeout=2 * PATIENCE
+        )
         assert collector.stat()["handlers"][0]["failed_to_send"] == 1
     assert read(kafka, topic, 1) == [(None, b"good")]
 
@@ -102,7 +105,7 @@ def test_nobody_there() -> None:
         client.send(b"x")
         client.settle()
         client.close()
-        assert collector.wait_for(lambda now: now.failed_to_send == 1, timeout=30)
+        assert collector.wait_for(lambda now: now.failed_to_send == 1, timeout=PATIENCE)
         assert any(reason.startswith("kafka: ") for reason in collector.reasons)
         assert collector.messages() == [b"x"]  # captured all the same
 

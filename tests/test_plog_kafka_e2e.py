@@ -24,6 +24,7 @@ from logclient.errors import ExitCode
 from tests import shared
 from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
+from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
 shared.need("numpy")
@@ -87,7 +88,7 @@ def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
                 sys.executable, "-m", "tests.plog_load",
                 server.url, ledger, str(events), str(CLIENTS), str(pace // CLIENTS),
             ],
-            capture_output=True, text=True, check=False, timeout=1800,
+            capture_output=True, text=True, check=False, timeout=60 * PATIENCE,
             env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

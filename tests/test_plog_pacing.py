@@ -18,6 +18,7 @@ from logclient.protocols.pacing import ByQueue, ByStat
 from logclient.protocols.plog import Options, Plog
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
+from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 
 PRODUCER = bytes(10)
@@ -192,7 +193,7 @@ def test_a_server_that_reads_nothing_loses_nothing() -> None:
         client = stack.enter_context(logclient.connect(url))
         for _ in range(2000):
             client.send(BODY)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + PATIENCE
         while client.stats().turns < 400 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert client.stats().turns >= 400  # it has looked that often, and sent when it could
@@ -230,10 +231,10 @@ class Ran:
                 client.send(BODY)
                 if another is not None and number % 100 == 0:
                     another.send(BODY)
-            assert client.flush(400.0) == 0
+            assert client.flush(15 * PATIENCE) == 0
             self.rate = events / (time.monotonic() - begin)
             if another is not None:
-                another.flush(30.0)
+                another.flush(PATIENCE)
             self.loss = watch.loss()
             link = client._engine.link
             assert isinstance(link, UdpLink)

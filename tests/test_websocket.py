@@ -27,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from logclient.errors import ConfigError, CredentialError
+from tests.patience import PATIENCE
 from tests.shared import clean_environment, need
 
 need("websockets")
@@ -42,7 +43,7 @@ from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
-from tests.tls_rig import HOST, PATIENCE, Authority, context, serving  # noqa: E402
+from tests.tls_rig import HOST, Authority, context, serving  # noqa: E402
 
 
 def never() -> bool:
@@ -1221,7 +1222,7 @@ def test_without_websockets(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)])),
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
     assert 'websockets is not installed: pip install "logclient[logux]"' in done.stderr.splitlines()[-1]
 
@@ -1251,6 +1252,6 @@ print(sorted(new))
         capture_output=True,
         text=True,
         env=clean_environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
