@@ -401,7 +401,8 @@ class World:
 def breaks(facts: Any, counts: dict[str, int], published: str = "") -> tuple[str, ...]:
     """Which words of a producer's break its promise: order is one where things are acknowledged."""
     words = ["lost", "corrupted", "unexpected"]
-    if facts.protocol != published and not facts.holes and (facts.protocol == "lumberjack" or facts.mode == "request"):
+    acknowledged = facts.protocol == "lumberjack" or facts.mode == "request"
+    if acknowledged and facts.protocol != published and not facts.holes:
         words.append("reordered")
     return tuple(word for word in words if counts.get(word))
 
