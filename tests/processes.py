@@ -14,6 +14,22 @@ from typing import Any, Protocol
 from tests.patience import PATIENCE
 from tests.shared import clean_environment
 
+LOGGING = """
+def log_to(**options):
+    global logclient
+    import logclient
+    handler = logclient.Handler(URL, **options)
+    log = logging.getLogger("app")
+    log.setLevel("INFO")
+    log.propagate = False
+    log.addHandler(handler)
+    return log, handler
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+"""
+"""Part of a program as text: log to its global ``URL``, and say facts to the test that reads its output."""
+
 #: What the URL of a client has behind the ports.
 PATHS = {"logjam": "/shop-production", "logjam+push": "/shop-production"}
 

@@ -104,13 +104,19 @@ def program(text: str, *arguments: str, timeout: float = 60.0) -> subprocess.Com
 
 
 class TestInterruptedClose:
-    def test_goes_on_when_it_is_called_again(self, build: Make) -> None:
+    @staticmethod
+    def interrupted_close(build: Make) -> Any:
+        """Five events on their way, and a close that was interrupted."""
         rig = build(FIFO)
         rig.server.script = silent
         rig.many(5)
         rig.server.events(5)
         with interrupted(0.05):
             rig.engine.close(PATIENCE)
+        return rig
+
+    def test_goes_on_when_it_is_called_again(self, build: Make) -> None:
+        rig = self.interrupted_close(build)
         assert rig.engine.closed
         assert rig.put() == 0
         rig.server.peers[0].ack()
@@ -136,12 +142,7 @@ class TestInterruptedClose:
         assert not thread.is_alive(), "a sender with nothing to do ends by itself"
 
     def test_exit_waits_for_it_and_says_what_is_left(self, build: Make) -> None:
-        rig = build(FIFO)
-        rig.server.script = silent
-        rig.many(5)
-        rig.server.events(5)
-        with interrupted(0.05):
-            rig.engine.close(PATIENCE)
+        rig = self.interrupted_close(build)
         rig.server.peers[0].ack(2)
         rig.engine.finish(time.monotonic() + 0.2)
         stats = rig.stats()

@@ -22,6 +22,7 @@ import pytest
 from tests.cores.recount import recount
 from tests.cores.sink import Arrived, Sink
 from tests.patience import PATIENCE
+from tests.processes import LOGGING
 from tests.shared import clean_environment, need
 from tools import pythons
 
@@ -41,19 +42,7 @@ PRELUDE = f"PATIENCE = {PATIENCE}" + """
 import atexit, json, logging, os, signal, socket, sys, threading, time
 URL, FOLDER = sys.argv[1:3]
 
-def log_to(**options):
-    global logclient
-    import logclient
-    handler = logclient.Handler(URL, **options)
-    log = logging.getLogger("app")
-    log.setLevel("INFO")
-    log.propagate = False
-    log.addHandler(handler)
-    return log, handler
-
-def say(**facts):
-    print(json.dumps(facts), flush=True)
-"""
+""" + LOGGING
 
 
 class Run(NamedTuple):

@@ -20,6 +20,7 @@ import pytest
 
 from tests.cores.sink import Sink
 from tests.dead_servers import KINDS, Mute, Refusing
+from tests.processes import LOGGING
 from tests.shared import ROOT, clean_environment, missing, need
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs are for POSIX")
@@ -53,20 +54,7 @@ if "late" not in sys.argv:
     patch()
 
 import atexit, json, logging, os, signal, threading, time
-
-def log_to(**options):
-    global logclient
-    import logclient
-    handler = logclient.Handler(URL, **options)
-    log = logging.getLogger("app")
-    log.setLevel("INFO")
-    log.propagate = False
-    log.addHandler(handler)
-    return log, handler
-
-def say(**facts):
-    print(json.dumps(facts), flush=True)
-
+""" + LOGGING + """
 class Meter:
     # How late a greenlet comes back that sleeps 1 ms, again and again.
     def __init__(self):
