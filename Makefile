@@ -7,6 +7,7 @@
 # ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
+# WORKERS=2           test: processes that run tests, each whole files; 0: none but pytest's own
 # COVERAGE=percent    another bound than pyproject.toml's
 
 PYTHON ?= python3
@@ -97,7 +98,7 @@ kafka-stop:
 
 test: build lint
 	@mkdir -p build/coverage
-	@$(PY) -m pytest -m "not long" --cov --cov-report=term $(if $(COVERAGE),--cov-fail-under=$(COVERAGE)) $(ARGS)
+	@$(PY) -m pytest -m "not long" --numprocesses=$(or $(WORKERS),2) --dist=loadfile --cov --cov-report=term $(if $(COVERAGE),--cov-fail-under=$(COVERAGE)) $(ARGS)
 
 test-long: build
 	@$(PY) -m pytest -m long --timeout=3600 $(ARGS)

@@ -51,8 +51,9 @@ def program(source: Path) -> Path:
     modules = WORK / "node_modules"
     target = INSTALLED / "node_modules"
     if not modules.is_symlink() or os.readlink(modules) != str(target):
-        modules.unlink(missing_ok=True)
-        modules.symlink_to(target)
+        part = WORK / f"{os.getpid()}.link"  # another test process may be at the same
+        part.symlink_to(target)
+        part.replace(modules)
     copies = [(SOURCES / "package.json", WORK / "package.json"), (source, WORK / source.name)]
     for given, place in copies:
         text = given.read_bytes()

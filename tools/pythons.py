@@ -33,8 +33,9 @@ NEEDED = {
 
 # Locked packages that the tests without Spark do not need: large, or only for lint.
 LEFT_OUT = {
-    "ast_serialize", "confluent-kafka", "coverage", "cython-lint", "librt", "mypy", "mypy_extensions",
-    "numpy", "pathspec", "py4j", "pyarrow", "pycodestyle", "pyspark", "pytest-cov", "ruff", "tokenize_rt",
+    "ast_serialize", "confluent-kafka", "coverage", "cython-lint", "execnet", "librt", "mypy",
+    "mypy_extensions", "numpy", "pathspec", "py4j", "pyarrow", "pycodestyle", "pyspark", "pytest-cov",
+    "pytest-xdist", "ruff", "tokenize_rt",
 }  # fmt: skip
 
 PROBE = """
