@@ -188,7 +188,9 @@ class TestBeforeInit:
             one._bind(one.encoder, print)
 
 
-@pytest.mark.parametrize("odd", [None, 1, [1], bytearray(b"{}"), memoryview(b"{}")], ids=repr)
+@pytest.mark.parametrize(
+    "odd", [None, 1, [1], bytearray(b"{}"), memoryview(b"{}")], ids=lambda odd: type(odd).__name__
+)
 def test_what_is_no_event_fails_with_a_reason(odd: Any) -> None:
     with logclient.connect(NOWHERE, close_timeout=0.0) as one:
         with pytest.raises(EncodeTypeError):
