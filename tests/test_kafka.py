@@ -37,7 +37,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_start_status_stop(tree: Path, kafka: str) -> None:
+def test_start_status_stop(tree: Path, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # as terminals and some tools have it; Java's command line is longer
     assert run(tree, "status")[:2] == (1, {"bootstrap": None})
     code, started, _ = run(tree, "start")
     assert code == 0

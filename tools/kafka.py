@@ -259,7 +259,8 @@ def running() -> dict[str, object] | None:
     except (OSError, ValueError):
         return None
     # The number may be another program's by now; ours names its folder.
-    shown = subprocess.run(["ps", "-o", "args=", "-p", str(state["pid"])], capture_output=True, text=True)
+    command = ["ps", "-ww", "-o", "args=", "-p", str(state["pid"])]
+    shown = subprocess.run(command, capture_output=True, text=True)
     return state if str(state["folder"]) in shown.stdout else None
 
 
