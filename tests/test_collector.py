@@ -463,7 +463,8 @@ class TestLife:
         with Writer(collector) as one, Writer(collector) as two:
             one.ship(event(1))
             two.ship(event(2))
-            collector.cut()
+            assert collector.cut(PATIENCE)
+            assert collector.counts.open == 0
             assert one.closed()
             assert two.closed()
         with Writer(collector) as writer:

@@ -733,10 +733,10 @@ def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
 
 
 def test_an_idle_connection_is_not_silent(make: Make, setup: Setup) -> None:
-    rig = make(silence=0.02)
+    rig = make(silence=1.0)
     rig.many(3)
     rig.settle()
-    threading.Event().wait(0.1)  # longer than the deadline: nothing was awaited
+    threading.Event().wait(1.2)  # longer than the deadline: nothing was awaited
     rig.many(3)
     assert rig.settle().connects == 1
 

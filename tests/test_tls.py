@@ -393,7 +393,7 @@ class TestOptions:
         ):
             ship(client, 10)
             arrived(collector, client, 10)
-            collector.cut()
+            assert collector.cut(PATIENCE)
             ship(client, 10, first=10)
             arrived(collector, client, 20)
             stats = client.stats()

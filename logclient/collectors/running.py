@@ -124,11 +124,19 @@ class Running(Generic[C]):
             self._holding = False
         self._wake()
 
-    def cut(self) -> None:
-        """Cut every connection that is open now."""
+    def cut(self, timeout: float = 10.0) -> bool:
+        """Cut every connection that is open now, and wait for it: what is sent after that needs a new one.
+
+        Returns:
+            False when it did not come about within `timeout` seconds, or the collector is dead.
+        """
         with self._changed:
+            if self._thread is None:
+                return True
             self._cut_all = True
-        self._wake()
+            self._wake()
+            done = self._changed.wait_for(lambda: not self._cut_all or self.error is not None, timeout)
+            return done and self.error is None
 
     def wait_for(
         self, predicate: Callable[[C], bool] | None = None, *, events: int = 0, timeout: float = 10.0
