@@ -431,6 +431,21 @@ def test_an_orphan_delivers_and_ends(build: Make, setup: Setup, monkeypatch: pyt
     assert rig.books().closed is not None
 
 
+def test_at_exit_an_orphan_has_the_time_of_all(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that ends the program drops its client just before."""
+    monkeypatch.setattr(engine_module, "LAST", 1.0)
+    rig = build(FIFO)
+    rig.server.script = silent
+    rig.many(5)
+    rig.server.events(5)
+    rig.engine.orphan()
+    late = threading.Timer(1.5, rig.server.peers[0].ack)
+    late.start()
+    rig.engine.finish(time.monotonic() + PATIENCE)
+    late.join()
+    assert rig.stats().acked == 5
+
+
 def test_replies_reach_who_listens_and_do_not_spin(build: Make) -> None:
     rig = build(Setup("by_id"))
 
@@ -520,6 +535,35 @@ def test_who_listens_and_is_held_by_nobody_ends(build: Make) -> None:
     peers_of(rig, 1)
     rig.engine.orphan()
     rig.until(lambda _: rig.engine.closed and not rig.engine._running)
+
+
+def test_the_last_line_is_of_what_has_its_fate(build: Make) -> None:
+    """A process may be killed when a caller, at exit, has put its event and not yet delivered it."""
+
+    class Late(MemoryTransport):
+        def connect(self, *given: Any) -> Any:
+            link = super().connect(*given)
+            end = link.close
+
+            def close(linger: float = 0.0) -> None:
+                if not rig.bodies.get(6):
+                    rig.bodies[rig.engine.handoff.push(b"late", 2, 0)] = b"late"
+                end(linger)
+
+            link.lingers, link.close = True, close  # type: ignore[method-assign]
+            return link
+
+    server = MemoryServer("fifo")
+    rig = build(FIFO, server=server, transport=Late(server))
+    rig.many(5)
+    rig.engine.finish(time.monotonic() + PATIENCE)
+    books = rig.books()
+    assert books.closed is not None
+    assert books.closed["last"] == books.closed["acked"] == books.last == 5
+    assert rig.put(b"last") == 7
+    books = rig.books()
+    assert books.closed is not None
+    assert books.closed["last"] == books.closed["acked"] == books.last == 7
 
 
 def test_a_note_is_taken_by_the_connection(build: Make) -> None:

@@ -994,7 +994,8 @@ class Engine:
             self._leave_at = self.handoff.next_seq - 1
             # Daemon threads that log on can be faster than delivery: half of the time without them.
             self._part_at = (time.monotonic() + deadline) / 2
-        self._leave(min(self._leave_by, deadline))
+        # Often a client is dropped just before, by a function that ends the program.
+        self._leave(deadline if self._orphaned else min(self._leave_by, deadline))
         return True
 
     @property
@@ -1541,15 +1542,21 @@ class Engine:
             delivery.settle(outcome)
 
     def _total_ledger(self) -> None:
-        """Write the `close` line; a process that still logs while it exits writes another."""
+        """Write the `close` line; a process that still logs while it exits writes another.
+
+        Its totals are of the sequences that have their fate: what a caller has just put while the process
+        exits is delivered, listed and totalled in its own call, if the process lives so long.
+        """
         self._take_ledger()
         ledger = self.ledger
         if ledger is None or ledger.fd < 0:
             return
         counts = self.handoff.counters()
+        if counts["inflight"]:
+            return  # listed, and its caller is not done
         ledger.write(
             "close",
-            last=counts["sent"],
+            last=counts["settled"],
             acked=counts["acked"],
             handed=counts["handed"],
             failed=counts["failed"],
