@@ -113,6 +113,7 @@ class Producer:
         self.left = 0
         self.held: list[int] = []
         self.release_at = 0.0
+        self.hoarder: threading.Thread | None = None
         self.unconfigured = False
         self.deliveries: list[Any] = []
         options = {**setting.options, "overflow": "block"}
@@ -174,7 +175,7 @@ class Producer:
             try:
                 self.configure()
             except ValueError:
-                if not self.held:
+                if self.hoarder is None:
                     raise
                 self.unconfigured = True  # a new client needs descriptors: tried again when there are some
         elif what == "fork":
@@ -266,9 +267,21 @@ class Producer:
             self.told[0] += 1
 
     def exhaust(self, seconds: float) -> None:
-        """Hold every descriptor that is free, and those that become so, for so long."""
+        """Hold every descriptor that is free, and those that become so, for so long.
+
+        In a thread: this one may have to wait for room in the queue, which there is when they are released.
+        """
         self.release_at = max(self.release_at, time.monotonic() + seconds)
         self.hold()
+        if self.hoarder is None or not self.hoarder.is_alive():
+            self.hoarder = threading.Thread(target=self.hoard, name="hoarder")
+            self.hoarder.start()
+
+    def hoard(self) -> None:
+        while time.monotonic() < self.release_at:
+            self.hold()
+            time.sleep(0.02)
+        self.release()
 
     def hold(self) -> None:
         while True:
@@ -280,10 +293,6 @@ class Producer:
     def release(self) -> None:
         while self.held:
             os.close(self.held.pop())
-        self.release_at = 0.0
-        if self.unconfigured:
-            self.unconfigured = False
-            self.configure()
 
     # -- the whole -----------------------------------------------------------------------------------
 
@@ -302,10 +311,7 @@ class Producer:
                 if line:
                     self.obey(json.loads(line))
             self.reaped()
-            if self.release_at:
-                self.hold()
-                if time.monotonic() > self.release_at:
-                    self.release()
+            self.configure_again()
             if select.select([0], [], [], 0.02)[0]:
                 piece = os.read(0, 65536)
                 if not piece:
@@ -321,8 +327,16 @@ class Producer:
             time.sleep(0.01)
         return True
 
+    def configure_again(self) -> None:
+        if self.unconfigured and not self.held:
+            self.unconfigured = False
+            self.configure()
+
     def finish(self, before: int) -> None:
-        self.release()
+        self.release_at = 0.0
+        if self.hoarder is not None:
+            self.hoarder.join()
+        self.configure_again()
         ending = self.setting.ending
         if ending != "sigterm":
             self.hurry.set()
