@@ -488,6 +488,8 @@ def work(k):
         counts[k] += 1
         if counts[k] % 20 == 0:
             time.sleep(0.0005)    # the machine has other work
+            while handler.client.stats().queued > 20_000 and not over.is_set():
+                time.sleep(0.01)  # and the server may be slower than we are
 threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
 for thread in threads:
     thread.start()
