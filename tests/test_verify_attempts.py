@@ -119,9 +119,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Interleaved) ->
                 file.close()
 
 
-def packed(work: Path, facts: list[list[dict[str, Any]]]) -> Any:
+def packed(work: Path, stems: list[str]) -> Any:
     """What the second stage reads."""
-    found = ledger.merge(facts, str(work), 2)
+    found = ledger.merge(stems, str(work), 2)
     buckets = [found.bucket(b) for b in found.live.tolist()]
     return [[np.asarray(x).tolist() for x in bucket] for bucket in buckets], [*map(tuple, found.producers)]
 
@@ -137,10 +137,10 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.write_part(tmp_path / "l", producer, 1, lines)
     parts = ledger.parts(str(tmp_path / "l"))
 
-    def attempt(work: Path) -> list[dict[str, Any]]:
+    def attempt(work: Path) -> str:
         work.mkdir(exist_ok=True)
-        facts: list[dict[str, Any]] = ledger.pack(parts, 0, str(work))
-        return facts
+        stem: str = ledger.pack(parts, 0, str(work))
+        return stem
 
     expected = packed(tmp_path / "alone", [attempt(tmp_path / "alone")])
     count = Interleaved(lambda: None, 0, 0)
@@ -152,9 +152,9 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             work = tmp_path / f"{at}-{dies}"
             plan = Interleaved(lambda: attempt(work), at, dies)  # noqa: B023
             with watched(monkeypatch, work, plan):
-                facts = attempt(work)
+                stem = attempt(work)
             assert plan.ran
-            assert packed(work, [facts]) == expected, (at, dies)
+            assert packed(work, [stem]) == expected, (at, dies)
 
 
 @pytest.mark.parametrize("stage", ["pack", "map", "reduce"])

@@ -30,9 +30,8 @@ def packed(tmp_path: Path, *, bits: int = BITS, together: bool = True) -> Any:
     work.mkdir(exist_ok=True)
     parts = ledger.parts(str(tmp_path / "l"))
     groups = [parts] if together else [[part] for part in parts]
-    facts = [ledger.pack(group, index, str(work)) for index, group in enumerate(groups)]
-    json.dumps(facts)
-    return ledger.merge(facts, str(work), bits)
+    stems = [ledger.pack(group, index, str(work)) for index, group in enumerate(groups)]
+    return ledger.merge(stems, str(work), bits)
 
 
 def events(*seqs: int) -> list[tuple[int, int, int]]:
@@ -271,8 +270,8 @@ def test_a_ledger_is_read_as_it_was_found(tmp_path: Path) -> None:
     found = ledger.parts(str(tmp_path / "l"))
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
     (tmp_path / "work").mkdir()
-    facts = ledger.pack(found, 0, str(tmp_path / "work"))
-    assert facts[0]["last"] == 3
+    work = str(tmp_path / "work")
+    assert ledger.merge([ledger.pack(found, 0, work)], work, BITS).last.tolist() == [3]
 
 
 def test_old(tmp_path: Path) -> None:
@@ -281,8 +280,9 @@ def test_old(tmp_path: Path) -> None:
     files.write_part(tmp_path / "l", P, 1, path)
     (tmp_path / "work").mkdir()
     for until, expected in ((1000, 0), (1001, 1), (1004, 3), (1006, 5), (9999, 7), (None, (1 << 48) - 1)):
-        facts = ledger.pack(ledger.parts(str(tmp_path / "l")), 0, str(tmp_path / "work"), until)
-        assert facts[0]["old"] == expected
+        work = str(tmp_path / "work")
+        stem = ledger.pack(ledger.parts(str(tmp_path / "l")), 0, work, until)
+        assert ledger.merge([stem], work, BITS).since.tolist() == [expected]
 
 
 def test_the_stronger_word_holds(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,21 @@ class InProcess:
     def look(self, work: str, folders: dict[str, str]) -> None:
         pass
 
-    def pack(self, parts: list[Any], work: str, until_us: int | None) -> list[list[dict[str, Any]]]:
+    def pack(self, parts: ledger.Parts, work: str, until_us: int | None) -> list[str]:
         groups = [parts[i : i + 3] for i in range(0, len(parts), 3)]
         return [ledger.pack(group, index, work, until_us) for index, group in enumerate(groups)]
 
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> list[str]:
         batches = [b for task in range(len(plan.tasks)) for b in gather.map_task(plan.work, task, only)]
         table = pa.Table.from_batches(batches, compare.ARRIVALS)
+        names = []
         for part in range(plan.partitions):
             rows = table.filter(pc.equal(table["part"], part))
             rows = rows.sort_by([("key", "ascending"), ("listener", "ascending"), ("x", "ascending")])
-            for batch in compare.reduce_task(rows.to_batches(max_chunksize=7), plan.work, later):
-                yield from batch.to_pylist()
+            names.append(compare.reduce_to_file(rows.to_batches(max_chunksize=7), plan.work, later))
+        return names
 
 
 class Session:

@@ -16,7 +16,10 @@ from logclient.verify.compare import LISTENER, RANK_BITS
 from logclient.verify.decode import protocol_of
 from logclient.verify.sources import Header, Problem, Segment
 
-__all__ = ["Chosen", "LeftOut", "Survey", "choose", "doubts", "foreign", "orders", "survey", "uncaptured"]
+__all__ = [
+    "Chosen", "LeftOut", "Route", "Survey", "choose", "doubts", "foreign", "orders", "routes", "survey",
+    "unrouted",
+]  # fmt: skip
 
 _TAIL = 64  # bytes at the end of a segment that may differ from those of a copy: its end record
 _ENDPOINTS = 64  # of one URL that are looked for
@@ -361,7 +364,7 @@ def _endpoints(url: str) -> list[_Endpoint]:
         scheme, mark, rest = part.strip().rpartition("://")
         if mark:
             port = SCHEMES[scheme].port if scheme in SCHEMES else 0
-        authority = rest.partition("/")[0].partition("?")[0]
+        authority = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
         if not authority:
             break  # it does not say
         host, colon, digits = authority.rpartition(":")
@@ -390,42 +393,59 @@ def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
     return anywhere or endpoint.host == listens.host or not both
 
 
-def uncaptured(
-    ledgers: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]
-) -> list[tuple[str, str]]:
-    """(protocol, endpoint) of what is in a ledger and no listener has.
+class Route(NamedTuple):
+    """Where a URL of the ledgers leads to."""
+
+    family: str
+    endpoints: list[tuple[str, str]]  # endpoint, and the listener; empty: none, or it cannot be told
+    missing: list[str]  # endpoints that no listener has
+
+
+def unrouted(protocol: str, url: str) -> Route:
+    """A URL of which no listener is to be found: what arrived is records."""
+    return Route(protocol_of(protocol), [(str(endpoint), "") for endpoint in _endpoints(url)], [])
+
+
+def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
+    """The listeners that URLs lead to.
 
     Args:
-        ledgers: protocol, URL, and whether anything arrived, of each producer.
+        urls: protocol, URL, and whether anything arrived that was sent there.
         listeners: of the plan, those with a run of ours.
     """
-    urls: dict[tuple[str, str], bool] = {}
-    for protocol, url, seen in ledgers:
-        key = protocol_of(protocol), url
-        urls[key] = urls.get(key, False) or seen
-    found: set[tuple[str, str]] = set()
-    places: dict[str, list[list[_Endpoint]]] = {}
-    published: set[str] = set()
+    places: dict[str, list[tuple[str, list[_Endpoint]]]] = {}
+    published: dict[str, list[str]] = {}
     for listener in listeners:
         family = protocol_of(listener["protocol"])
         if listener["source"] == "devices":
-            published.add(family)  # a consumer's has what came by any device
+            # A consumer's has what came by any device.
+            published.setdefault(family, []).append(listener["name"])
         elif family:
-            places.setdefault(family, []).append([x for url in listener["urls"] for x in _endpoints(url)])
-    for (family, url), seen in urls.items():
-        if family in published:
-            continue
-        here = places.get(family, [])
+            here = [x for url in listener["urls"] for x in _endpoints(url)]
+            places.setdefault(family, []).append((listener["name"], here))
+    found = []
+    for protocol, url, seen in urls:
+        family = protocol_of(protocol)
         wanted = _endpoints(url)
-        unmatched, spare = _matched(wanted, here)
+        if family in published:
+            names = published[family]
+            only = names[0] if len(names) == 1 and family not in places else ""
+            found.append(Route(family, [(str(endpoint), only) for endpoint in wanted], []))
+            continue
+        some = places.get(family, [])
+        owner = _matched(wanted, [listens for _, listens in some])
+        unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in owner]
         # Behind another address, of a proxy or a published port, any listener may be the one.
-        if unmatched and not (seen and len(unmatched) <= spare):
-            found |= {(family, str(endpoint)) for endpoint in unmatched}
-    return sorted(found)
+        excused = seen and len(unmatched) <= len(some) - len(owner)
+        endpoints = [
+            (str(endpoint), some[owner[i]][0] if i in owner else "") for i, endpoint in enumerate(wanted)
+        ]
+        found.append(Route(family, endpoints, [] if excused else unmatched))
+    return found
 
 
-def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> tuple[list[_Endpoint], int]:
-    """Endpoints for which no listener of their own is left, and how many listeners are."""
+def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, int]:
+    """Endpoint -> a listener that may be what it leads to, each another one, for as many as can be."""
     owner: dict[int, int] = {}  # listener -> endpoint
 
     def take(i: int, tried: set[int]) -> bool:
@@ -437,5 +457,6 @@ def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> tuple[list
                     return True
         return False
 
-    unmatched = [wanted[i] for i in range(len(wanted)) if not take(i, set())]
-    return unmatched, len(here) - len(owner)
+    for i in range(len(wanted)):
+        take(i, set())
+    return {i: j for j, i in owner.items()}

@@ -39,7 +39,7 @@ from logclient.verify.ledger import ACKED, DROPPED, FAILED, HANDED, I64, LAST_SE
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED, Grid, Places, Times
 from logclient.verify.sources import Segment
 
-__all__ = ["ARRIVALS", "RESULTS", "VIOLATIONS", "Plan", "reduce_task"]
+__all__ = ["ARRIVALS", "RESULTS", "VIOLATIONS", "Plan", "reduce_task", "reduce_to_file", "results"]
 
 # Keys of rows that belong to no bucket: facts, then phantoms, then the pool.
 FACT = -1
@@ -82,6 +82,7 @@ RESULTS = pa.schema(
     [
         ("kind", pa.string()),
         ("key", pa.int64()),
+        ("p", pa.int32()),  # the producer that it is about; less than 0: none
         ("listener", pa.int64()),
         ("head", pa.string()),  # JSON
         ("offs", pa.binary()),
@@ -228,6 +229,33 @@ def reduce_task(
     yield _results(out)
 
 
+def reduce_to_file(
+    batches: Iterable[pa.RecordBatch], work: str, later: dict[tuple[int, int], int] | None = None
+) -> str:
+    """`reduce_task`, its rows written to a file of this attempt alone; returns the file's name."""
+    return _save(work, reduce_task(batches, work, later))
+
+
+def save_results(work: str, rows: list[dict[str, Any]]) -> str:
+    """Put some rows into a file of their own; returns its name."""
+    return _save(work, [_results(rows)])
+
+
+def _save(work: str, batches: Iterable[pa.RecordBatch]) -> str:
+    name = f"{uuid.uuid4().hex}.results"
+    with open(os.path.join(work, name), "xb") as file, pa.ipc.new_stream(file, RESULTS) as out:
+        for batch in batches:
+            out.write_batch(batch)
+    return name
+
+
+def results(work: str, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, a few hundred at a time."""
+    for name in names:
+        with open(os.path.join(work, name), "rb") as file, pa.ipc.open_stream(file) as rows:
+            yield from rows
+
+
 class _Stretches:
     """Reads what rows stand for."""
 
@@ -288,9 +316,9 @@ def read_tail(work: str, name: str, at: int, n: int) -> tuple[I64, I64]:
 
 
 def _result(
-    kind: str, key: int, listener: int = -1, text: str = "", offs: bytes = b"", xs: bytes = b""
+    kind: str, key: int, listener: int = -1, text: str = "", offs: bytes = b"", xs: bytes = b"", p: int = -1
 ) -> dict[str, Any]:
-    return {"kind": kind, "key": key, "listener": listener, "head": text, "offs": offs, "xs": xs}
+    return {"kind": kind, "key": key, "p": p, "listener": listener, "head": text, "offs": offs, "xs": xs}
 
 
 def _results(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -303,7 +331,7 @@ class _Violations:
     def __init__(self, folder: str, packed: Ledger) -> None:
         self.folder = folder
         self.name = ""
-        self.producers = [packed.prefixes[i : i + 10].hex() for i in range(0, len(packed.prefixes), 10)]
+        self.packed = packed
         self._writer: pq.ParquetWriter | None = None
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
@@ -316,7 +344,7 @@ class _Violations:
         self._add(
             [
                 pa.repeat(pa.scalar(kind), n),
-                pa.repeat(pa.scalar(self.producers[p]), n),
+                pa.repeat(pa.scalar(self.packed.name(p)), n),
                 pa.array(first, pa.int64()),
                 pa.array(last, pa.int64()),
                 pa.array(np.broadcast_to(np.asarray(copies, np.int64), n)),
@@ -402,7 +430,7 @@ class _Bucket:
         self.place = np.empty(n, np.int32)  # scratch
         self.bad = np.zeros(n, bool)
         self.bad_at: dict[int, tuple[int, int]] = {}
-        self.listener = -1
+        self.arrivals: dict[int, list[int]] = {}  # listener -> how many, and of them with another hash
         self.first: dict[int, I64] = {}  # listener -> where the first copy of each event arrived
         self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
 
@@ -413,6 +441,8 @@ class _Bucket:
             if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
                 listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
             first = self.first.setdefault(listener, np.full(n, NEVER, np.int64))
+        told = self.arrivals.setdefault(listener & LISTENER, [0, 0])
+        told[0] += len(offs)
         low = int(offs[0])
         if int(offs[-1]) - low == len(offs) - 1 and bool((offs[1:] - offs[:-1] == 1).all()):
             # In order and without a hole, the way most rows come: slices instead of gathers.
@@ -444,6 +474,7 @@ class _Bucket:
             self.received[offs_] = np.minimum(self.received[offs_], received_)
         if wrong.any():
             which = np.flatnonzero(wrong)
+            told[1] += len(which)
             self.bad[offs[which]] = True
             for i in which[: self.plan.examples].tolist():
                 self.bad_at.setdefault(int(offs[i]), (listener, int(xs[i])))
@@ -452,7 +483,7 @@ class _Bucket:
         bucket = self.bucket
         state, counted = self.states()
         listed = bucket.listed if bucket.pooled is None else bucket.listed & ~bucket.pooled
-        late, keeps = self.order(self.in_order(listed))
+        late, keeps, late_at = self.order(self.in_order(listed))
         if self.later is not None:
             yield from self.second(late, keeps)
             return
@@ -465,7 +496,9 @@ class _Bucket:
             "duplicated": int(self.copies[twice].sum() - twice.sum()),
             "reordered": int(late.sum()),
             "gaps": self.gaps(counted & ((state == LOST) | (state == MISSING))),
+            "at": self.at(listed, late_at),
         }
+        head["when"] = self.when(state, late, head["counts"])
         arrived = listed & seen & (state != UNKNOWN)
         timed = arrived & (self.received != NEVER)
         if bool(timed.any()):
@@ -475,8 +508,43 @@ class _Bucket:
         head["examples"] = self.examples(state, twice, late)
         self.write(state, counted, twice, late)
         places = self.overview(state, counted, twice, late)
-        yield _result("bucket", self.key, -1, json.dumps(head), *places)
+        yield _result("bucket", self.key, -1, json.dumps(head), *places, p=bucket.producer)
         yield from self.edges(keeps)
+
+    def at(self, listed: npt.NDArray[np.bool_], late: dict[int, int]) -> list[list[int]]:
+        """What came to each listener: its number, listed events, copies of them there beyond the first, of
+        them with another hash, reordered."""
+        out = []
+        for listener, (n, wrong) in sorted(self.arrivals.items()):
+            some = [first for key, first in self.first.items() if key & LISTENER == listener]
+            seen = some[0] != NEVER
+            for first in some[1:]:
+                seen |= first != NEVER
+            # What is not listed is none of the copies, and has no hash that it could differ from.
+            strange = seen & ~listed
+            if strange.any():
+                m = int(self.copies[strange].sum()) if len(self.arrivals) == 1 else int(strange.sum())
+                n, wrong = n - m, max(wrong - m, 0)
+                seen &= listed
+            distinct = int(np.count_nonzero(seen))
+            out.append([listener, distinct, max(n - distinct, 0), wrong, late.get(listener, 0)])
+        return out
+
+    def when(
+        self, state: npt.NDArray[np.int8], late: npt.NDArray[np.bool_], counts: list[int]
+    ) -> dict[str, list[int]]:
+        """When the first and the last event of each fault was made, of those that are listed."""
+        faults = [
+            (STATES[code], (state == code) & self.bucket.listed)
+            for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING)
+            if counts[code]
+        ]
+        out = {}
+        for word, which in (*faults, ("reordered", late)):
+            if which.any():
+                made = self.bucket.created_us[which]
+                out[word] = [int(made.min()), int(made.max())]
+        return out
 
     def edges(self, keeps: dict[int, tuple[int, I64, I64]]) -> Iterator[dict[str, Any]]:
         """What the order across buckets needs: nothing of a producer's only one, no tail of its last."""
@@ -494,7 +562,7 @@ class _Bucket:
                     "cut": len(xs) > self.plan.tail,
                     "tail": [self.tails.name, self.tails.write(offs[some], xs[some]), len(xs[some])],
                 }
-            yield _result("order", self.key, listener, json.dumps(head))
+            yield _result("order", self.key, listener, json.dumps(head), p=p)
 
     def states(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
         """The state of each sequence, and which of them were sent and are judged here."""
@@ -545,13 +613,14 @@ class _Bucket:
 
     def order(
         self, listed: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.bool_], dict[int, tuple[int, I64, I64]]]:
-        """Who is late inside the bucket at any listener; and for each listener the earliest first copy,
-        and sequence and arrival of those that are in order so far."""
+    ) -> tuple[npt.NDArray[np.bool_], dict[int, tuple[int, I64, I64]], dict[int, int]]:
+        """Who is late inside the bucket at any listener; for each listener the earliest first copy, and
+        sequence and arrival of those that are in order so far; and how many are late there."""
         late = np.zeros(len(self.copies), bool)
         kept: dict[int, tuple[int, I64, I64]] = {}
+        late_at: dict[int, int] = {}
         if not self.plan.ordered:
-            return late, kept
+            return late, kept, late_at
         for listener, first in self.first.items():
             if listener >> LISTENER_BITS == OTHERS or listener & LISTENER in self.plan.unjudged:
                 continue
@@ -563,6 +632,8 @@ class _Bucket:
             good = np.ones(len(z), bool)
             good[:-1] = z[:-1] < after[1:]
             late[which[~good]] = True
+            place = listener & LISTENER
+            late_at[place] = late_at.get(place, 0) + len(z) - int(np.count_nonzero(good))
             kept[listener] = int(after[0]), which[good], z[good]
         if len(kept) > 1 and late.any():
             # Counted already, whatever later buckets say at another listener.
@@ -570,7 +641,7 @@ class _Bucket:
                 listener: (minimum, which[~late[which]], z[~late[which]])
                 for listener, (minimum, which, z) in kept.items()
             }
-        return late, kept
+        return late, kept, late_at
 
     def second(
         self, late: npt.NDArray[np.bool_], keeps: dict[int, tuple[int, I64, I64]]
@@ -579,9 +650,12 @@ class _Bucket:
         assert self.later is not None
         more = np.zeros(len(late), bool)
         at: dict[int, tuple[int, int]] = {}
+        late_at: dict[int, int] = {}
         for listener, (_, which, z) in keeps.items():
             behind = z > self.later.get((self.key, listener), NEVER)
             more[which[behind]] = True
+            place = listener & LISTENER
+            late_at[place] = late_at.get(place, 0) + int(np.count_nonzero(behind))
             for i in np.flatnonzero(behind)[: self.plan.examples].tolist():
                 at.setdefault(int(which[i]), (listener, int(z[i])))
         first, last = runs(more)
@@ -593,8 +667,12 @@ class _Bucket:
         which = np.flatnonzero(more)
         self.times.add(self.family, self.bucket.created_us[which], REORDERED)
         places.add(which + self.bucket.first, REORDERED)
-        head = {"p": self.bucket.producer, "reordered": len(which), "examples": examples}
-        yield _result("again", self.key, -1, json.dumps(head), *places.row())
+        head = {
+            "p": self.bucket.producer, "reordered": len(which), "examples": examples,
+            "at": [[listener, 0, 0, 0, n] for listener, n in late_at.items() if n],
+            "when": self.when(np.zeros(0, np.int8), more, [0] * EXCLUDED),
+        }  # fmt: skip
+        yield _result("again", self.key, -1, json.dumps(head), *places.row(), p=self.bucket.producer)
 
     def gaps(self, unseen: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Runs of events that never arrived: those at the edges apart, the driver joins them."""
@@ -791,7 +869,9 @@ class _Phantoms:
                     for row in some[: self.plan.examples]
                 ]
         # The driver tells the ranges of what was never seen: these are not part of them.
-        return _result("phantom", self.key, text=json.dumps(head), xs=np.sort(sequences[inside]).tobytes())
+        return _result(
+            "phantom", self.key, text=json.dumps(head), xs=np.sort(sequences[inside]).tobytes(), p=p
+        )
 
     def strange(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
         named = ((*name(p, row["a"], row["b"]), row) for row in rows)
@@ -929,6 +1009,7 @@ class _Pool:
                 "counts": np.bincount(state[mine], minlength=EXCLUDED).tolist(),
                 "duplicated": int(extra[leading == p].sum()),
                 "examples": {},
+                "when": {},
             }
             for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
                 some = mine & (state == code)
@@ -937,6 +1018,9 @@ class _Pool:
                 self.times.add(family, rows["created_us"][some], kind)
                 places.add(sequences, kind)
                 self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
+                if len(sequences):
+                    made = rows["created_us"][some]
+                    head["when"][STATES[code]] = [int(made.min()), int(made.max())]
                 if len(sequences) and code != PENDING:
                     head["examples"][STATES[code]] = [
                         [s, -1, 0, 0, True] for s in sequences[: self.plan.examples].tolist()
@@ -946,7 +1030,7 @@ class _Pool:
             self.times.add(family, rows["created_us"][begins[which]], DUPLICATED, extra[which])
             places.add(sequences, DUPLICATED, extra[which])
             self.writer.add("duplicated", p, sequences, sequences, extra[which] + sizes[which], True)
-            yield _result("pool", self.key, -1, json.dumps(head), *places.row())
+            yield _result("pool", self.key, -1, json.dumps(head), *places.row(), p=p)
         strange = self.arrived[~matched]
         if len(strange):
             named = ((*name(NOBODY, row["hash"], 0), row) for row in strange)

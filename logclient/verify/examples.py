@@ -13,6 +13,7 @@ from logclient.protocols.readable import Frame
 from logclient.verify import decode, sources
 from logclient.verify.compare import EVENT_BITS, LISTENER, UNIT_BITS, Example, Plan
 from logclient.verify.ledger import FATES, Ledger
+from logclient.verify.verdict import harmless
 
 __all__ = ["resolve", "undecoded"]
 
@@ -33,8 +34,7 @@ def resolve(
         doubtful: protocols of which what was sent and not seen is unknown.
         pick: where what arrived is records, not segments: gets those at (listener, number).
     """
-    names = {x.producer: p for p, x in enumerate(packed.producers)}
-    touched = {x.producer for x in packed.producers if decode.protocol_of(x.protocol) in doubtful}
+    numbers: dict[str, int] = {"": -1}
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = {}
     for word, rows in sorted(found.items()):
@@ -47,13 +47,18 @@ def resolve(
             }
             if other:
                 example["hash"] = other
-            turned = sent and word in ("lost", "missing") and producer in touched
+            name = producer or ""
+            if name not in numbers:
+                numbers[name] = packed.find(name)
+            p = numbers[name]
+            doubt = p >= 0 and packed.families[packed.family[p]] in doubtful
+            turned = sent and word in ("lost", "missing") and doubt
             mine = shown.setdefault("unknown" if turned else word, [])
             if len(mine) >= plan.examples:
                 continue
             mine.append(example)
-            if producer in names and sequence is not None:
-                _sent(example, packed, names[producer], sequence)
+            if p >= 0 and sequence is not None:
+                _sent(example, packed, p, sequence)
             if listener >= 0:
                 unit = x >> EVENT_BITS
                 place = listener & LISTENER, unit >> UNIT_BITS
@@ -76,7 +81,11 @@ def resolve(
 
 def _sent(example: dict[str, Any], packed: Ledger, p: int, sequence: int) -> None:
     """What the producer wrote down of an event."""
+    x = packed.producers[p]
+    example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=harmless(x.url))
     example["fate"] = FATES[int(packed.fates_at(p, np.array([sequence], np.int64))[0])]
+    if reason := packed.reason(p, sequence):
+        example["reason"] = reason
     listed = packed.event(p, sequence)
     if listed is not None:
         example["sent_hash"] = f"{listed[0]:016x}"

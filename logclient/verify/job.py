@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logclient.verify import captures
+    from logclient.verify.ledger import Ledger, Parts
     from logclient.verify.records import Source
     from logclient.verify.verdict import Tally, Verdict
 
@@ -47,6 +48,7 @@ POOL_SHARE = 1 << 18  # events without ids in one share
 SMALL_BUCKETS = 4096  # in one task
 TASK_BYTES = 64 << 20  # of segments in one task
 PACK_BYTES = 32 << 20  # of ledgers in one task
+PARTS = "parts.npy"  # in the work folder: which files there are
 
 
 # What the workers run. Functions made here are sent by value, what they call is imported there.
@@ -71,7 +73,7 @@ def _look_in(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterato
 
 
 def _pack_in(
-    jobs: list[list[int]], parts: list[Any], work: str, until_us: int | None
+    jobs: list[tuple[int, int]], folder: str, work: str, until_us: int | None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -81,9 +83,11 @@ def _pack_in(
         _settle()
         for batch in batches:
             for job in batch.column(0).to_pylist():
-                group = [ledger.Part(*parts[index]) for index in jobs[job]]
-                facts = ledger.pack(group, job, work, until_us)
-                yield pa.record_batch([[job], [json.dumps(facts)]], names=["file", "facts"])
+                low, high = jobs[job]
+                group = ledger.Parts.load(folder, os.path.join(work, PARTS), slice(low, high))
+                yield pa.record_batch(
+                    [[job], [ledger.pack(group, job, work, until_us)]], names=["job", "stem"]
+                )
 
     return pack
 
@@ -114,10 +118,12 @@ def _reduce_in(
     work: str, later: dict[tuple[int, int], int] | None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run_reduce(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
         from logclient.verify import compare
 
         _settle()
-        yield from compare.reduce_task(batches, work, later)
+        yield pa.record_batch([[compare.reduce_to_file(batches, work, later)]], names=["name"])
 
     return run_reduce
 
@@ -154,18 +160,18 @@ class _Spark:
         with no_pandas():
             return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
 
-    def pack(self, parts: list[Any], work: str, until_us: int | None) -> list[list[dict[str, Any]]]:
-        jobs = _share([part.size for part in parts], PACK_BYTES)
-        listed = [tuple(part) for part in parts]
-        rows = self._over(
-            len(jobs), _pack_in(jobs, listed, work, until_us), "file bigint, facts string"
-        ).collect()
-        return [json.loads(row.facts) for row in sorted(rows, key=lambda row: int(row.file))]
+    def pack(self, parts: Parts, work: str, until_us: int | None) -> list[str]:
+        jobs = [(some[0], some[-1] + 1) for some in _share(parts.sizes, PACK_BYTES)]
+        parts.save(os.path.join(work, PARTS))
+        task = _pack_in(jobs, parts.directory, work, until_us)
+        rows = self._over(len(jobs), task, "job bigint, stem string").collect()
+        return [row.stem for row in sorted(rows, key=lambda row: int(row.job))]
 
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
-    ) -> Iterator[dict[str, Any]]:
-        from logclient.verify.compare import ARRIVALS, RESULTS
+    ) -> list[str]:
+        """The names of the files that tasks left in the work folder; see `compare.results`."""
+        from logclient.verify.compare import ARRIVALS
 
         arrivals = self._over(len(plan.tasks), _map_in(plan.work, only), _ddl(ARRIVALS))
         if self.source is not None:
@@ -178,11 +184,9 @@ class _Spark:
             spread = arrivals.repartition(plan.partitions, "part")
         ordered = spread.sortWithinPartitions("key", "listener", "x")
         with no_pandas():
-            results = ordered.mapInArrow(_reduce_in(plan.work, later), _ddl(RESULTS))
+            results = ordered.mapInArrow(_reduce_in(plan.work, later), "name string")
             with self._in_large_batches():
-                results = results.toArrow()
-        for batch in results.to_batches():
-            yield from batch.to_pylist()
+                return [row.name for row in results.collect()]
 
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
         """See `records.Source.pick`."""
@@ -309,7 +313,7 @@ def run(
     parts = ledgers.parts(os.fspath(ledger))
     survey = captures.survey(os.fspath(capture)) if capture is not None else captures.Survey([], [], [])
     if capture is not None:
-        parts += ledgers.newcomers(os.fspath(ledger), parts)
+        parts = parts.plus(ledgers.newcomers(os.fspath(ledger), parts))
     unread = ledgers.unread(os.fspath(ledger))
     settings: Mapping[str, str] = {}
     if kafka is not None:
@@ -339,13 +343,13 @@ def run(
             elif table is not None:
                 source = records.Table(session.spark, table, columns or {})
             if capture is None:
-                parts += ledgers.newcomers(os.fspath(ledger), parts)
+                parts = parts.plus(ledgers.newcomers(os.fspath(ledger), parts))
             jobs = _Spark(session.spark, source)
             jobs.look(own, {"ledger": os.fspath(ledger), "capture": os.fspath(capture or "")})
             verdict = _Verification(
                 jobs, source, watch, own, folder, survey, examples, bits, tail, units, chunk
             ).run(
-                [part._replace(path=os.path.abspath(part.path)) for part in parts],
+                parts,
                 unread,
                 limits,
                 allow_open,
@@ -515,21 +519,21 @@ class _Verification:
         self.chunk = chunk or sources.CHUNK
 
     def run(
-        self, parts: list[Any], unread: list[str], limits: Any, allow_open: bool, until_us: int | None
+        self, parts: Parts, unread: list[str], limits: Any, allow_open: bool, until_us: int | None
     ) -> Verdict:
         from logclient.verify import captures, compare
         from logclient.verify import ledger as ledgers
 
         began = time.monotonic()
         self.watch.step("packing ledgers")
-        groups = self.spark.pack(parts, self.work, until_us)
-        packed = ledgers.merge(groups, self.work, self.bits, unread)
-        plan = self.plan(packed, groups)
+        stems = self.spark.pack(parts, self.work, until_us)
+        packed = ledgers.merge(stems, self.work, self.bits, unread)
+        plan = self.plan(packed)
         plan.save()
         done = time.monotonic()
         seconds = {"pack": round(done - began, 3)}
         tally = self.tally(plan, packed, "comparing")
-        since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
+        since = packed.span[0] if packed.span[0] <= packed.span[1] else None
         others = captures.foreign(tally.facts, since)
         if others:  # once more without them: what is theirs is in all the sums
             facts = [fact for fact in tally.facts if fact["name"] in others]
@@ -563,22 +567,20 @@ class _Verification:
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
 
-    def tally(self, plan: Any, packed: Any, step: str) -> Tally:
+    def tally(self, plan: Any, packed: Ledger, step: str) -> Tally:
         """Compare: what all tasks have counted."""
         from logclient.verify import verdict
 
         tally = verdict.Tally(plan, packed, functools.partial(self.again, plan))
         self.watch.step(step)
-        for row in self.spark.compare(plan):
+        for name in self.spark.compare(plan):
             self.watch.check()
-            tally.take(row)
+            tally.read(name)
         return tally
 
-    def again(
-        self, plan: Any, only: frozenset[int], later: dict[tuple[int, int], int]
-    ) -> Iterator[dict[str, Any]]:
+    def again(self, plan: Any, only: frozenset[int], later: dict[tuple[int, int], int]) -> list[str]:
         self.watch.step("comparing again")
-        yield from self.spark.compare(plan, only, later)
+        return self.spark.compare(plan, only, later)
 
     def groups(self) -> list[list[int]]:
         """Segments for each task: some, or where events have several units all of a listener, in order."""
@@ -594,25 +596,16 @@ class _Verification:
         shared = _share([self.entries[index][0][3] for index in alone], TASK_BYTES)
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
-    def plan(self, packed: Any, groups: list[list[dict[str, Any]]]) -> Any:
+    def plan(self, packed: Ledger) -> Any:
         from logclient.verify import captures
         from logclient.verify.compare import Plan
         from logclient.verify.overview import Grid
 
         tasks: list[dict[str, list[int]]] = [{"segments": group} for group in self.groups()]
         # Files with events that are compared by hash alone are a task each.
-        by_hash = {
-            x.producer
-            for p, x in enumerate(packed.producers)
-            if (x.identity == "none" and len(packed.spans_of(p))) or len(packed.pooled_of(p))
-        }
-        events = sum(fact["events"] for group in groups for fact in group if fact["producer"] in by_hash)
-        pools = max(16, -(-events // POOL_SHARE)) if by_hash else 0
-        tasks += [
-            {"pool": [file]}
-            for file, group in enumerate(groups)
-            if any(fact["producer"] in by_hash for fact in group)
-        ]
+        files, events = packed.by_hash()
+        pools = max(16, -(-events // POOL_SHARE)) if files else 0
+        tasks += [{"pool": [file]} for file in files]
         tasks = tasks or [{}]  # somebody must say of each bucket that it is there
         n = len(packed.live)
         for i, task in enumerate(tasks):
@@ -620,7 +613,7 @@ class _Verification:
         cores = self.spark.cores
         # Tasks of a second or so, whatever the size of the whole: 16 full buckets, or some thousand nearly
         # empty ones, of producers that were short-lived.
-        listed = sum(producer.events for producer in packed.producers)
+        listed = int(packed.rows["listed"].sum())
         shares = max(listed // (16 << self.bits), n // SMALL_BUCKETS)
         violations = os.path.join(self.work, "violations") if self.out else ""
         if violations:
@@ -640,9 +633,9 @@ class _Verification:
             segments=self.entries,
             tasks=tasks,
             violations=violations,
-            grid=[*Grid.over(*packed.span.tolist())],
+            grid=[*Grid.over(*packed.span)],
             families=len(packed.families),
-            app_envs=_app_envs(packed.producers),
+            app_envs=_app_envs(packed.urls),
             ordered=self.source is None or self.source.numbered,
             timed=self.source is None or self.source.timed,
             records=self.source.plan(_only(packed.families)) if self.source is not None else None,
@@ -653,12 +646,12 @@ class _Verification:
         )
 
 
-def _app_envs(producers: list[Any]) -> list[str]:
+def _app_envs(urls: list[tuple[str, str]]) -> list[str]:
     """Those of the Logjam producers' URLs; nothing when one has none: a server has the messages of many."""
     found = {
-        x.url.partition("://")[2].partition("?")[0].partition("/")[2]
-        for x in producers
-        if x.protocol == "logjam"
+        url.partition("://")[2].partition("?")[0].partition("/")[2]
+        for protocol, url in urls
+        if protocol == "logjam"
     }
     return [] if "" in found else sorted(found)
 
@@ -669,13 +662,24 @@ def _only(families: list[str]) -> str:
 
     named = [family for family in families if family]
     if len(named) != 1:
-        what = " and ".join(named) or "no protocol"
+        what = " and ".join(sorted(named)) or "no protocol"
         raise ConfigError(f"ledger: it is of {what}: the bodies of a topic or table are of one protocol")
     decode.bodies(named[0])
     return named[0]
 
 
-def _keep(work: str, folder: str, names: set[str], packed: Any, doubtful: set[str]) -> None:
+def _names(packed: Ledger, families: set[str]) -> pa.Array:
+    """The producers of some protocols."""
+    import numpy as np
+    import pyarrow as pa
+
+    which = np.isin(packed.family, [i for i, family in enumerate(packed.families) if family in families])
+    n = int(which.sum())
+    digits = pa.py_buffer(packed.rows["prefix"][which].tobytes().hex().encode())
+    return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
+
+
+def _keep(work: str, folder: str, names: set[str], packed: Ledger, doubtful: set[str]) -> None:
     """Bring the files of the tasks that count to `folder`; in doubt, what was sent and not seen becomes
     unknown."""
     import pyarrow as pa
@@ -683,11 +687,8 @@ def _keep(work: str, folder: str, names: set[str], packed: Any, doubtful: set[st
     import pyarrow.parquet as pq
 
     from logclient.verify.compare import VIOLATIONS
-    from logclient.verify.decode import protocol_of
 
-    touched = pa.array(
-        [x.producer for x in packed.producers if protocol_of(x.protocol) in doubtful], pa.string()
-    )
+    touched = _names(packed, doubtful)
     for number, name in enumerate(sorted(names - {""}), 1):
         path = os.path.join(work, name)
         final = os.path.join(folder, f"part-{number:05d}.parquet")

@@ -12,11 +12,14 @@ once, in ranges.
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import re
 import uuid
-from typing import IO, Any, NamedTuple
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +36,8 @@ __all__ = [
     "NONE",
     "Ledger",
     "Part",
+    "Parts",
+    "Producer",
     "merge",
     "pack",
     "parts",
@@ -51,6 +56,9 @@ _OPEN_LINE = 1 << 20  # a longer `open` line is not waited for
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
 _EXAMPLES = 20
 _UNREAD = 1000  # files that are named and not read; there may be more of them
+_REASONS = 64  # that are told apart, in a file; and four times as many of all files
+_REASON = 200  # characters of one
+OTHER = "other reasons"
 
 # What a ledger is: the last that holds.
 WHOLE, UNCLOSED, STOPPED, HOLES = range(4)
@@ -69,41 +77,104 @@ class Part(NamedTuple):
     size: int  # when it was looked for: what was written later is not read
 
 
-def parts(directory: str) -> list[Part]:
+_FILE = np.dtype([("producer", "u1", 10), ("number", "<i8"), ("size", "<i8")])
+
+
+class Parts(Sequence[Part]):
+    """The ledger files of a folder, by producer and part: a few bytes for each, as there may be very many."""
+
+    def __init__(self, directory: str, rows: npt.NDArray[Any]) -> None:
+        self.directory = directory
+        high, low = _halves(rows["producer"])
+        self.rows = rows[np.lexsort((rows["number"], low, high))]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, i: int) -> Part: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Part]: ...
+    def __getitem__(self, i: int | slice) -> Part | list[Part]:
+        if isinstance(i, slice):
+            return [self[at] for at in range(*i.indices(len(self)))]
+        producer, number, size = self.rows[i]
+        name = f"{producer.tobytes().hex()}-{number:04d}.ledger"
+        return Part(name[:20], int(number), os.path.join(self.directory, name), int(size))
+
+    @property
+    def sizes(self) -> list[int]:
+        sizes: list[int] = self.rows["size"].tolist()
+        return sizes
+
+    def plus(self, other: Parts) -> Parts:
+        """Both of one folder."""
+        return Parts(self.directory, np.concatenate((self.rows, other.rows)))
+
+    def save(self, path: str) -> None:
+        np.save(path, self.rows)
+
+    @classmethod
+    def load(cls, directory: str, path: str, some: slice) -> Parts:
+        """Some of those that were saved."""
+        return cls(directory, np.array(np.load(path, mmap_mode="r")[some]))
+
+
+def _halves(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16]]:
+    """Producers, ten bytes each, as two numbers that sort as they do."""
+    whole = np.ascontiguousarray(prefixes)
+    high = whole[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
+    return high, whole[:, 8:].copy().view(">u2").reshape(-1).astype(np.uint16)
+
+
+def parts(directory: str) -> Parts:
     """The ledger files of a folder, by producer and part.
 
     Raises:
         LedgerError: no such folder, or no ledger in it.
     """
-    found = []
+    producers, numbers, sizes = bytearray(), array("q"), array("q")
     try:
         # All names come before the first size: what has a next part is written no more.
-        for entry in list(os.scandir(directory)):
-            match = _NAME.fullmatch(entry.name)
-            if match and entry.is_file(follow_symlinks=False):
-                found.append(Part(match[1], int(match[2]), entry.path, entry.stat().st_size))
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match and entry.is_file(follow_symlinks=False):
+                    producers += bytes.fromhex(match[1])
+                    numbers.append(int(match[2]))
+        for i, number in enumerate(numbers):
+            name = f"{producers[10 * i : 10 * i + 10].hex()}-{number:04d}.ledger"
+            sizes.append(os.stat(os.path.join(directory, name)).st_size)
     except OSError as error:
         raise LedgerError(f"ledger: {directory}: {error.strerror}") from error
-    if not found:
+    if not numbers:
         others = unread(directory)
         more = f"; {others[0]} is not read" if others else ""
         raise LedgerError(
             f"ledger: {directory} has no ledger: their names are <producer>-<part>.ledger{more}"
         )
-    return sorted(found)
+    rows = np.zeros(len(numbers), _FILE)
+    rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
+    rows["number"], rows["size"] = numbers, sizes
+    return Parts(os.path.abspath(directory), rows)
 
 
-def newcomers(directory: str, before: list[Part]) -> list[Part]:
+def newcomers(directory: str, before: Parts) -> Parts:
     """The ledgers of producers that have none in `before`, and of each only the line that says who it is:
     what it sent since is known to be somebody's, and nothing else is known of it."""
-    known = {part.producer for part in before}
-    found: dict[str, Part] = {}
-    for part in parts(directory):
-        if part.producer not in known and part.producer not in found:
-            with open(part.path, "rb") as file:
-                line = file.readline(_OPEN_LINE)
-            found[part.producer] = part._replace(size=len(line) if line.endswith(b"\n") else 0)
-    return list(found.values())
+    now = parts(directory)
+    rows = np.concatenate((before.rows, now.rows))
+    high, low = _halves(rows["producer"])
+    order = np.lexsort((low, high))  # stable: what was there before comes first
+    first = np.ones(len(rows), bool)
+    first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
+    fresh = order[first & (order >= len(before))] - len(before)
+    found = Parts(now.directory, now.rows[fresh])
+    for i, part in enumerate(found):
+        with open(part.path, "rb") as file:
+            line = file.readline(_OPEN_LINE)
+        found.rows["size"][i] = len(line) if line.endswith(b"\n") else 0
+    return found
 
 
 def unread(directory: str) -> list[str]:
@@ -129,13 +200,13 @@ class _Ranges:
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
 
-    def add(self, first: int, last: int, tag: int) -> None:
+    def add(self, first: int, last: int, *tags: int) -> None:
         if self.rows:
             row = self.rows[-1]
-            if row[1] + 1 == first and row[2] == tag:
+            if row[1] + 1 == first and row[2:] == [*tags]:
                 row[1] = last
                 return
-        self.rows.append([first, last, tag])
+        self.rows.append([first, last, *tags])
 
 
 def _seqs(value: Any) -> list[tuple[int, int]]:
@@ -226,6 +297,10 @@ class _Packer:
             "url": "",
             "identity": "",
             "mode": "",
+            "host": "",
+            "pid": 0,
+            "started_us": 0,
+            "reasons": [""],
             "opened": False,
             "empty": True,  # there is no complete line
             "closed": None,  # the close line, if it is the last
@@ -296,6 +371,11 @@ class _Packer:
         for name in ("protocol", "url", "identity"):
             self.facts[name] = _text(fields[name], name)
         self.facts["mode"] = str(fields.get("mode", ""))
+        # Who this is, as far as it says so: nothing depends on it.
+        host, pid, at = (fields.get(name) for name in ("host", "pid", "at_us"))
+        self.facts["host"] = host[:_REASON] if isinstance(host, str) else ""
+        self.facts["pid"] = pid if type(pid) is int and 0 < pid < 1 << 63 else 0
+        self.facts["started_us"] = at if type(at) is int and abs(at) < _FAR else 0
         self.facts["opened"] = True
 
     def line(self, fields: dict[str, Any], begin: int) -> None:
@@ -306,13 +386,11 @@ class _Packer:
         elif kind == "outcome":
             seqs = _seqs(fields["seqs"])
             fate = _FATES[_text(fields["status"], "status")]
-            for first, last in seqs:
-                self.fates.add(first, last, fate)
+            self.fated(fields, seqs, fate)
             self.last = max(self.last, seqs[-1][1])
         elif kind == "dropped":
             seqs = _seqs(fields["seqs"])
-            for first, last in seqs:
-                self.fates.add(first, last, DROPPED)
+            self.fated(fields, seqs, DROPPED)
             self.last = max(self.last, seqs[-1][1])
             at = fields.get("at_us")
             if type(at) is int and abs(at) < _FAR:
@@ -341,6 +419,19 @@ class _Packer:
             self.facts["closed"] = close
             self.last = max(self.last, last)
         # An unknown kind of line is one a later version added: it takes nothing away from the others.
+
+    def fated(self, fields: dict[str, Any], seqs: list[tuple[int, int]], fate: int) -> None:
+        """The fate of some sequences, and the reason that is given for it."""
+        given = fields.get("reason")
+        reason = given[:_REASON] if isinstance(given, str) else ""
+        reasons = self.facts["reasons"]
+        if reason not in reasons:
+            if len(reasons) >= _REASONS:
+                reason = OTHER
+            if reason not in reasons:
+                reasons.append(reason)
+        for first, last in seqs:
+            self.fates.add(first, last, fate, reasons.index(reason))
 
     def batch(self, fields: dict[str, Any]) -> None:
         seqs = _seqs(fields["seqs"])
@@ -392,15 +483,16 @@ def _count(seqs: list[tuple[int, int]], fields: dict[str, Any]) -> int:
     return n
 
 
-def pack(group: list[Part], index: int, work: str, until_us: int | None = None) -> list[dict[str, Any]]:
-    """Pack some files; what each says besides its events, as plain JSON values.
+def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = None) -> str:
+    """Pack some files; returns the stem of the names of what is written.
 
-    Writes to `work` ``<stem>.hashes`` and ``.created`` (int64 an event, in the order of their lines) and
-    the tables ``.spans.npy`` (place in the group, first, last, position), ``.fates.npy`` (place, first, last,
-    fate), ``.deferred.npy``, ``.own.npy`` and ``.owned.npy`` (place, first, last), ``.noted.npy`` (place,
-    time, events dropped) and ``.ids.npy`` (two halves of the hash, sequence, place).
-    The stem is of this attempt alone, and in what is returned: what another attempt of the task writes,
-    before, meanwhile or later, is in other files.
+    Writes to `work` ``<stem>.hashes`` and ``.created`` (int64 an event, in the order of their lines), the
+    tables ``.spans.npy`` (place in the group, first, last, position), ``.fates.npy`` (place, first, last,
+    fate, reason), ``.deferred.npy``, ``.own.npy`` and ``.owned.npy`` (place, first, last), ``.noted.npy``
+    (place, time, events dropped) and ``.ids.npy`` (two halves of the hash, sequence, place), and what each
+    file says besides, ``.facts`` (JSON).
+    The stem is of this attempt alone: what another attempt of the task writes, before, meanwhile or later,
+    is in other files.
     """
     stem = f"{index}-{uuid.uuid4().hex}"
     path = os.path.join(work, stem)
@@ -431,15 +523,7 @@ def pack(group: list[Part], index: int, work: str, until_us: int | None = None) 
                 table[:, 2] = expand(np.array(packer.id_seqs, np.int64)).astype(np.uint64)
                 table[:, 3] = place
                 ids.append(table)
-            facts.append(
-                {
-                    **packer.facts,
-                    "stem": stem,
-                    "last": packer.last,
-                    "events": packer.events,
-                    "size": part.size,
-                }
-            )
+            facts.append({**packer.facts, "last": packer.last, "size": part.size})
     for name, rows in tables.items():
         np.save(f"{path}.{name}.npy", np.array(rows, np.int64).reshape(-1, _WIDTHS[name]))
     np.save(path + ".ids.npy", np.concatenate(ids))
@@ -447,10 +531,12 @@ def pack(group: list[Part], index: int, work: str, until_us: int | None = None) 
         # All at once: looking at each batch of a few events would cost more than the batch.
         births = np.fromfile(path + ".created", "<i8")
         facts[0]["span"] = [int(births.min()), int(births.max())]
-    return facts
+    with open(path + ".facts", "xb") as file:
+        file.write(json.dumps(facts).encode())
+    return stem
 
 
-_WIDTHS = {"spans": 4, "fates": 4, "deferred": 3, "own": 3, "owned": 3, "noted": 3}
+_WIDTHS = {"spans": 4, "fates": 5, "deferred": 3, "own": 3, "owned": 3, "noted": 3}
 
 
 # -- ranges as arrays of shape (n, 2), inclusive
@@ -533,6 +619,9 @@ class Producer(NamedTuple):
     evidence: int  # index of EVIDENCE
     problems: list[str]
     mode: str  # where a protocol has several: Logjam's "request" and "async"
+    host: str  # empty when it does not say
+    pid: int  # 0 likewise
+    started_us: int  # when its ledger was begun, microseconds since 1970; 0 likewise
 
     @property
     def why(self) -> str:
@@ -541,109 +630,219 @@ class Producer(NamedTuple):
             return ""
         words = self.problems[0] if self.problems else ""
         named = words.removeprefix(f"{self.producer}: ")
-        return f"the ledger of {self.producer} {named if named != words else f'has holes ({words})'}"
+        said = named if named != words else f"has holes ({words})"
+        return f"the ledger of {self.producer}{who(self.host, self.pid)} {said}"
 
 
-_TABLES = (
-    "prefixes", "bounds", "bases", "spans", "fates", "live", "ids", "pooled", "deferred", "owned", "noted",
-    "span",
-)  # fmt: skip
+def who(host: str, pid: int) -> str:
+    """A process, in brackets behind the name of the producer; nothing when it is not known."""
+    told = [f"host {host}"] * bool(host) + [f"pid {pid}"] * bool(pid)
+    return f" ({', '.join(told)})" if told else ""
 
 
-def merge(
-    groups: list[list[dict[str, Any]]], work: str, bits: int, unread: list[str] | None = None
-) -> Ledger:
-    """Put the tables of all packed files together and save them in `work`.
+# A producer in the tables: what all of them together are counted by.
+_ROW = np.dtype(
+    [
+        ("prefix", "u1", 10),
+        ("last", "<i8"),
+        ("since", "<i8"),
+        ("listed", "<i8"),
+        ("evidence", "u1"),
+        ("addressed", "?"),
+        ("closed", "?"),
+        ("one_way", "?"),  # nothing is acknowledged
+        ("family", "<i4"),
+        ("url", "<i4"),
+        ("problems", "<i4"),  # how many
+        ("line", "<i8"),  # where the rest of it is in `producers.lines`
+        ("spans", "<i8"),  # where its rows begin in the other tables
+        ("fates", "<i8"),
+        ("deferred", "<i8"),
+        ("owned", "<i8"),
+        ("reasons", "<i8"),
+    ]
+)
 
-    Args:
-        groups: what `pack` returned, in the order of its indices.
-        bits: a bucket has ``2 ** bits`` sequences.
-        unread: files that may be ledgers, too.
-    """
-    names = sorted({fact["producer"] for group in groups for fact in group})
-    index = {name: p for p, name in enumerate(names)}
-    of_producer: list[list[dict[str, Any]]] = [[] for _ in names]
-    for group in groups:
-        for fact in group:
-            of_producer[index[fact["producer"]]].append(fact)
-    for mine in of_producer:
-        mine.sort(key=lambda fact: int(fact["part"]))
-        _disown(mine)
-    tables: dict[str, list[I64]] = {name: [] for name in _WIDTHS}
-    ids: list[U64] = []
-    for file, group in enumerate(groups):
-        whose = np.array([index[fact["producer"]] if fact["opened"] else -1 for fact in group], np.int64)
-        stem = os.path.join(work, group[0]["stem"])
+# Tables of all producers, a file each: rows of int64, by producer.
+_TABLES = {
+    "bases": 0, "spans": 5, "fates": 5, "live": 0, "deferred": 3, "owned": 3, "noted": 2, "reasons": 4,
+}  # fmt: skip
+
+
+class _Merge:
+    """Puts the tables of all packed files together, one of these after the other: the memory it takes does
+    not depend on how many there are."""
+
+    def __init__(self, work: str, bits: int) -> None:
+        self.work = work
+        self.bits = bits
+        self.done = 0  # producers
+        self.files = 0
+        self.ids = [np.empty((0, 4), np.uint64)]
+        self.low, self.high = LAST_SEQUENCE << 14, -(LAST_SEQUENCE << 14)  # times
+        self.families: dict[str, int] = {}
+        self.urls: dict[tuple[str, str], int] = {}
+        self.reasons = {"": 0}
+        # Of the producer whose parts may go on in the next file.
+        self.facts: list[dict[str, Any]] = []
+        self.rows = {name: np.empty((0, n + (name == "spans")), np.int64) for name, n in _WIDTHS.items()}
+        self.base = 0
+        self.sizes = dict.fromkeys(_TABLES, 0)
+        self.line = 0
+        for name in (*(f"{name}.rows" for name in (*_TABLES, "producers")), "producers.lines"):
+            with open(os.path.join(work, name), "wb"):
+                pass
+        self._append("bases", np.zeros(1, np.int64))
+
+    def _append(self, name: str, rows: npt.NDArray[Any]) -> None:
+        with open(os.path.join(self.work, name + ".rows"), "ab") as file:
+            file.write(np.ascontiguousarray(rows).data)
+        if name in self.sizes:
+            self.sizes[name] += len(rows)
+
+    def take(self, stem: str, last: bool) -> None:
+        """What one task packed; its producers are not before those of the task before."""
+        path = os.path.join(self.work, stem)
+        with open(path + ".facts", "rb") as file:
+            facts: list[dict[str, Any]] = json.load(file)
+        for fact in facts:
+            if "span" in fact:
+                self.low, self.high = min(self.low, fact["span"][0]), max(self.high, fact["span"][1])
+        groups: list[list[dict[str, Any]]] = [self.facts] if self.facts else []
+        index = []
+        for fact in facts:
+            if not groups or groups[-1][0]["producer"] != fact["producer"]:
+                groups.append([])
+            groups[-1].append(fact)
+            index.append(self.done + len(groups) - 1)
+        for mine in groups:
+            _disown(mine)
+        whose = np.array(
+            [p if fact["opened"] else -1 for p, fact in zip(index, facts, strict=True)], np.int64
+        )
+        reasons = [self._reasons(fact["reasons"]) for fact in facts]
         for name in _WIDTHS:
-            rows = np.load(f"{stem}.{name}.npy")
+            rows = np.load(f"{path}.{name}.npy")
+            if name == "fates" and len(rows):
+                starts = np.cumsum([0, *map(len, reasons)])
+                rows[:, 4] = np.concatenate(reasons)[starts[rows[:, 0]] + rows[:, 4]]
             rows[:, 0] = whose[rows[:, 0]]
             rows = rows[rows[:, 0] >= 0]
             if name == "spans":
-                rows = np.column_stack((rows, np.full(len(rows), file, np.int64)))
-            tables[name].append(rows)
-        table = np.load(stem + ".ids.npy")
+                rows = np.column_stack((rows, np.full(len(rows), self.files, np.int64)))
+            self.rows[name] = np.concatenate((self.rows[name], rows))
+        table = np.load(path + ".ids.npy")
         owner = whose[table[:, 3].astype(np.int64)]
         table[:, 3] = np.maximum(owner, 0).astype(np.uint64)
-        ids.append(table[owner >= 0])
-    spans, fates, own, owned, deferred = (
-        _by_producer(tables[name]) for name in ("spans", "fates", "own", "owned", "deferred")
-    )
-    checked = _Checked(len(names), spans, fates, own, owned)
-    spans = checked.spans
-    producers = [
-        _producer(name, mine, checked, p)
-        for p, (name, mine) in enumerate(zip(names, of_producer, strict=True))
-    ]
-    # Weakest first within a producer: filled in this order, the strongest is what stays.
-    fates = fates[np.lexsort((fates[:, 1], fates[:, 3], fates[:, 0]))]
-    named = {name: p for p, name in enumerate(names) if producers[p].identity == "id"}
-    id_table, pooled = _ids(ids, named)
-    last = np.array([producer.last for producer in producers], np.int64)
-    buckets = (last + (1 << bits) - 1) >> bits
-    bases = np.concatenate(([0], np.cumsum(buckets)))
-    addressed = np.array([producer.identity == "id" for producer in producers])
-    live = _live(spans, bases, addressed, bits)
-    families = sorted({protocol_of(x.protocol) for x in producers})
-    when = np.concatenate(tables["noted"])[:, 1:]
-    span = np.array(
-        [fact["span"] for group in groups for fact in group if "span" in fact]
-        + ([[int(when[:, 0].min()), int(when[:, 0].max())]] if len(when) else []),
-        np.int64,
-    ).reshape(-1, 2)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "prefixes": np.frombuffer(bytes.fromhex("".join(names)), np.uint8),
-        "bounds": np.array(
-            [
-                [x.last, x.since, x.evidence, x.identity == "id", families.index(protocol_of(x.protocol))]
-                for x in producers
-            ],
-            np.int64,
-        ).reshape(-1, 5),
-        "bases": bases,
-        "spans": spans,
-        "fates": fates,
-        "live": live,
-        "ids": id_table,
-        "pooled": pooled,
-        "deferred": deferred,
-        "owned": owned,
-        "noted": when,
-        "span": np.array([span[:, 0].min(), span[:, 1].max()] if len(span) else [0, -1], np.int64),
+        self.ids.append(table[owner >= 0])
+        self.files += 1
+        self.facts = [] if last else groups.pop()
+        self._producers(groups)
+
+    def _reasons(self, found: list[str]) -> I64:
+        """Their numbers among those of all files."""
+        numbers = []
+        for reason in found:
+            if reason not in self.reasons and len(self.reasons) >= 4 * _REASONS:
+                reason = OTHER
+            numbers.append(self.reasons.setdefault(reason, len(self.reasons)))
+        return np.array(numbers, np.int64)
+
+    def _producers(self, groups: list[list[dict[str, Any]]]) -> None:
+        """Add some to the tables, with all that is there of them."""
+        if not groups:
+            return
+        n = len(groups)
+        some = {}
+        for name, rows in self.rows.items():
+            mine = rows[:, 0] < self.done + n
+            some[name] = _by_producer(rows[mine])
+            self.rows[name] = rows[~mine]
+        checked = _Checked(self.done, n, *(some[name] for name in ("spans", "fates", "own", "owned")))
+        producers = [_producer(mine[0]["producer"], mine, checked, p) for p, mine in enumerate(groups)]
+        fates = some["fates"]
+        tables = {
+            "spans": checked.spans,
+            # Weakest first within a producer: filled in this order, the strongest is what stays.
+            "fates": fates[np.lexsort((fates[:, 1], fates[:, 3], fates[:, 0]))],
+            "deferred": some["deferred"],
+            "owned": some["owned"],
+            "reasons": checked.reasons,
+        }
+        whole = np.zeros(n, _ROW)
+        whole["prefix"] = np.frombuffer(
+            bytes.fromhex("".join(x.producer for x in producers)), np.uint8
+        ).reshape(-1, 10)
+        at = np.arange(self.done, self.done + n)
+        for name, table in tables.items():
+            whole[name] = self.sizes[name] + np.searchsorted(table[:, 0], at)
+        lines = []
+        for row, x in zip(whole, producers, strict=True):
+            family = protocol_of(x.protocol)
+            row["last"], row["since"], row["listed"] = x.last, x.since, x.events
+            row["evidence"], row["closed"], row["one_way"] = x.evidence, x.closed, x.mode == "async"
+            row["addressed"] = x.identity == "id"
+            row["family"] = self.families.setdefault(family, len(self.families))
+            row["url"] = self.urls.setdefault((x.protocol, x.url), len(self.urls))
+            row["problems"], row["line"] = len(x.problems), self.line
+            lines.append(json.dumps(x).encode() + b"\n")
+            self.line += len(lines[-1])
+        with open(os.path.join(self.work, "producers.lines"), "ab") as file:
+            file.write(b"".join(lines))
+        bases = self.base + np.cumsum((whole["last"] + (1 << self.bits) - 1) >> self.bits)
+        starts = np.concatenate(([self.base], bases))
+        live = checked.spans[whole["addressed"][checked.spans[:, 0] - self.done]]
+        self._append("producers", whole)
+        self._append("bases", bases)
+        self._append("live", _live(live, starts[live[:, 0] - self.done], self.bits))
+        self._append("noted", some["noted"][:, 1:])
+        if len(some["noted"]):
+            when = some["noted"][:, 1]
+            self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
+        for name, table in tables.items():
+            self._append(name, table)
+        self.base = int(bases[-1])
+        self.done += n
+
+
+def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None = None) -> Ledger:
+    """Put the tables of all packed files together and save them in `work`.
+
+    Args:
+        stems: what `pack` returned, in the order of the producers.
+        bits: a bucket has ``2 ** bits`` sequences.
+        unread: files that may be ledgers, too.
+    """
+    whole = _Merge(work, bits)
+    for i, stem in enumerate(stems):
+        whole.take(stem, i == len(stems) - 1)
+    ids, pooled = _ids(whole.ids, _mapped(work, "producers", _ROW))
+    np.save(os.path.join(work, "ids.npy"), ids)
+    np.save(os.path.join(work, "pooled.npy"), pooled)
+    files = {
+        "stems": list(stems),
+        "unread": list(unread or ()),
+        "families": list(whole.families),
+        "urls": list(whole.urls),
+        "reasons": list(whole.reasons),
+        "span": [whole.low, whole.high] if whole.low <= whole.high else [0, -1],
     }
-    for name in _TABLES:
-        np.save(os.path.join(work, name + ".npy"), arrays[name])
-    for name, value in (
-        ("producers", [list(producer) for producer in producers]),
-        ("files", {"stems": [group[0]["stem"] for group in groups], "unread": list(unread or ())}),
-    ):
-        with open(os.path.join(work, name + ".json"), "w") as file_:
-            json.dump(value, file_)
+    with open(os.path.join(work, "files.json"), "w") as file:
+        json.dump(files, file)
     return Ledger(work, bits)
 
 
-def _by_producer(tables: list[I64]) -> I64:
-    """One table of some, by producer and first sequence."""
-    table = np.concatenate(tables)
+def _mapped(work: str, name: str, dtype: Any = np.int64, width: int = 0) -> npt.NDArray[Any]:
+    """A table as it lies in its file: what is not looked at takes no memory, and what is can be let go."""
+    path = os.path.join(work, name + ".rows")
+    rows: npt.NDArray[Any] = (
+        np.memmap(path, dtype, "r").view(np.ndarray) if os.path.getsize(path) else np.empty(0, dtype)
+    )
+    return rows.reshape(-1, width) if width else rows
+
+
+def _by_producer(table: I64) -> I64:
+    """By producer and first sequence."""
     return table[np.lexsort((table[:, 1], table[:, 0]))]
 
 
@@ -662,14 +861,15 @@ def _disown(facts: list[dict[str, Any]]) -> None:
 
 
 class _Checked:
-    """What the lines of all parts of a producer say of each other, for all producers at once.
+    """What the lines of all parts of a producer say of each other, for some producers at once.
 
     Ranges of many producers are one sorted table when the producer is put above the 48 bits of a sequence.
     """
 
-    TOGETHER = 1 << 14
+    MOST = 1 << 14  # producers
 
-    def __init__(self, n: int, spans: I64, fates: I64, own: I64, owned: I64) -> None:
+    def __init__(self, base: int, n: int, spans: I64, fates: I64, own: I64, owned: I64) -> None:
+        self.base = base
         self.listed = np.zeros(n, np.int64)
         self.accounted = np.zeros(n, np.int64)  # listed by any line, or with a fate
         self.twice = np.zeros(n, np.int64)
@@ -677,23 +877,19 @@ class _Checked:
         self.nameless = np.zeros(n, np.int64)
         self.unlisted = np.zeros(n, np.int64)
         self.of_fate = np.zeros((5, n), np.int64)
-        kept = []
-        for low in range(0, n, self.TOGETHER):
-            high = min(low + self.TOGETHER, n)
-            some = [
-                table[slice(*np.searchsorted(table[:, 0], (low, high)))]
-                for table in (spans, fates, own, owned)
-            ]
-            kept.append(self._check(slice(low, high), *some))
-        self.spans = np.concatenate(kept) if kept else spans
+        if n > self.MOST:
+            raise OverflowError(f"{n} producers at once, at most {self.MOST}")
+        reasons = [np.empty((0, 4), np.int64)]  # producer, fate, reason, sequences
+        self.spans = self._check(n, spans, fates, own, owned, reasons)
+        self.reasons = _by_producer(np.concatenate(reasons))
 
-    def _check(self, which: slice, spans: I64, fates: I64, own: I64, owned: I64) -> I64:
+    def _check(self, n: int, spans: I64, fates: I64, own: I64, owned: I64, reasons: list[I64]) -> I64:
         def keyed(rows: I64) -> I64:
-            keys: I64 = rows[:, 1:3] + ((rows[:, :1] - which.start) << 48)
+            keys: I64 = rows[:, 1:3] + ((rows[:, :1] - self.base) << 48)
             return keys
 
         def sizes(ranges: I64) -> I64:
-            out = np.zeros(which.stop - which.start, np.int64)
+            out = np.zeros(n, np.int64)
             np.add.at(out, ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1)
             return out
 
@@ -702,17 +898,19 @@ class _Checked:
         again = twice(all_spans)
         own_ids, named = union(keyed(own)), union(keyed(owned))
         unnamed = subtract(own_ids, named)
-        self.twice[which] = sizes(again)
-        self.unnamed[which] = sizes(unnamed)
-        self.nameless[which] = sizes(subtract(named, listed))
+        self.twice[:] = sizes(again)
+        self.unnamed[:] = sizes(unnamed)
+        self.nameless[:] = sizes(subtract(named, listed))
         taken = np.empty((0, 2), np.int64)
         for code in (ACKED, HANDED, FAILED, DROPPED):
             mine = subtract(union(keyed(fates[fates[:, 3] == code])), taken)
-            self.of_fate[code, which] = sizes(mine)
+            self.of_fate[code] = sizes(mine)
+            if code in (FAILED, DROPPED):
+                self._reasons(mine, fates[fates[:, 3] == code], code, keyed, sizes, reasons)
             taken = union(np.concatenate((taken, mine)))
             if code == HANDED:
-                self.unlisted[which] = sizes(subtract(taken, listed))
-        self.accounted[which] = sizes(union(np.concatenate((listed, taken))))
+                self.unlisted[:] = sizes(subtract(taken, listed))
+        self.accounted[:] = sizes(union(np.concatenate((listed, taken))))
         away = union(np.concatenate((again, unnamed)))
         if len(away):
             edges = away.reshape(-1)
@@ -724,8 +922,26 @@ class _Checked:
             spans[:, 1] += moved
             spans[:, 2] = spans[:, 1] + rest[:, 1] - rest[:, 0]
             spans[:, 3] += moved
-        self.listed[which] = sizes(keyed(spans))
+        self.listed[:] = sizes(keyed(spans))
         return spans
+
+    def _reasons(
+        self,
+        mine: I64,
+        rows: I64,
+        code: int,
+        keyed: Callable[[I64], I64],
+        sizes: Callable[[I64], I64],
+        out: list[I64],
+    ) -> None:
+        """How many of some sequences have each reason; the first of several."""
+        for reason in np.unique(rows[:, 4]).tolist():
+            some = intersect(mine, union(keyed(rows[rows[:, 4] == reason])))
+            mine = subtract(mine, some)
+            counts = sizes(some)
+            at = np.flatnonzero(counts)
+            columns = self.base + at, np.full(len(at), code), np.full(len(at), reason), counts[at]
+            out.append(np.stack(columns, axis=1).astype(np.int64))
 
 
 def _producer(name: str, facts: list[dict[str, Any]], checked: _Checked, p: int) -> Producer:
@@ -791,17 +1007,20 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _Checked, p: int)
         evidence,
         problems,
         first["mode"],
+        first["host"],
+        first["pid"],
+        first["started_us"],
     )
 
 
-def _ids(tables: list[U64], producers: dict[str, int]) -> tuple[U64, I64]:
+def _ids(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, I64]:
     """(first half, second half, producer, sequence) by first half; and (producer, sequence) of the rest.
 
     An id that the user gave to two events cannot say which one arrived: those events are compared like
     events without ids, as a multiset of hashes. So are an event and the one whose id it was given.
 
     Args:
-        producers: whose events have ids, and their numbers.
+        producers: rows of `_ROW`.
     """
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):
@@ -820,25 +1039,27 @@ def _ids(tables: list[U64], producers: dict[str, int]) -> tuple[U64, I64]:
     return table[keep], pooled
 
 
-def _named(table: U64, producers: dict[str, int]) -> U64:
+def _named(table: U64, producers: npt.NDArray[Any]) -> U64:
     """Rows for the events of these producers whose ids other events were given by users."""
-    prefixes = np.array([int(name[:16], 16) for name in producers], np.uint64)
+    addressed = np.flatnonzero(producers["addressed"])
+    prefixes, rest = _halves(producers["prefix"][addressed])
     rows = set()
     for high, low, *given in table[np.isin(table[:, 0], prefixes)].tolist():
-        p = producers.get(f"{high:016x}{low >> 48:04x}", -1)
-        event = [p, low & ((1 << 48) - 1)]
-        if p >= 0 and event != given:
-            rows.add((high, low, *event))
+        first, last = np.searchsorted(prefixes, np.array([high, high], np.uint64), side="left"), len(prefixes)
+        for i in range(int(first[0]), last):
+            if int(prefixes[i]) != high:
+                break
+            event = [int(addressed[i]), low & ((1 << 48) - 1)]
+            if int(rest[i]) == low >> 48 and event != given:
+                rows.add((high, low, *event))
     return np.array(sorted(rows), np.uint64).reshape(-1, 4)
 
 
-def _live(spans: I64, bases: I64, addressed: npt.NDArray[np.bool_], bits: int) -> I64:
-    """The buckets (over all producers) in which something is listed."""
-    mine = spans[addressed[spans[:, 0]]] if len(spans) else spans
-    if not len(mine):
+def _live(spans: I64, bases: I64, bits: int) -> I64:
+    """The buckets (over all producers) in which something is listed; `bases` is each span's producer's."""
+    if not len(spans):
         return np.empty(0, np.int64)
-    base = bases[mine[:, 0]]
-    ranges = np.stack((base + ((mine[:, 1] - 1) >> bits), base + ((mine[:, 2] - 1) >> bits)), axis=1)
+    ranges = np.stack((bases + ((spans[:, 1] - 1) >> bits), bases + ((spans[:, 2] - 1) >> bits)), axis=1)
     return expand(union(ranges))
 
 
@@ -857,78 +1078,102 @@ class Bucket(NamedTuple):
 
 
 class Ledger:
-    """The packed ledgers of a work folder, as tasks open them.
+    """The packed ledgers of a work folder, as tasks open them; what there is of each producer stays in
+    files.
 
-    ``whole``, ``addressed``, ``last``, ``since``: of each producer. ``all_whole``: nothing is missing at all.
+    ``whole``, ``addressed``, ``last``, ``since``, ``family``: of each producer. ``all_whole``: nothing is
+    missing at all.
     """
 
     def __init__(self, work: str, bits: int) -> None:
         self.work = work
         self.bits = bits
-        tables = {
-            name: np.load(os.path.join(work, name + ".npy"))
-            for name in _TABLES
-            if name not in ("ids", "noted")
-        }
         # By far the largest when users fill the carriers: mapped, and only looked at where needed.
         self.ids: U64 = np.load(os.path.join(work, "ids.npy"), mmap_mode="r")
-        self.prefixes: bytes = tables["prefixes"].tobytes()
-        bounds = tables["bounds"]
-        self.last: I64 = bounds[:, 0]
-        self.since: I64 = bounds[:, 1]
-        self.whole: npt.NDArray[np.bool_] = bounds[:, 2] == WHOLE
-        self.addressed: npt.NDArray[np.bool_] = bounds[:, 3].astype(bool)
-        self.family: I64 = bounds[:, 4]  # protocols, as numbers: `families` has their names
-        self.span: I64 = tables["span"]  # from the first to the last time that is known, none: first > last
+        self.rows = _mapped(work, "producers", _ROW)
+        self.last: I64 = self.rows["last"]
+        self.since: I64 = self.rows["since"]
+        self.whole: npt.NDArray[np.bool_] = self.rows["evidence"] == WHOLE
+        self.addressed: npt.NDArray[np.bool_] = self.rows["addressed"]
+        self.family = self.rows["family"]  # protocols, as numbers: `families` has their names
+        tables = {name: _mapped(work, name, np.int64, width) for name, width in _TABLES.items()}
         self.bases: I64 = tables["bases"]
         self.spans: I64 = tables["spans"]
         self.fates: I64 = tables["fates"]
         self.live: I64 = tables["live"]
-        self.pooled: I64 = tables["pooled"]
         self.deferred: I64 = tables["deferred"]
         self.owned: I64 = tables["owned"]
+        self.noted: I64 = tables["noted"]  # rows of (time, events dropped), in no order
+        self.pooled: I64 = np.load(os.path.join(work, "pooled.npy"))
+        self._pooled_by = np.ascontiguousarray(self.pooled[:, 0])
+        self._reasons: I64 = tables["reasons"]
         with open(os.path.join(work, "files.json")) as file:
             files = json.load(file)
         self._stems: list[str] = files["stems"]
         self.unread: list[str] = files["unread"]
+        self.families: list[str] = files["families"]
+        self.urls: list[tuple[str, str]] = [(protocol, url) for protocol, url in files["urls"]]
+        self.reasons: list[str] = files["reasons"]
+        # From the first to the last time that is known, none: first > last.
+        self.span: tuple[int, int] = tuple(files["span"])
         self.all_whole = bool(self.whole.all()) and not self.unread
-        # Where each producer's rows start.
-        at = np.arange(len(self.last) + 1)
-        self._spans_at = np.searchsorted(self.spans[:, 0], at)
-        self._fates_at = np.searchsorted(self.fates[:, 0], at)
-        self._pooled_at = np.searchsorted(self.pooled[:, 0], at)
-        self._deferred_at = np.searchsorted(self.deferred[:, 0], at)
-        self._owned_at = np.searchsorted(self.owned[:, 0], at)
 
     def __len__(self) -> int:
-        return len(self.last)
+        return len(self.rows)
 
     @property
-    def producers(self) -> list[Producer]:
-        with open(os.path.join(self.work, "producers.json")) as file:
-            return [Producer(*row) for row in json.load(file)]
+    def prefixes(self) -> bytes:
+        """Ten bytes for each producer."""
+        return np.ascontiguousarray(self.rows["prefix"]).tobytes()
+
+    def name(self, p: int) -> str:
+        """The 20 digits of a producer."""
+        name: str = self.rows["prefix"][p].tobytes().hex()
+        return name
+
+    def find(self, name: str) -> int:
+        """The number of a producer, -1 when it has no ledger here."""
+        at = bisect.bisect_left(range(len(self)), name, key=self.name)
+        return at if at < len(self) and self.name(at) == name else -1
 
     @property
-    def families(self) -> list[str]:
-        return sorted({protocol_of(x.protocol) for x in self.producers})
+    def producers(self) -> Producers:
+        return Producers(self)
 
-    @property
-    def noted(self) -> I64:
-        """Rows of (time, events dropped), in no order."""
-        rows: I64 = np.load(os.path.join(self.work, "noted.npy"))
-        return rows
+    def _rows_of(self, p: int, name: str, table: I64) -> I64:
+        end = int(self.rows[name][p + 1]) if p + 1 < len(self.rows) else len(table)
+        return table[int(self.rows[name][p]) : end]
 
     def spans_of(self, p: int) -> I64:
         """Rows of (producer, first, last, position, file), by first."""
-        return self.spans[self._spans_at[p] : self._spans_at[p + 1]]
+        return self._rows_of(p, "spans", self.spans)
 
     def fates_of(self, p: int) -> I64:
-        """Rows of (producer, first, last, fate), the weakest fate first."""
-        return self.fates[self._fates_at[p] : self._fates_at[p + 1]]
+        """Rows of (producer, first, last, fate, reason), the weakest fate first."""
+        return self._rows_of(p, "fates", self.fates)
+
+    def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
+        """Why events failed or were dropped: fate -> reason -> how many, the most first."""
+        out: dict[str, dict[str, int]] = {}
+        rows = self._rows_of(p, "reasons", self._reasons)
+        for _, fate, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
+            out.setdefault(FATES[fate], {})[self.reasons[reason]] = n
+        return out
 
     def pooled_of(self, p: int) -> I64:
         """Sequences whose id the user gave twice."""
-        return self.pooled[self._pooled_at[p] : self._pooled_at[p + 1], 1]
+        low, high = np.searchsorted(self._pooled_by, (p, p + 1))
+        return self.pooled[low:high, 1]
+
+    def by_hash(self) -> tuple[list[int], int]:
+        """The packed files with events that are compared by hash alone, and how many events are listed by
+        their producers."""
+        mine = ~self.addressed & (self.rows["listed"] > 0)
+        mine[self._pooled_by] = True
+        if not mine.any():
+            return [], 0
+        files = np.unique(self.spans[mine[self.spans[:, 0]], 4]).tolist()
+        return files, int(self.rows["listed"][mine].sum())
 
     def owner(self, bucket: int) -> int:
         """The producer of a bucket."""
@@ -972,10 +1217,10 @@ class Ledger:
                 pooled = np.zeros(n, bool)
                 pooled[inside - first] = True
                 pooled &= listed  # an `ids` line whose batch line is damaged takes nothing out
-        deferred = _marked(self.deferred[self._deferred_at[p] : self._deferred_at[p + 1]], first, n)
+        deferred = _marked(self._rows_of(p, "deferred", self.deferred), first, n)
         owned = None
         if not self.all_whole:
-            owned = _marked(self.owned[self._owned_at[p] : self._owned_at[p + 1]], first, n)
+            owned = _marked(self._rows_of(p, "owned", self.owned), first, n)
         return Bucket(p, first, hashes, created, listed, self.fate(p, first, n), pooled, deferred, owned)
 
     def fate(self, p: int, first: int, n: int) -> npt.NDArray[np.uint8]:
@@ -983,9 +1228,15 @@ class Ledger:
         fate = np.zeros(n, np.uint8)
         rows = self.fates_of(p)
         # Sorted by fate, so not searched: few, because ranges are merged.
-        for _, a, b, code in rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)].tolist():
+        for _, a, b, code, _ in rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)].tolist():
             fate[max(a - first, 0) : b - first + 1] = code
         return fate
+
+    def reason(self, p: int, sequence: int) -> str:
+        """Why a sequence has the fate that it has; empty where nothing is said."""
+        rows = self.fates_of(p)
+        rows = rows[(rows[:, 1] <= sequence) & (rows[:, 2] >= sequence)]
+        return self.reasons[int(rows[-1, 4])] if len(rows) else ""
 
     def fates_at(self, p: int, sequences: I64) -> npt.NDArray[np.uint8]:
         """The fates of single sequences."""
@@ -997,6 +1248,34 @@ class Ledger:
                 at = np.searchsorted(ranges[:, 0], sequences, side="right") - 1
                 fate[(at >= 0) & (sequences <= ranges[np.maximum(at, 0), 1])] = code
         return fate
+
+
+class Producers(Sequence[Producer]):
+    """All producers, each read when it is asked for."""
+
+    def __init__(self, packed: Ledger) -> None:
+        self._packed = packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, p: int) -> Producer: ...
+    @overload
+    def __getitem__(self, p: slice) -> list[Producer]: ...
+    def __getitem__(self, p: int | slice) -> Producer | list[Producer]:
+        if isinstance(p, slice):
+            return [self[i] for i in range(*p.indices(len(self)))]
+        if not 0 <= p < len(self):
+            raise IndexError(p)
+        with open(os.path.join(self._packed.work, "producers.lines"), "rb") as file:
+            file.seek(int(self._packed.rows["line"][p]))
+            return Producer(*json.loads(file.readline()))
+
+    def __iter__(self) -> Iterator[Producer]:
+        with open(os.path.join(self._packed.work, "producers.lines"), "rb") as file:
+            for line in file:
+                yield Producer(*json.loads(line))
 
 
 def _marked(rows: I64, first: int, n: int) -> npt.NDArray[np.bool_] | None:

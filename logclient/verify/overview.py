@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DUPLICATED", "LOST_SENT", "MISSING_SENT", "REORDERED", "Grid", "Places", "Times", "Took"]
+__all__ = ["CELLS", "DUPLICATED", "LOST_SENT", "MISSING_SENT", "REORDERED", "Grid", "Places", "Times", "Took"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ PLACES = 200  # parts of a producer's sequences, at most
 DUPLICATED, REORDERED, LOST_SENT, MISSING_SENT = 9, 10, 11, 12
 KINDS = 13
 
-_CELLS = 64 << 6  # of the histogram of latencies: all that 63 bits hold
+CELLS = 64 << 6  # of the histogram of latencies: all that 63 bits hold
 
 _SECOND = 1_000_000
 _STEPS = (
@@ -96,8 +96,8 @@ class Times:
     def __init__(self, grid: Grid, families: int) -> None:
         self.grid = grid
         self.words = np.zeros((families, max(grid.n, 1), KINDS), np.int64)
-        self.latency = np.zeros((families, max(grid.n, 1), _CELLS), np.int64)
-        self._cells = [_CELLS, 0]  # the part of the histogram that is used
+        self.latency = np.zeros((families, max(grid.n, 1), CELLS), np.int64)
+        self._cells = [CELLS, 0]  # the part of the histogram that is used
 
     def add(self, family: int, at_us: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
         """Count events of these birthdays under their kinds (one each, or `n`)."""
@@ -150,7 +150,7 @@ class Times:
             ):
                 step, column = np.nonzero(table)
                 if len(step):
-                    keys = step * self.words.shape[2] + column if name == "words" else step * _CELLS + column
+                    keys = step * self.words.shape[2] + column if name == "words" else step * CELLS + column
                     out.append((name, family, keys + first, table[step, column]))
         return out
 

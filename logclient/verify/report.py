@@ -16,7 +16,15 @@ from logclient.verify.markup import text as escaped
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device
-    from logclient.verify.verdict import Counts, Latency, Map, ProducerVerdict, Verdict
+    from logclient.verify.verdict import (
+        Counts,
+        Destination,
+        Latency,
+        Listener,
+        Map,
+        ProducerVerdict,
+        Verdict,
+    )
 
 __all__ = ["page", "text"]
 
@@ -27,6 +35,8 @@ MAPS = 20  # and with those behind a click
 PROBLEMS = 200
 DEVICES = 200
 RUNS = 200
+PLACES = 200  # listeners, and URLs
+BLAMED = 10  # producers of which who, where and why is told in words
 BODY = 2048  # characters of a body
 
 WORDS = (
@@ -166,6 +176,11 @@ svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
   grid-column: 2; color: var(--soft); font-size: 11px; }
 details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
 details > div { padding: 0 0 .75rem 1.1rem; }
+.who { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .9rem; margin: .75rem 0 1.1rem; }
+.who p { margin: 0; } .who .words { margin: .15rem 0; } .who .words .key { margin-right: 1rem; color: var(--ink); }
+.who .words .bad { color: var(--bad); font-weight: 600; } .who .told { margin: .15rem 0 0; }
+.who dt { font-size: 13px; } .bad.soft, span.bad { color: var(--bad); }
+ul.plain { list-style: none; margin: 0; padding: 0; }
 .told { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .25rem 0 .75rem; }
 .told dd { min-width: 0; }
 .path { padding: 0; margin: .25rem 0; list-style: none; } .path li + li::before { content: "\\2514  "; }
@@ -261,9 +276,16 @@ def text(verdict: Verdict) -> str:
     if verdict.undecodable:
         reasons = ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
         lines.append(f"undecodable: {reasons}")
+    blamed = _blamed(verdict)
+    for x in blamed[:3]:
+        told = [_process(x), *(f"{name}: {said}" for name, said in _blame(verdict, x))]
+        lines.append(f"{x.producer}: {'; '.join(filter(None, told))}")
+    if len(blamed) > 3:
+        lines.append(f"... and {len(blamed) - 3:,} more producers")
     lines += verdict.problems[:10]
-    if len(verdict.problems) > 10:
-        lines.append(f"... and {len(verdict.problems) - 10:,} more problems")
+    more = len(verdict.problems) - 10 + verdict.problems_left_out
+    if more > 0:
+        lines.append(f"... and {more:,} more problems")
     lines.append(verdict.sentence)
     return "\n".join(map(escape, lines))
 
@@ -279,6 +301,97 @@ def _devices_in_words(verdict: Verdict) -> str:
 
 def _worst_devices(verdict: Verdict) -> list[Device]:
     return sorted(verdict.devices, key=lambda x: (-x.missing, -x.restarts, x.listener, x.device))
+
+
+# -- who, where and why
+
+# Of a producer, what somebody is asked about, the worst first.
+_ASKED = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "dropped", "recovered")
+
+
+def _blamed(verdict: Verdict) -> list[ProducerVerdict]:
+    """The producers of which something is to be told, the worst first."""
+
+    def weight(x: ProducerVerdict) -> tuple[int, ...]:
+        return (-sum(getattr(x.counts, word) for word in x.breaks), *(-getattr(x.counts, w) for w in _ASKED))
+
+    found = [
+        x for x in verdict.producers if x.producer and (_faults(x) or x.ledger in _EVIDENCE or _clock(x))
+    ]
+    return sorted(found, key=lambda x: (*weight(x), -x.early_us, x.producer))
+
+
+def _faults(x: ProducerVerdict) -> list[str]:
+    return [word for word in _ASKED if getattr(x.counts, word)]
+
+
+def _clock(x: ProducerVerdict) -> str:
+    """What is said of a clock: a millisecond is no word."""
+    if x.early_us < 1_000:
+        return ""
+    return f"{x.early:,} arrived before they were sent: its clock and the collector's differ by at least {duration(x.early_us)}"
+
+
+def _process(x: ProducerVerdict) -> str:
+    """Where a producer ran, and since when."""
+    told = [f"host {x.host}"] * bool(x.host) + [f"pid {x.pid}"] * bool(x.pid)
+    if x.started_us:
+        told.append(f"since {clock(x.started_us, 1_000)}")
+    return ", ".join(told)
+
+
+def _span(times: Sequence[int]) -> str:
+    """The time between the first and the last of something."""
+    first, last = times
+    if first == last:
+        return clock(first, 1_000)
+    return f"{clock(first, 1_000)} to {clock(last, 1_000, clock(first)[:10] != clock(last)[:10])}"
+
+
+def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
+    """What there is to tell of a producer, besides how many."""
+    rows = []
+    what = []
+    for word in _faults(x):
+        said = f"{getattr(x.counts, word):,} {word}"
+        if word in x.when:
+            said += f", made {_span(x.when[word])}"
+        what.append(said)
+    rows.append(("what", "; ".join(what)))
+    why = [
+        f"{fate}: {', '.join(f'{n:,} {reason or chr(39) * 2}' for reason, n in reasons.items())}"
+        for fate, reasons in x.reasons.items()
+    ]
+    if x.ledger in _EVIDENCE:
+        why.append(_EVIDENCE[x.ledger] + (": killed, or still running" if x.ledger == "unclosed" else ""))
+    if x.shared:
+        why.append(f"{x.shared:,} with an id that another event has: told apart by their bytes alone")
+    if told := _clock(x):
+        why.append(told)
+    rows.append(("why", "; ".join(why)))
+    rows.append(("sent to", _led(verdict, x.url) or x.url))
+    if x.listeners:
+        rows.append(("arrived at", ", ".join(f"{name} ({n:,})" for name, n in x.listeners.items())))
+    return [row for row in rows if row[1]]
+
+
+def _led(verdict: Verdict, url: str) -> str:
+    """Endpoints of a URL, and where each leads to."""
+    found = [x for x in verdict.destinations if x.url == url]
+    return (
+        " or ".join(
+            f"{endpoint} ({said})" if (said := _leads(found[0], listener)) else endpoint
+            for endpoint, listener in found[0].endpoints
+        )
+        if found
+        else ""
+    )
+
+
+def _leads(x: Destination, listener: str) -> str:
+    if listener:
+        return f"listener {listener}"
+    return "" if x.captured else "no listener of this capture has it"
 
 
 def _breaking(verdict: Verdict) -> set[str]:
@@ -307,8 +420,11 @@ def page(verdict: Verdict) -> str:
         _head(verdict),
         _facts(verdict),
         _became(verdict),
+        _who(verdict),
         _over_time(verdict),
         _producers(verdict),
+        _destinations(verdict),
+        _listeners(verdict),
         _by_sequence(verdict),
         _devices(verdict),
         _examples(verdict),
@@ -373,7 +489,7 @@ def _head(verdict: Verdict) -> Html:
     if verdict.exit_code == ExitCode.UNREACHABLE:
         # Why, before anything else: it is the evidence that wants mending.
         told = [el("li", problem) for problem in verdict.problems[:3]]
-        open_ = sum(not x.closed for x in verdict.producers if x.producer)
+        open_ = verdict.ledger["producers"] - verdict.ledger["closed"]
         if open_:
             told.append(
                 el("li", f"{_many(open_, 'ledger')} without an end: the producer was killed, or runs.")
@@ -589,20 +705,158 @@ def _map(place: Map) -> Html:
     return el("div", el("p", el("code", place.producer)), *rows, ends, class_="map")
 
 
+def _who(verdict: Verdict) -> Html | None:
+    """Who, where, when and why, in words."""
+    blamed = _blamed(verdict)
+    if not blamed:
+        return None
+    items = []
+    for x in blamed[:BLAMED]:
+        words = [
+            el("span", _dot(word), f"{getattr(x.counts, word):,} {word}",
+               class_="key bad" if word in x.breaks else "key")
+            for word in _faults(x)
+        ]  # fmt: skip
+        rows = (join(el("dt", name), el("dd", told)) for name, told in _blame(verdict, x))
+        process = _process(x)
+        items.append(
+            el(
+                "div",
+                el(
+                    "p",
+                    el("code", x.producer),
+                    " ",
+                    el("b", process or "its ledger does not say where it ran"),
+                ),
+                el("p", *words, class_="words") if words else None,
+                el("dl", *rows, class_="told"),
+                class_="who",
+            )
+        )
+    left, _ = verdict.worst(0)[1]
+    more = len(blamed) - len(items)
+    return join(
+        el("h2", "Who, where and why"),
+        el("p", "The producers with faults, the worst first.", class_="soft small"),
+        *items,
+        el("p", f"and {more:,} more, in the table of producers", class_="soft") if more > 0 else None,
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Html], what: str, texts: Sequence[str]) -> Html:
+    """A table that scrolls; columns are numbers but for those in `texts`."""
+    head = (el("th", x, class_=None if x in texts else "n") for x in heads)
+    return _wide(el("table", el("thead", el("tr", *head)), el("tbody", *rows)), what)
+
+
+def _number(n: int, bad: bool = False, shown: str = "") -> Html:
+    return el("td", shown or f"{n:,}", class_="n bad" if bad and n else "n" if n else "n zero")
+
+
+def _destinations(verdict: Verdict) -> Html | None:
+    """Where producers sent to, and what became of it."""
+    if not verdict.destinations:
+        return None
+    words = (
+        "ok",
+        "lost",
+        "missing",
+        "unknown",
+        "dropped",
+        "recovered",
+        "duplicated",
+        "corrupted",
+        "reordered",
+    )
+    rows = []
+    for x in verdict.destinations[:PLACES]:
+        places = [
+            el("li", endpoint, el("span", f" {said}", class_="soft" if listener else "bad") if said else None)
+            for endpoint, listener in x.endpoints
+            for said in (_leads(x, listener),)
+        ]
+        rows.append(
+            el(
+                "tr",
+                el("td", el("ul", *places, class_="plain") if places else x.url or x.protocol, title=x.url),
+                _number(x.producers),
+                _number(x.counts.events),
+                *(_number(getattr(x.counts, word), word in _breaking(verdict)) for word in words),
+            )
+        )
+    more = len(verdict.destinations) - len(rows)
+    return join(
+        el("h2", "Where it was sent"),
+        el(
+            "p",
+            "The endpoints that producers were given, and the listeners that have them.",
+            class_="soft small",
+        ),
+        _table(("endpoint", "producers", "events", *words), rows, "Endpoints", ("endpoint",)),
+        el("p", f"and {more:,} more, see verdict.json", class_="soft") if more > 0 else None,
+    )
+
+
+def _listeners(verdict: Verdict) -> Html | None:
+    """What came to each listener, and what did not."""
+    if not verdict.listeners:
+        return None
+    breaking = _breaking(verdict)
+    copies = ("duplicated", "corrupted", "reordered")
+    unseen = ("lost", "missing", "unknown")
+    rows = []
+    for x in verdict.listeners[:PLACES]:
+        rows.append(
+            el(
+                "tr",
+                el("td", x.listener or "all"),
+                el("td", ", ".join(x.hosts)),
+                el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
+                el("td", clock(x.first_us, 1_000) if x.first_us else ""),
+                el("td", clock(x.last_us, 1_000) if x.last_us else ""),
+                _number(x.events),
+                _number(x.seen),
+                *(_number(getattr(x, word), word in breaking) for word in copies),
+                *(_unseen_at(x, word, word in breaking) for word in unseen),
+                _number(x.problems),
+            )
+        )
+    more = len(verdict.listeners) - len(rows)
+    texts = ("listener", "host", "listens at", "first", "last")
+    return join(
+        el("h2", "Where it arrived"),
+        el(
+            "p",
+            "Each listener. Duplicated: copies beyond the first one there. What was not seen is told of "
+            "producers that sent to no other listener, and, as “up to”, of those that did.",
+            class_="soft small",
+        ),
+        _table((*texts, "arrived", "listed", *copies, *unseen, "problems"), rows, "Listeners", texts),
+        el("p", f"and {more:,} more, see verdict.json", class_="soft") if more > 0 else None,
+    )
+
+
+def _unseen_at(x: Listener, word: str, bad: bool) -> Html:
+    n, others = getattr(x, word), x.elsewhere.get(word, 0)
+    return _number(n + others, bad, f"{n:,}, up to {n + others:,}" if others else "")
+
+
 def _producers(verdict: Verdict) -> Html:
-    worst, rest = verdict.worst(PRODUCERS)
+    worst, (more, rest) = verdict.worst(PRODUCERS)
     limited = {word for word in _breaking(verdict) if word in verdict.limits._fields}
     head = [
         el("th", "producer", scope="col"),
+        el("th", "host", scope="col"),
+        el("th", "pid", scope="col", class_="n"),
         *(
             el("th", word, scope="col", class_="n")
             for word in ("events", *(word for word, _ in WORDS), "gaps", "p50", "p99")
         ),
+        el("th", "since", scope="col"),
         el("th", "remarks", scope="col"),
         el("th", "where to", scope="col"),
     ]
     rows = [_producer(x, limited) for x in worst]
-    more = len(verdict.producers) - len(worst)
     told = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
     return join(
         el("h2", "Producers"),
@@ -627,12 +881,20 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
         remarks.append(f"order {x.order}")
     if x.mode == "async":
         remarks.append("async: not acknowledged")
+    for fate, reasons in x.reasons.items():
+        remarks.append(f"{fate}: {', '.join(reasons)}")
+    if x.early_us >= 1_000:
+        remarks.append(f"clocks differ by {duration(x.early_us)} or more")
+    if x.shared:
+        remarks.append(f"{x.shared:,} ids shared")
     counts: Counts = x.counts
     words = [word for word, _ in WORDS]
     latency = x.latency
     return el(
         "tr",
         el("td", el("code", x.producer or "nobody's")),
+        el("td", x.host),
+        number(x.pid or None, str(x.pid or "")),
         number(counts.events, f"{counts.events:,}"),
         *(
             number(n, f"{n:,}", bool(n) and (word in x.breaks or word in limited))
@@ -644,6 +906,7 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
             number(v, "" if v is None else duration(v))
             for v in ((latency.p50, latency.p99) if latency else (None, None))
         ),
+        el("td", clock(x.started_us, 1_000_000) if x.started_us else ""),
         el("td", "; ".join(remarks)),
         el("td", x.url or x.protocol, class_="url soft", title=x.url),
         NEWLINE,
@@ -703,14 +966,14 @@ def _examples(verdict: Verdict) -> Html | None:
                     el("span", f" {len(rows):,} of {n:,}", class_="soft small"),
                     id=word,
                 ),
-                _unseen([row for row in rows if "segment" not in row]),
+                _unseen(verdict, [row for row in rows if "segment" not in row]),
                 *(_example(row, word in breaking and i == 0) for i, row in enumerate(arrived)),
             )
         )
     return join(el("h2", "Examples"), *sections)
 
 
-def _unseen(rows: list[dict[str, Any]]) -> Html | None:
+def _unseen(verdict: Verdict, rows: list[dict[str, Any]]) -> Html | None:
     """What never arrived, or is not known where: what the ledger has of it, neighbours in one row."""
     if not rows:
         return None
@@ -721,7 +984,7 @@ def _unseen(rows: list[dict[str, Any]]) -> Html | None:
             last
             and row["seq"] is not None
             and (row["producer"], row["seq"]) == (last["producer"], (last["seq"] or 0) + 1)
-            and row.get("fate") == last.get("fate")
+            and (row.get("fate"), row.get("reason")) == (last.get("fate"), last.get("reason"))
         ):
             groups[-1].append(row)
         else:
@@ -736,9 +999,15 @@ def _unseen(rows: list[dict[str, Any]]) -> Html | None:
         if len(group) > 1 and "created_us" in last:
             made += f" to {clock(last['created_us'], 1, False)}"
         name = first["producer"] or f"hash {first.get('hash', '')}"
-        cells = (el("code", name), seqs, first.get("fate", ""), made)
+        process = ", ".join(
+            filter(None, (first.get("host", ""), f"pid {first['pid']}" if first.get("pid") else ""))
+        )
+        fate = ": ".join(filter(None, (first.get("fate", ""), first.get("reason", ""))))
+        where = _led(verdict, first["url"]) if first.get("url") else ""
+        cells = (el("code", name), process, seqs, fate, made, where)
         out.append(el("tr", *(el("td", cell) for cell in cells)))
-    head = el("tr", *(el("th", name) for name in ("producer", "sequence", "the ledger says", "made")))
+    heads = ("producer", "process", "sequence", "the ledger says", "made", "sent to")
+    head = el("tr", *(el("th", name) for name in heads))
     return _wide(el("table", el("thead", head), el("tbody", *out)), "Examples of what never arrived")
 
 
@@ -746,11 +1015,14 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
     """One event that arrived: what is known of it, the frames around it, its bytes, its text."""
     named = row["id"] or (f"hash {row['hash']}" if row.get("hash") else "no id")
     about: list[tuple[str, object]] = []
+    if row.get("host") or row.get("pid"):
+        about.append(("who", ", ".join(filter(None, (f"host {row['host']}", f"pid {row['pid']}")))))
     if "created_us" in row:
         about.append(("made", clock(row["created_us"])))
     if "fate" in row:
         known = "created_us" in row or row["fate"] == "dropped"
-        about.append(("the ledger says", row["fate"] if known else "never sent"))
+        fate = f"{row['fate']}: {row['reason']}" if row.get("reason") else row["fate"]
+        about.append(("the ledger says", fate if known else "never sent"))
     took = row["received_us"] - row["created_us"] if "created_us" in row else -1
     copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
     about += [
@@ -843,7 +1115,7 @@ def _runs(verdict: Verdict) -> Html | None:
 def _problems(verdict: Verdict) -> Html | None:
     if not verdict.problems:
         return None
-    more = len(verdict.problems) - PROBLEMS
+    more = len(verdict.problems) - PROBLEMS + verdict.problems_left_out
     return join(
         el("h2", "Ledger and capture"),
         el("p", "What is wrong with the evidence itself.", class_="soft small"),
