@@ -86,7 +86,7 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
         }
     ]  # fmt: skip
     assert verdict.ledger == {
-        "folder": str(scene.ledger), "producers": 1, "listed": 20, "complete": True, "unread": 0
+        "folder": str(scene.ledger), "producers": 1, "closed": 1, "listed": 20, "complete": True, "unread": 0,
     }  # fmt: skip
 
 
@@ -525,7 +525,7 @@ def test_what_arrived_before_it_was_sent(scene: Scene, run: Run) -> None:
     assert (x.early, x.early_us) == (16, hour + 20 - 1_004)
     assert (verdict.latency.events, verdict.latency.max) == (4, 999)
     said = "arrived before they were sent: the clocks differ by at least 3,599.999 s"
-    assert verdict.problems == (f"clocks: 16 events of {P} {said}",)
+    assert verdict.problems == (f"clocks: 16 events of {P} (host h, pid 1) {said}",)
     assert sum(verdict.timeline.events) == 20
     scene.write_ledger(created=lambda seq: hour)
     verdict = run()
@@ -636,6 +636,7 @@ def test_json_is_documented() -> None:
     text = (shared.ROOT / "docs" / "verify.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
     fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
+    fields += [*verdicts.Listener._fields, *verdicts.Destination._fields, *verdicts.LeftOut._fields]
     for field in [*fields, *verdicts.Latency._fields, *verdicts.Gap._fields]:
         assert f"`{field}`" in text, field
 

@@ -330,22 +330,33 @@ def test_endpoints_that_no_listener_has(sent_to: str, listeners: list[str], miss
         {"name": str(i), "protocol": text.partition(":")[0] or "lumberjack", "urls": [text], "source": ""}
         for i, text in enumerate(listeners)
     ]
-    found = captures.uncaptured([("lumberjack", url(sent_to), False)], rows)
-    assert found == [("lumberjack", place) for place in missing]
+    [route] = captures.routes([("lumberjack", url(sent_to), False)], rows)
+    assert (route.family, route.missing) == ("lumberjack", missing)
+    led = [listener for _, listener in route.endpoints]
+    # Each endpoint that is not missing leads to a listener of its own.
+    assert led.count("") == len(missing)
+    assert len({*led} - {""}) == len(led) - len(missing)
 
 
 def test_endpoints_behind_other_addresses() -> None:
     """By a proxy, or by a port that is published as another: any listener may be the one."""
     listener = {"name": "x", "protocol": "lumberjack", "urls": ["lumberjack://0.0.0.0:5044"], "source": ""}
     ledger = ("lumberjack+tls", url("proxy:443"), True)
-    assert captures.uncaptured([ledger], [listener]) == []
-    assert captures.uncaptured([(*ledger[:2], False)], [listener]) == [("lumberjack", "proxy:443")]
+
+    def route(ledger: Any, *listeners: Any) -> Any:
+        [found] = captures.routes([ledger], listeners)
+        return found
+
+    assert route(ledger, listener) == ("lumberjack", [("proxy:443", "")], [])
+    assert route((*ledger[:2], False), listener).missing == ["proxy:443"]
     two = ("lumberjack", url("proxy:443", "proxy:444"), True)
-    assert len(captures.uncaptured([two], [listener])) == 2
-    assert captures.uncaptured([two], [listener, listener]) == []
+    assert len(route(two, listener).missing) == 2
+    assert route(two, listener, listener | {"name": "y"}).missing == []
     # A consumer has what came by any device.
     consumer = {"name": "x", "protocol": "logjam", "urls": ["tcp://d:9606"], "source": "devices"}
-    assert captures.uncaptured([("logjam", url("d:9604", protocol="logjam"), False)], [consumer]) == []
+    device = ("logjam", url("d:9604", protocol="logjam"), False)
+    assert route(device, consumer) == ("logjam", [("d:9604", "x")], [])
+    assert route(device, consumer, consumer | {"name": "y"}) == ("logjam", [("d:9604", "")], [])
 
 
 def test_a_listener_whose_capture_is_missing(scene: Scene, run: Run) -> None:

@@ -17,6 +17,7 @@ shared.need("numpy")
 shared.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+verdicts = pytest.importorskip("logclient.verify.verdict")
 
 ALL, HALF = list(range(1, 21)), list(range(1, 11))
 STOPPED = {"t": "stopped", "reason": "No space left"}
@@ -81,7 +82,7 @@ class TestGreen:
         scene.write_ledger(tail=[]).write_capture()
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
-        assert f"the ledger of {P} has no end" in verdict.sentence
+        assert f"the ledger of {P} (host h, pid 1) has no end" in verdict.sentence
         allowed = verify(allow_open=True)
         assert (allowed.exit_code, counts(allowed)) == (0, {"events": 20, "ok": 20})
         assert "1 ledger is still open" in allowed.sentence
@@ -389,19 +390,18 @@ class TestPending:
 
 
 class Rows:
-    """What the tasks of the second stage send to the driver, in bytes for each kind of row."""
+    """What the tasks of the second stage leave for the driver, in bytes for each kind of row."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: dict[str, int] = {}
-        compare = inprocess.InProcess.compare
+        take = verdicts.Tally.take
 
-        def watched(jobs: Any, *given: Any) -> Any:
-            for row in compare(jobs, *given):
-                size = len(row["head"]) + len(row["offs"]) + len(row["xs"])
-                self.of[row["kind"]] = self.of.get(row["kind"], 0) + size
-                yield row
+        def watched(tally: Any, row: dict[str, Any]) -> None:
+            size = len(row["head"]) + len(row["offs"]) + len(row["xs"])
+            self.of[row["kind"]] = self.of.get(row["kind"], 0) + size
+            take(tally, row)
 
-        monkeypatch.setattr(inprocess.InProcess, "compare", watched)
+        monkeypatch.setattr(verdicts.Tally, "take", watched)
 
 
 @pytest.mark.parametrize(("events", "buckets"), [(20, 1), (120, 2)])

@@ -33,9 +33,11 @@ class Scene:
         created: Callable[[int], int] = lambda seq: 1000 * seq,
         extra: Sequence[Any] = (),
         per_batch: int = 1000,
+        **about: Any,
     ) -> Scene:
+        """`about`: more fields of the open line, or other values."""
         bodies = self.bodies if bodies is None else bodies
-        lines: list[Any] = [files.open_line(producer, 1, identity, protocol, mode)]
+        lines: list[Any] = [files.open_line(producer, 1, identity, protocol, mode) | about]
         events = [(s, created(s), files.xxh64(raw)) for s, raw in sorted(bodies.items())]
         lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
         lines += extra

@@ -631,7 +631,21 @@ class Producer(NamedTuple):
         words = self.problems[0] if self.problems else ""
         named = words.removeprefix(f"{self.producer}: ")
         said = named if named != words else f"has holes ({words})"
-        return f"the ledger of {self.producer}{who(self.host, self.pid)} {said}"
+        return f"the ledger of {self.named} {said}"
+
+    @property
+    def named(self) -> str:
+        """Its name, and the process behind it."""
+        return f"{self.producer}{who(self.host, self.pid)}"
+
+    @property
+    def told(self) -> list[str]:
+        """Its problems, each with its name."""
+        own = f"{self.producer}: "
+        return [
+            f"{self.named}: {words.removeprefix(own)}" if words.startswith(own) else words
+            for words in self.problems
+        ]
 
 
 def who(host: str, pid: int) -> str:

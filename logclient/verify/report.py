@@ -177,8 +177,8 @@ svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
 details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
 details > div { padding: 0 0 .75rem 1.1rem; }
 .who { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .9rem; margin: .75rem 0 1.1rem; }
-.who p { margin: 0; } .who .words { margin: .15rem 0; } .who .words .key { margin-right: 1rem; color: var(--ink); }
-.who .words .bad { color: var(--bad); font-weight: 600; } .who .told { margin: .15rem 0 0; }
+.who p { margin: 0; } .who ul { margin: .15rem 0; } .who li.bad { color: var(--bad); background: none; }
+.who .told { margin: .15rem 0 0; } .who b { font-weight: 600; }
 .who dt { font-size: 13px; } .bad.soft, span.bad { color: var(--bad); }
 ul.plain { list-style: none; margin: 0; padding: 0; }
 .told { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .25rem 0 .75rem; }
@@ -278,7 +278,8 @@ def text(verdict: Verdict) -> str:
         lines.append(f"undecodable: {reasons}")
     blamed = _blamed(verdict)
     for x in blamed[:3]:
-        told = [_process(x), *(f"{name}: {said}" for name, said in _blame(verdict, x))]
+        told = [_process(x), *(_what(x, word) for word in _faults(x))]
+        told += [f"{name} {said}" for name, said in _blame(verdict, x)]
         lines.append(f"{x.producer}: {'; '.join(filter(None, told))}")
     if len(blamed) > 3:
         lines.append(f"... and {len(blamed) - 3:,} more producers")
@@ -329,7 +330,8 @@ def _clock(x: ProducerVerdict) -> str:
     """What is said of a clock: a millisecond is no word."""
     if x.early_us < 1_000:
         return ""
-    return f"{x.early:,} arrived before they were sent: its clock and the collector's differ by at least {duration(x.early_us)}"
+    apart = f"its clock and the collector's differ by at least {duration(x.early_us)}"
+    return f"{x.early:,} arrived before they were sent: {apart}"
 
 
 def _process(x: ProducerVerdict) -> str:
@@ -348,18 +350,19 @@ def _span(times: Sequence[int]) -> str:
     return f"{clock(first, 1_000)} to {clock(last, 1_000, clock(first)[:10] != clock(last)[:10])}"
 
 
+_NO_REASON = "without a reason"
+
+
+def _what(x: ProducerVerdict, word: str) -> str:
+    """How many of a fault, and when they were made."""
+    return f"{getattr(x.counts, word):,} {word}" + (f", made {_span(x.when[word])}" if word in x.when else "")
+
+
 def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
-    """What there is to tell of a producer, besides how many."""
+    """What there is to tell of a producer's faults."""
     rows = []
-    what = []
-    for word in _faults(x):
-        said = f"{getattr(x.counts, word):,} {word}"
-        if word in x.when:
-            said += f", made {_span(x.when[word])}"
-        what.append(said)
-    rows.append(("what", "; ".join(what)))
     why = [
-        f"{fate}: {', '.join(f'{n:,} {reason or chr(39) * 2}' for reason, n in reasons.items())}"
+        f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
         for fate, reasons in x.reasons.items()
     ]
     if x.ledger in _EVIDENCE:
@@ -713,10 +716,9 @@ def _who(verdict: Verdict) -> Html | None:
     items = []
     for x in blamed[:BLAMED]:
         words = [
-            el("span", _dot(word), f"{getattr(x.counts, word):,} {word}",
-               class_="key bad" if word in x.breaks else "key")
+            el("li", _dot(word), _what(x, word), class_="bad" if word in x.breaks else None)
             for word in _faults(x)
-        ]  # fmt: skip
+        ]
         rows = (join(el("dt", name), el("dd", told)) for name, told in _blame(verdict, x))
         process = _process(x)
         items.append(
@@ -728,12 +730,11 @@ def _who(verdict: Verdict) -> Html | None:
                     " ",
                     el("b", process or "its ledger does not say where it ran"),
                 ),
-                el("p", *words, class_="words") if words else None,
+                el("ul", *words, class_="plain") if words else None,
                 el("dl", *rows, class_="told"),
                 class_="who",
             )
         )
-    left, _ = verdict.worst(0)[1]
     more = len(blamed) - len(items)
     return join(
         el("h2", "Who, where and why"),
@@ -804,23 +805,22 @@ def _listeners(verdict: Verdict) -> Html | None:
     breaking = _breaking(verdict)
     copies = ("duplicated", "corrupted", "reordered")
     unseen = ("lost", "missing", "unknown")
-    rows = []
-    for x in verdict.listeners[:PLACES]:
-        rows.append(
-            el(
-                "tr",
-                el("td", x.listener or "all"),
-                el("td", ", ".join(x.hosts)),
-                el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
-                el("td", clock(x.first_us, 1_000) if x.first_us else ""),
-                el("td", clock(x.last_us, 1_000) if x.last_us else ""),
-                _number(x.events),
-                _number(x.seen),
-                *(_number(getattr(x, word), word in breaking) for word in copies),
-                *(_unseen_at(x, word, word in breaking) for word in unseen),
-                _number(x.problems),
-            )
+    rows = [
+        el(
+            "tr",
+            el("td", x.listener or "all"),
+            el("td", ", ".join(x.hosts)),
+            el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
+            el("td", clock(x.first_us, 1_000) if x.first_us else ""),
+            el("td", clock(x.last_us, 1_000) if x.last_us else ""),
+            _number(x.events),
+            _number(x.seen),
+            *(_number(getattr(x, word), word in breaking) for word in copies),
+            *(_unseen_at(x, word, word in breaking) for word in unseen),
+            _number(x.problems),
         )
+        for x in verdict.listeners[:PLACES]
+    ]
     more = len(verdict.listeners) - len(rows)
     texts = ("listener", "host", "listens at", "first", "last")
     return join(

@@ -52,7 +52,6 @@ from logclient.verify.ledger import (
     length,
     subtract,
     union,
-    who,
 )
 from logclient.verify.overview import (
     CELLS,
@@ -759,7 +758,7 @@ class Tally:
         for p in wrong[: self.plan.examples].tolist():
             x = self.ledger.producers[p]
             told.append(
-                f"clocks: {self.sums[p, _EARLY]:,} events of {x.producer}{who(x.host, x.pid)} arrived before "
+                f"clocks: {self.sums[p, _EARLY]:,} events of {x.named} arrived before "
                 f"they were sent: the clocks differ by at least {early[p] / 1e6:,.3f} s"
             )
         if len(wrong) > len(told):
@@ -1129,7 +1128,7 @@ class Tally:
         of_ledgers = (
             f"ledger: {problem}"
             for p in map(int, np.flatnonzero(counts)[:LISTED])
-            for problem in self.ledger.producers[p].problems
+            for problem in self.ledger.producers[p].told
         )
         others = [
             *self._clocks(),
