@@ -57,10 +57,13 @@ def bodies(producer: str, n: int = 20) -> dict[int, bytes]:
 
 def block(page: Page, producer: str) -> str:
     """What is told of one producer under "Who, where and why"."""
-    part = page.text.partition("Who, where and why")[2].partition("Producers")[0]
-    found = re.search(rf"{producer}(.*?)(?=[0-9a-f]{{20}}|Over time|$)", part, re.DOTALL)
-    assert found, part
+    found = re.search(rf"{producer}(.*?)(?=[0-9a-f]{{20}}|nobody of these|$)", blocks(page), re.DOTALL)
+    assert found, page.text
     return found[1]
+
+
+def blocks(page: Page) -> str:
+    return page.text.partition("Who, where and why")[2].partition("Over time")[0]
 
 
 def said(text: str, *words: str) -> None:
@@ -74,8 +77,9 @@ def said(text: str, *words: str) -> None:
 def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
     scene.write_ledger(
         created=created,
-        fates={"acked": [*range(1, 11), 19, 20], "dropped": [21, 22, 23]},
-        extra=[files.outcome_line("failed", [11, 12], "rejected"),
+        fates={"acked": [*range(1, 11), 19, 20]},
+        extra=[files.dropped_line([21, 22, 23], created(21)),
+               files.outcome_line("failed", [11, 12], "rejected"),
                files.outcome_line("failed", range(13, 19), "timeout"),
                files.outcome_line("failed", [1], "timeout")],
         tail=[files.close_line(23, acked=12, failed=8, dropped=3)],
@@ -115,9 +119,10 @@ def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
     said(
         told, "host web-1, pid 4242, since 2026-05-01 01:00:00",
         "3 lost, made 2026-05-01 02:00:04.000 to 02:00:20.000", "3 missing",
-        "failed: 6 timeout, 2 rejected; dropped: 3 overflow", "127.0.0.1:5044 (listener main)",
+        "lost: acknowledged, and the capture is whole; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
+        "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
-    assert Q not in read(scene).text.partition("Who, where and why")[2].partition("Over time")[0]
+    assert Q not in blocks(read(scene))
     said(report.text(verdict), f"{P}: host web-1, pid 4242", "listener main")
 
 
@@ -174,6 +179,16 @@ def test_listeners_of_their_own(scene: Scene, run: Run) -> None:
     said(page.text, "0, up to 2")
 
 
+def test_what_nobody_sent(scene: Scene, run: Run) -> None:
+    scene.write_ledger(created=created, **WEB)
+    strange = [files.body(files.event_id("0c" * 10, 1), "whose?"), b'{"message":"no id"}']
+    scene.write_capture([*scene.bodies, *strange], received=received)
+    verdict = run()
+    assert verdict.counts.unexpected == 2
+    told = read(scene).text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    said(told, "2 unexpected", "listener main from 127.0.0.1:9")
+
+
 # -- what happens in the field
 
 
@@ -190,7 +205,7 @@ def test_a_producer_killed(scene: Scene, run: Run) -> None:
         "made 2026-05-01 02:00:17.000 to 02:00:20.000", "2 recovered",
         "ledger not closed: killed, or still running", "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
-    assert "worker-7" not in page.text.partition("Who, where and why")[2].partition("Over time")[0]
+    assert "worker-7" not in blocks(page)
 
 
 def test_a_listener_whose_capture_is_missing(scene: Scene, run: Run) -> None:
@@ -204,9 +219,15 @@ def test_a_listener_whose_capture_is_missing(scene: Scene, run: Run) -> None:
         (gone, False, 20), (here, True, 0),
     ]  # fmt: skip
     page = read(scene)
-    said(block(page, Q), "host worker-7, pid 17", "20 unknown", "10.0.0.2:5044 (no listener of this capture")
+    said(
+        block(page, Q),
+        "host worker-7, pid 17",
+        "20 unknown",
+        "the capture is not complete",
+        "10.0.0.2:5044 (no listener of this capture",
+    )
     said(page.text.partition("Where it was sent")[2], "10.0.0.2:5044 no listener of this capture has it")
-    assert P not in page.text.partition("Who, where and why")[2].partition("Over time")[0]
+    assert P not in blocks(page)
 
 
 def test_a_clock_an_hour_off(scene: Scene, run: Run) -> None:
@@ -221,7 +242,7 @@ def test_a_clock_an_hour_off(scene: Scene, run: Run) -> None:
         "differ by at least 59.8 min",
     )  # fmt: skip
     said(page.text, f"clocks: 20 events of {P} (host web-1, pid 4242) arrived before they were sent")
-    assert "worker-7" not in page.text.partition("Who, where and why")[2].partition("Over time")[0]
+    assert "worker-7" not in blocks(page)
 
 
 def test_two_runs_in_one_folder(scene: Scene, run: Run) -> None:
@@ -236,7 +257,9 @@ def test_two_runs_in_one_folder(scene: Scene, run: Run) -> None:
     assert [x.listener for x in verdict.listeners] == ["main"]
     page = read(scene)
     said(block(page, P), "host web-1, pid 4242", "1 lost", "127.0.0.1:5044 (listener main)")
-    said(page.text, "april-30 (another run: not compared)", "log-2", "8 not compared")
+    told = page.text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    said(told, "8 unknown", "april-30 of host log-2, listener old: 8 events, received 2026-05-01 01:00:00")
+    said(page.text, "april-30 (another run: not compared)", "8 not compared")
     said(verdict.sentence, "1 lost", "the capture is not complete")
 
 

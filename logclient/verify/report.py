@@ -177,7 +177,9 @@ svg { display: block; } .chart { margin-top: .35rem; overflow: visible; }
 details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
 details > div { padding: 0 0 .75rem 1.1rem; }
 .who { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .9rem; margin: .75rem 0 1.1rem; }
-.who p { margin: 0; } .who ul { margin: .15rem 0; } .who li.bad { color: var(--bad); background: none; }
+.who p { margin: 0; }
+.who li { padding-left: 1.15em; text-indent: -1.15em; } .who ul { margin: .15rem 0; }
+.who li.bad { color: var(--bad); background: none; }
 .who .told { margin: .15rem 0 0; } .who b { font-weight: 600; }
 .who dt { font-size: 13px; } .bad.soft, span.bad { color: var(--bad); }
 ul.plain { list-style: none; margin: 0; padding: 0; }
@@ -276,7 +278,7 @@ def text(verdict: Verdict) -> str:
     if verdict.undecodable:
         reasons = ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
         lines.append(f"undecodable: {reasons}")
-    blamed = _blamed(verdict)
+    blamed = _blamed(verdict) if verdict.exit_code else []
     for x in blamed[:3]:
         told = [_process(x), *(_what(x, word) for word in _faults(x))]
         told += [f"{name} {said}" for name, said in _blame(verdict, x)]
@@ -361,12 +363,15 @@ def _what(x: ProducerVerdict, word: str) -> str:
 def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
     """What there is to tell of a producer's faults."""
     rows = []
-    why = [
+    why = ["lost: acknowledged, and the capture is whole"] * ("lost" in x.breaks)
+    why += [
         f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
         for fate, reasons in x.reasons.items()
     ]
     if x.ledger in _EVIDENCE:
         why.append(_EVIDENCE[x.ledger] + (": killed, or still running" if x.ledger == "unclosed" else ""))
+    elif x.counts.unknown:
+        why.append("the capture is not complete")
     if x.shared:
         why.append(f"{x.shared:,} with an id that another event has: told apart by their bytes alone")
     if told := _clock(x):
@@ -376,6 +381,26 @@ def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
     if x.listeners:
         rows.append(("arrived at", ", ".join(f"{name} ({n:,})" for name, n in x.listeners.items())))
     return [row for row in rows if row[1]]
+
+
+def _strange(verdict: Verdict) -> list[tuple[str, str]]:
+    """What there is to tell of what nobody of these ledgers sent."""
+    rows = []
+    for run in verdict.capture.get("runs", ()):
+        if not run["ours"] and len(rows) < BLAMED:
+            host = f" of host {run['host']}" * bool(run["host"])
+            what = f"{run['events']:,} events, received {_span((run['first_us'], run['last_us']))}"
+            rows.append(("another run", f"{run['run']}{host}, listener {run['listener']}: {what}"))
+    known = {x.producer for x in verdict.producers if x.producer}
+    places: dict[str, int] = {}
+    for word in ("unexpected", "unknown"):
+        for row in verdict.examples.get(word, ()):
+            if "segment" in row and (row["producer"] or "") not in known:
+                place = f"listener {row['listener']}" + f" from {row['peer']}" * bool(row["peer"])
+                places[place] = places.get(place, 0) + 1
+    if places:
+        rows.append(("arrived at", "; ".join([*places][:BLAMED])))
+    return rows
 
 
 def _led(verdict: Verdict, url: str) -> str:
@@ -711,34 +736,30 @@ def _map(place: Map) -> Html:
 def _who(verdict: Verdict) -> Html | None:
     """Who, where, when and why, in words."""
     blamed = _blamed(verdict)
-    if not blamed:
+    nobodys = [x for x in verdict.producers if not x.producer]
+    if not blamed and not nobodys:
         return None
     items = []
-    for x in blamed[:BLAMED]:
+    for x in (*blamed[:BLAMED], *nobodys):
         words = [
             el("li", _dot(word), _what(x, word), class_="bad" if word in x.breaks else None)
             for word in _faults(x)
         ]
-        rows = (join(el("dt", name), el("dd", told)) for name, told in _blame(verdict, x))
-        process = _process(x)
+        told = _blame(verdict, x) if x.producer else _strange(verdict)
+        process = (_process(x) or "its ledger does not say where it ran") if x.producer else ""
         items.append(
             el(
                 "div",
-                el(
-                    "p",
-                    el("code", x.producer),
-                    " ",
-                    el("b", process or "its ledger does not say where it ran"),
-                ),
+                el("p", el("code", x.producer or "nobody of these ledgers"), " ", el("b", process)),
                 el("ul", *words, class_="plain") if words else None,
-                el("dl", *rows, class_="told"),
+                el("dl", *(join(el("dt", name), el("dd", words)) for name, words in told), class_="told"),
                 class_="who",
             )
         )
-    more = len(blamed) - len(items)
+    more = len(blamed) - BLAMED
     return join(
         el("h2", "Who, where and why"),
-        el("p", "The producers with faults, the worst first.", class_="soft small"),
+        el("p", "Producers with anything but ok, the worst first.", class_="soft small"),
         *items,
         el("p", f"and {more:,} more, in the table of producers", class_="soft") if more > 0 else None,
     )
@@ -810,19 +831,20 @@ def _listeners(verdict: Verdict) -> Html | None:
             "tr",
             el("td", x.listener or "all"),
             el("td", ", ".join(x.hosts)),
-            el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
-            el("td", clock(x.first_us, 1_000) if x.first_us else ""),
-            el("td", clock(x.last_us, 1_000) if x.last_us else ""),
             _number(x.events),
             _number(x.seen),
             *(_number(getattr(x, word), word in breaking) for word in copies),
             *(_unseen_at(x, word, word in breaking) for word in unseen),
             _number(x.problems),
+            el("td", clock(x.first_us, 1_000) if x.first_us else ""),
+            el("td", clock(x.last_us, 1_000) if x.last_us else ""),
+            el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
         )
         for x in verdict.listeners[:PLACES]
     ]
     more = len(verdict.listeners) - len(rows)
-    texts = ("listener", "host", "listens at", "first", "last")
+    numbers = ("arrived", "listed", *copies, *unseen, "problems")
+    texts = ("listener", "host", "first", "last", "listens at")
     return join(
         el("h2", "Where it arrived"),
         el(
@@ -831,7 +853,7 @@ def _listeners(verdict: Verdict) -> Html | None:
             "producers that sent to no other listener, and, as “up to”, of those that did.",
             class_="soft small",
         ),
-        _table((*texts, "arrived", "listed", *copies, *unseen, "problems"), rows, "Listeners", texts),
+        _table((*texts[:2], *numbers, *texts[2:]), rows, "Listeners", texts),
         el("p", f"and {more:,} more, see verdict.json", class_="soft") if more > 0 else None,
     )
 
