@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def started(folder: Path) -> dict[str, str]:
 SUBMITTED = """
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from logclient import verify
 sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
@@ -305,12 +307,10 @@ except KeyboardInterrupt:
 # -- many
 
 
-@pytest.mark.long
-def test_very_many_producers(spark: Any, tmp_path: Path) -> None:
-    """Short-lived ones, an event each: as many tasks as events ask for, and a verdict that stays small."""
-    n = 30_000
-    folder = tmp_path / "ledger"
-    folder.mkdir()
+def many(tmp_path: Path, n: int) -> Path:
+    """Short-lived producers, an event each; a third of the events is lost, a seventh of them was killed."""
+    base = tmp_path / str(n)
+    (base / "ledger").mkdir(parents=True)
     raws = []
     for i in range(n):
         producer = f"{i * 2654435761 % (1 << 32):020x}"
@@ -319,22 +319,39 @@ def test_very_many_producers(spark: Any, tmp_path: Path) -> None:
             files.open_line(producer), files.batch_line([(1, 1000, files.xxh64(raw))]),
             files.outcome_line("acked", [1]), files.close_line(1, acked=1),
         ]  # fmt: skip
-        files.write_part(folder, producer, 1, lines)
-        if i % 3000:
-            raws.append(raw)
-    files.write_segments(
-        tmp_path / "capture",
-        "a",
-        [(files.window(raws[i : i + 1000]), 0, 5000 + i) for i in range(0, n, 1000)],
-    )
-    lines_: list[str] = []
-    verdict = verify.run(folder, tmp_path / "capture", out=tmp_path / "out", progress=lines_.append)
-    text = (tmp_path / "out" / "verdict.json").read_text()
-    print(f"{verdict.seconds}, {len(text):,} bytes of JSON, {len(lines_)} lines of progress")
-    assert (verdict.counts.ok, verdict.counts.lost) == (n - 10, 10)
-    assert len(verdict.producers) == n
+        files.write_part(base / "ledger", producer, 1, lines[: None if i % 7 else 3])
+        raws += [raw] if i % 3 else []
+    units = [(files.window(raws[i : i + 1000]), 0, 5000 + i) for i in range(0, len(raws), 1000)]
+    files.write_segments(base / "capture", "a", units)
+    return base
+
+
+@pytest.mark.long
+def test_very_many_producers(spark: Any, tmp_path: Path) -> None:
+    """As many tasks as events ask for, a verdict that stays small, and a driver that does, too."""
+    few, n = 3_000, 30_000
+    peaks = []
+    for size in (50, few, n):  # the first one for what is loaded and kept once
+        base = many(tmp_path, size)
+        lines: list[str] = []
+        tracemalloc.start()
+        try:
+            verdict = verify.run(
+                base / "ledger", base / "capture", out=base / "out", spark=spark, progress=lines.append
+            )
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    each = (peaks[2] - peaks[1]) / (n - few)
+    text = (base / "out" / "verdict.json").read_text()
+    print(f"{verdict.seconds}, {len(text):,} bytes of JSON, {len(lines)} lines of progress")
+    print(f"driver: {peaks[1]:,} bytes with {few:,} producers, {each:.1f} more for each")
+    assert each <= 200
+    assert (verdict.counts.ok, verdict.counts.lost) == (n - n // 3, n // 3)
+    assert (len(verdict.producers), verdict.producers_left_out.producers) == (1000, n - 1000)
+    assert (len(verdict.problems), verdict.problems_left_out) == (1000, -(-n // 7) - 1000)
     found = json.loads(text)
     assert len(text) < 2_000_000
-    assert sum(one["counts"]["lost"] for one in found["producers"]) == 10
+    assert sum(one["counts"]["lost"] for one in found["producers"]) == 1000  # the worst come first
     assert found["producers_left_out"]["producers"] == n - 1000
-    assert (tmp_path / "out" / "report.html").stat().st_size < 2_000_000
+    assert (base / "out" / "report.html").stat().st_size < 2_000_000

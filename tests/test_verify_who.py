@@ -126,6 +126,18 @@ def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
     said(report.text(verdict), f"{P}: host web-1, pid 4242", "listener main")
 
 
+def test_when_of_many_buckets(scene: Scene, run: Run) -> None:
+    """From the first to the last, whichever task has them."""
+    scene.write_ledger(bodies=bodies(P, 100), created=created)
+    scene.bodies = bodies(P, 100)
+    # 8 is late because of later buckets alone.
+    some = [2, 3, 5, 6, 7, *range(9, 90), 8, *range(91, 100)]
+    scene.write_capture(some, size=1, received=received)
+    [mine] = run(bits=3).producers
+    assert (mine.counts.lost, mine.counts.reordered) == (4, 1)
+    assert mine.when == {"lost": [created(1), created(100)], "reordered": [created(8), created(8)]}
+
+
 def test_a_ledger_that_says_little(scene: Scene, run: Run) -> None:
     """Nothing depends on it, and nothing is made up."""
     line = files.open_line(P)
