@@ -385,7 +385,7 @@ def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
 
 def _strange(verdict: Verdict) -> list[tuple[str, str]]:
     """What there is to tell of what nobody of these ledgers sent."""
-    rows = []
+    rows: list[tuple[str, str]] = []
     for run in verdict.capture.get("runs", ()):
         if not run["ours"] and len(rows) < BLAMED:
             host = f" of host {run['host']}" * bool(run["host"])

@@ -405,7 +405,7 @@ class _Shown:
         self.cells: dict[int, int] = {}
         self.longest_us = 0
         self.when: dict[str, list[int]] = {}
-        self.listeners: dict[int, int] = {}
+        self.listeners: dict[int, Any] = {}
         self.places: list[tuple[bytes, bytes]] = []
 
 
@@ -451,7 +451,7 @@ class Tally:
         self.order: dict[int, dict[int, dict[str, Any]]] = {}
         self.gap_rows: dict[int, dict[str, Any]] = {}  # of producers with several buckets
         self.longest: list[tuple[int, int, int]] = []  # gaps: producer, first, events
-        self.at: dict[int, list[int]] = {}  # listener -> seen, duplicated, corrupted, reordered
+        self.at: dict[int, I64] = {}  # listener -> seen, duplicated, corrupted, reordered
         self.facts: list[dict[str, Any]] = []
         self.others: list[dict[str, Any]] = []  # of segments of other runs, which are not compared
         self.results: list[str] = []  # files of rows
@@ -542,9 +542,7 @@ class Tally:
                 self.cells[cell] += n
 
     def _count_at(self, listener: int, *numbers: int) -> None:
-        mine = self.at.setdefault(listener, [0, 0, 0, 0])
-        for i, n in enumerate(numbers):
-            mine[i] += n
+        self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
 
     def _note(self, p: int, places: Places, **head: Any) -> None:
         """A row of ours, as the tasks have them."""
@@ -940,7 +938,6 @@ class Tally:
         counts = Counts(*_table(self.sums[p : p + 1], np.array([doubt]))[0].tolist())
         ordered = bool(self._ordered(p, p + 1)[0]) and family not in disordered
         x = self.ledger.producers[p]
-        names = self._listener_names()
         when = dict(sorted(shown.when.items()))
         if doubt:
             times = [when.pop(word) for word in ("lost", "missing", "unknown") if word in when]
@@ -968,12 +965,26 @@ class Tally:
             started_us=x.started_us,
             reasons=self.ledger.reasons_of(p),
             when=when,
-            listeners={names[i]: n for i, n in sorted(shown.listeners.items())},
+            listeners={name: int(n) for name, n in self._by_listener(shown.listeners).items()},
             shared=len(self.ledger.pooled_of(p)) if x.identity == "id" else 0,
         )
 
-    def _listener_names(self) -> dict[int, str]:
-        return {fact["index"]: fact["listener"] for fact in self.facts}
+    def _by_listener(self, numbers: Mapping[int, I64]) -> dict[str, I64]:
+        """What is told of listeners by number, by name."""
+        records = self.plan.records
+        if records is None:
+            names = [x["name"] for x in self.plan.listeners]
+        else:
+            names = [place[0] for place in records["places"]] if records["numbered"] else []
+        # Of records without an order, a number is that of a task.
+        here = {fact["listener"] for fact in self.facts}
+        only = here.pop() if len(here) == 1 else None
+        found: dict[str, I64] = {}
+        for i, mine in sorted(numbers.items()):
+            name = names[i] if names else only
+            if name is not None:
+                found[name] = found[name] + mine if name in found else mine
+        return found
 
     def _ordered(self, low: int, high: int) -> npt.NDArray[np.bool_]:
         """Whose order is promised and told by a ledger: where lines may be missing, so may one that says
@@ -1160,12 +1171,13 @@ class Tally:
                 for i, word in enumerate(words):
                     mine[i] += getattr(x.counts, word)
         found = []
+        at = self._by_listener(self.at)
         facts: dict[str, list[dict[str, Any]]] = {}
         for fact in self.facts:
             facts.setdefault(fact["listener"], []).append(fact)
         for name in sorted(facts)[:LISTED]:
             some = sorted(facts[name], key=lambda fact: int(fact["number"]))
-            seen, duplicated, corrupted, reordered = self.at.get(some[0]["index"], [0, 0, 0, 0])
+            seen, duplicated, corrupted, reordered = at.get(name, np.zeros(4, np.int64)).tolist()
             lost, missing, unknown = alone.get(name, [0, 0, 0])
             elsewhere = dict(zip(words, shared.get(name, [0, 0, 0]), strict=True))
 
