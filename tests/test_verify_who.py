@@ -119,7 +119,7 @@ def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
     said(
         told, "host web-1, pid 4242, since 2026-05-01 01:00:00",
         "3 lost, made 2026-05-01 02:00:04.000 to 02:00:20.000", "3 missing",
-        "lost: acknowledged, and the capture is whole; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
+        "lost: acknowledged, and it did not arrive; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
         "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
     assert Q not in blocks(read(scene))

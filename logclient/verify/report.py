@@ -363,7 +363,7 @@ def _what(x: ProducerVerdict, word: str) -> str:
 def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
     """What there is to tell of a producer's faults."""
     rows = []
-    why = ["lost: acknowledged, and the capture is whole"] * ("lost" in x.breaks)
+    why = ["lost: acknowledged, and it did not arrive"] * ("lost" in x.breaks)
     why += [
         f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
         for fate, reasons in x.reasons.items()
