@@ -142,6 +142,7 @@ ctypedef struct lc_handoff:
     uint64_t handed
     uint64_t resent
     uint64_t mangled
+    uint64_t moved_fields
     uint64_t ignored
     uint64_t failed[16]
     uint64_t dropped[16]

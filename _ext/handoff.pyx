@@ -698,13 +698,15 @@ cdef class Handoff:
                 return done
             PyErr_CheckSignals()
 
-    def count_mangled(self, uint64_t n=1):
-        """Values that had to be changed to have an encoding (a NaN, a lone surrogate)."""
+    def count_changed(self, uint64_t mangled=0, uint64_t moved=0):
+        """Values that had to be changed to have an encoding (a NaN, a lone surrogate), and fields that got
+        another name, or none."""
         cdef lc_handoff *h = self.h
         if h.generation != lc_forks:
             return           # the parent's, and its mutex may be held for ever
         lc_mutex_lock(&h.mutex)
-        h.mangled += n
+        h.mangled += mangled
+        h.moved_fields += moved
         lc_mutex_unlock(&h.mutex)
 
     def count_ignored(self, uint64_t n=1):
@@ -734,6 +736,7 @@ cdef class Handoff:
             "dropped": {REASONS[i]: now.dropped[i] for i in range(<int> R_COUNT) if now.dropped[i]},
             "resent": now.resent,
             "mangled": now.mangled,
+            "moved": now.moved_fields,
             "ignored": now.ignored,
             "settled": now.settled,
         }

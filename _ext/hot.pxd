@@ -48,6 +48,7 @@ cpdef enum Kind:
     K_MASK = 0x03
     K_ID1_TAKEN = 0x04   # the user filled the first carrier of the id (see the core's table)
     K_ID2_TAKEN = 0x08   # ... the second
+    K_METADATA_OPEN = 0x10   # Lumberjack: its "@metadata" comes last, and the first carrier goes into it
     K_TOPIC_SHIFT = 4    # the high nibble: which topic, where the protocol has any (logjam.pyx)
 
 

@@ -43,6 +43,7 @@ from logclient._ext.hot cimport (
     K_ID1_TAKEN,
     K_ID2_TAKEN,
     K_MASK,
+    K_METADATA_OPEN,
     K_RAW,
     PENDING,
     R_NONE,
@@ -102,6 +103,7 @@ cdef enum:
     BODY_LIMIT = 0x7FFFFF00      # lengths are signed on the other side
     TAIL_SIZE = 102              # both carriers and the closing brace
     TAIL_METADATA = 55           # of them the first carrier
+    TAIL_BRACE = 13              # where the object that it is opens
     TAIL_ID1 = 21                # where the ids are in it
     TAIL_ID2 = 68
     PAIR_SIZE = 48               # version 1's carrier
@@ -308,7 +310,10 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
             if scan_object(p, end, &o) < 0:
                 return 0
             scanned = True
-            kind |= carriers_taken(&o)
+            if kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
+                # beside ours: for who sees the event where "@metadata" is gone
+                if keep_user_id(batch, i, user_id(&o)) < 0:
+                    return STOP_MEMORY
     start = <uint8_t *> o.start
     close = <uint8_t *> o.close
     empty = o.empty
@@ -320,7 +325,19 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
             if empty:                    # no comma: there is nothing to divide
                 close -= 1
                 comma = close[0]
-            if first and second:
+            if kind & K_METADATA_OPEN:
+                close -= 1               # what is there ends behind the id
+                memcpy(close, w.tail + TAIL_BRACE, TAIL_METADATA - TAIL_BRACE)
+                close[0] = c','
+                lc_put_digits(close + TAIL_ID1 - TAIL_BRACE + PRODUCER_SIZE, digits)
+                close += TAIL_METADATA - TAIL_BRACE
+                close[0] = c'}'
+                end = close + 1
+                if second:
+                    memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
+                    lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
+                    end = close + TAIL_SIZE - TAIL_METADATA
+            elif first and second:
                 memcpy(close, w.tail, TAIL_SIZE)
                 lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
                 lc_put_digits(close + TAIL_ID2 + PRODUCER_SIZE, digits)

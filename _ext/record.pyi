@@ -17,6 +17,14 @@ class Encoder:
         truncate: cut the message of such a document instead, and mark it (``log.flags``).
         pairs: make pair blocks (Lumberjack version 1) instead of JSON objects.
         text: what makes a mapping of a string; None: ``{"message": ...}``.
+        ecs: documents are those of ECS: what is no mapping and has the name of one of its objects moves to
+            ``labels.<name>``, and no scalar stays beside a field below it.
+        carriers: the fields that may carry the event's id; ``@metadata``: Lumberjack's two. What an
+            application has there moves to `labels`.
+        identity: ``own``: it stays there, and is the event's id; ``none``: it stays, no event has an id.
+        trust_metadata: keep ``@metadata`` of the application's, all but its ``_id``.
+        flat: mappings become text in the end, and are no objects.
+        labels: what the names of fields that move begin with.
     """
 
     def __init__(
@@ -27,6 +35,12 @@ class Encoder:
         truncate: bool = False,
         pairs: bool = False,
         text: Callable[[str], dict[str, Any]] | None = None,
+        ecs: bool = True,
+        carriers: tuple[str, ...] = ("@metadata",),
+        identity: str = "id",
+        trust_metadata: bool = False,
+        flat: bool = False,
+        labels: str = "labels.",
     ) -> None: ...
     @property
     def handoff(self) -> Handoff | None: ...
@@ -36,16 +50,28 @@ class Encoder:
     def truncate(self) -> bool: ...
     @property
     def pairs(self) -> bool: ...
-    def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int]:
-        """(body, kind, mangled values) of a mapping or a string.
+    @property
+    def ecs(self) -> bool: ...
+    @property
+    def carriers(self) -> tuple[str, ...]: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def trust_metadata(self) -> bool: ...
+    @property
+    def flat(self) -> bool: ...
+    @property
+    def labels(self) -> str: ...
+    def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int, int]:
+        """(body, kind, mangled values, moved fields) of a mapping or a string.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
             EncodeTypeError: it is neither.
         """
 
-    def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int]:
-        """(body, kind, mangled values) of a record.
+    def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int, int]:
+        """(body, kind, mangled values, moved fields) of a record.
 
         Raises:
             EncodeError: as above.
@@ -115,8 +141,8 @@ def own_thread(own: bool = True) -> bool:
     Returns what it was before.
     """
 
-def encode_mapping(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int]:
-    """(body, kind, mangled values): a mapping or a string as a JSON object; see ``Encoder.encode``."""
+def encode_mapping(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
+    """What ``Encoder.encode`` makes of a mapping or a string: a JSON object."""
 
-def encode_pairs(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int]:
-    """(body, kind, mangled values): a mapping or a string as a pair block; see ``Encoder.encode``."""
+def encode_pairs(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
+    """What ``Encoder.encode`` makes of a mapping or a string: a pair block."""

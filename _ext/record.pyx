@@ -20,7 +20,7 @@ lone surrogates U+FFFD, bytes text with U+FFFD for what is no UTF-8, keys string
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
@@ -29,6 +29,7 @@ from logclient._ext.hot cimport (
     K_DOCUMENT,
     K_ID1_TAKEN,
     K_ID2_TAKEN,
+    K_METADATA_OPEN,
     K_RAW,
     K_TOMB,
     R_NONE,
@@ -100,6 +101,15 @@ cdef extern from *:
     static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
         return PyDict_GetItemWithError(dict, key);
     }
+    /* Whether more than one dict holds it: then a program has it, and it comes again. */
+    #define lc_lasting(s) (Py_REFCNT(s) > 1)
+    /* Hold an exact str in place of another one: no Python code runs. */
+    static inline void lc_keep(PyObject **place, PyObject *s) {
+        PyObject *before = *place;
+        Py_INCREF(s);
+        *place = s;
+        Py_XDECREF(before);
+    }
     /* An int that is small enough (they nearly all are), without a call; else 0. */
     #if PY_VERSION_HEX >= 0x030C0000
     #define lc_compact(v) PyUnstable_Long_IsCompact((PyLongObject *)(v))
@@ -114,6 +124,8 @@ cdef extern from *:
     int lc_raise_what_is_set() except -1
     int lc_ready(PyObject *s) nogil
     PyObject *lc_find(PyObject *dict, PyObject *key) nogil
+    bint lc_lasting(PyObject *s) nogil
+    void lc_keep(PyObject **place, PyObject *s) nogil
     bint LC_SHARED           # another thread may change a container while it is read
     bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
     int PyUnicode_KIND(PyObject *s) nogil
@@ -130,6 +142,16 @@ cdef extern from "text.h" nogil:
         KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID
         KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS
         KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
+    enum:
+        NAME_OBJECT, NAME_FILLED, NAME_LABELS, NAME_PLAIN, NAME_CARRIER, NAME_BELOW, NAME_BELOW_FILLED
+        NAME_BELOW_LABELS, NAME_BELOW_ID, NAME_BELOW_OURS, NAME_DOTTED
+    enum: LC_NAMES
+    ctypedef struct lc_name:
+        const char *text
+        uint8_t n
+        uint8_t what
+    const lc_name *lc_names
+    int lc_what(const void *text, size_t n)
     ctypedef struct lc_key:
         const char *text
         uint8_t n
@@ -199,6 +221,25 @@ cdef tuple SLOT_NAMES = (
     "funcName", "created", "thread", "threadName", "processName", "process",
 )
 
+# What becomes of a field of the user's.
+cdef enum:
+    STAYS, MOVES, ARRANGES
+
+# What was seen among the user's fields.
+cdef enum:
+    SEEN_MAPPING = 1
+    SEEN_LABELS = 2          # `labels`, or what is below
+    SEEN_BELOW = 4           # <object of ECS>.<name>
+    SEEN_MOVING = 8          # one that moves, in a record
+    SEEN_MORE = 64           # a name that has to be looked at each time
+    SEEN_UNTOLD = 128        # ... and one whose text is not known
+
+cdef enum:
+    KNOWN = 256              # names of fields whose meaning an encoder remembers
+    FEW = 64                 # fields among which `_tangled` looks itself
+    SHORT = 256              # ... of names up to this
+    ROUNDS = 4               # levels of a mapping that are merged with fields beside it
+
 cdef enum:
     WHOLE = 0
     BLANK = 1                # to find out what the rest of the document takes
@@ -218,9 +259,14 @@ ctypedef struct Out:
     uint32_t mangled
     uint32_t taken           # 1 << KEY_…: the user's own value for one of our keys replaces ours
     uint32_t pairs           # written so far
-    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN
+    uint32_t moved           # fields of the user's that got another name, or none
+    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN | K_METADATA_OPEN
     uint8_t reason
     uint8_t cut
+    uint8_t seen             # SEEN_...
+    uint64_t names           # of the user's fields: Known.alone
+    uint64_t above           # ... Known.above
+    bint arranged            # the user's fields need no further look
     bint block               # a pair block, not a JSON object
     bint plain               # strings are written as they are: directly in a pair block
     bint guard               # refuse records of our own loggers
@@ -238,7 +284,11 @@ cdef inline void _begin(Out *o, uint8_t *stack, size_t size, size_t limit, bint 
     o.mangled = 0
     o.taken = 0
     o.pairs = 0
+    o.moved = 0
     o.flags = 0
+    o.seen = 0
+    o.names = o.above = 0
+    o.arranged = False
     o.reason = <uint8_t> R_NONE
     o.cut = cut
     o.block = block
@@ -412,7 +462,7 @@ cdef int _float(Out *o, double v) except -2:
 
 # -- values
 
-cdef inline bint _simple(PyObject *v) noexcept:
+cdef inline bint _simple(PyObject *v) noexcept nogil:
     # Encoded without running any Python code: nobody can take the object away meanwhile.
     return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
 
@@ -661,34 +711,227 @@ cdef dict _normal(Out *o, object d, dict without):
 
 
 cdef inline int _own_key(PyObject *key) noexcept nogil:
-    # KEY_… of a key that means something to us, or -1. `key` is an exact str.
-    cdef const char *s
-    cdef size_t n
-    cdef int i
+    # KEY_... of a key that means something to us, or -1. `key` is an exact str.
+    cdef int what
     if not PyUnicode_IS_COMPACT_ASCII(key):
         return -1
-    s = <const char *> PyUnicode_DATA(key)
-    if s[0] != c'e' and s[0] != c'l' and s[0] != c'm' and s[0] != c'p' and s[0] != c'@':
-        return -1
-    n = <size_t> PyUnicode_GET_LENGTH(key)
-    for i in range(KEYS):
-        if lc_keys[i].n == n and memcmp(lc_keys[i].text + 2, s, n) == 0:
-            return i
-    return -1
+    what = lc_what(PyUnicode_DATA(key), <size_t> PyUnicode_GET_LENGTH(key))
+    return what if what < KEYS else -1
 
 
-cdef inline int _carrier(PyObject *key) noexcept nogil:
-    # KEY_METADATA, KEY_EVENT_ID or KEY_EVENTS, or -1: what matters while nothing is cut.
+cdef bint _has_dot(PyObject *text) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int kind
+    cdef void *data
+    if lc_ready(text) < 0:
+        return True
+    kind = PyUnicode_KIND(text)
+    data = PyUnicode_DATA(text)
+    if kind == PyUnicode_1BYTE_KIND:
+        return memchr(data, c'.', <size_t> PyUnicode_GET_LENGTH(text)) != NULL
+    for i in range(PyUnicode_GET_LENGTH(text)):
+        if c'.' == ((<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]):
+            return True
+    return False
+
+
+# NAME_... or KEY_... of an exact str; a field that carries the id in another protocol is none to it.
+cdef int _meaning(PyObject *key) noexcept nogil:
     cdef const char *s
-    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(key)
-    if n != 5 and n != 8 and n != 9 or not PyUnicode_IS_COMPACT_ASCII(key):
-        return -1
+    cdef const char *dot
+    cdef size_t n, head
+    cdef int what
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        return NAME_DOTTED if _has_dot(key) else NAME_PLAIN
     s = <const char *> PyUnicode_DATA(key)
-    if n == 5:
-        return KEY_EVENTS if memcmp(s, b"event", 5) == 0 else -1
-    if n == 8:
-        return KEY_EVENT_ID if memcmp(s, b"event.id", 8) == 0 else -1
-    return KEY_METADATA if memcmp(s, b"@metadata", 9) == 0 else -1
+    n = <size_t> PyUnicode_GET_LENGTH(key)
+    what = lc_what(s, n)
+    if what != NAME_PLAIN:
+        return what
+    dot = <const char *> memchr(s, c'.', n)
+    if dot == NULL:
+        return NAME_PLAIN
+    head = <size_t> (dot - s)
+    what = lc_what(s, head)
+    if what == KEY_METADATA or (what == KEY_EVENTS and n > 8 and memcmp(s, b"event.id.", 9) == 0):
+        return NAME_BELOW_ID
+    if what == NAME_LABELS:
+        return NAME_BELOW_LABELS
+    if what == KEY_MESSAGE or what == KEY_TIMESTAMP:
+        return NAME_BELOW_OURS
+    if memchr(dot + 1, c'.', n - head - 1) != NULL:
+        return NAME_BELOW_OURS if what == NAME_FILLED else NAME_DOTTED
+    if what == NAME_FILLED:
+        return NAME_BELOW_FILLED
+    return NAME_BELOW if what == NAME_OBJECT or what == KEY_EVENTS else NAME_DOTTED
+
+
+# Whether a mapping has keys that its `id` may be made of.
+cdef bint _has_id(PyObject *d) noexcept nogil:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    cdef const char *s
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or _has_surrogate(k):
+            return True
+        if PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) >= 2:
+            s = <const char *> PyUnicode_DATA(k)
+            if s[0] == c'i' and s[1] == c'd' and (s[2] == c'.' or s[2] == 0):
+                return True
+    return False
+
+
+# The name of a field that comes again, and what is known of it.
+ctypedef struct Known:
+    PyObject *key            # held, or NULL
+    uint8_t what             # NAME_... or KEY_...
+    uint8_t signs            # what is seen in it in a mapping where it always stays; or SEEN_MORE
+    uint8_t size
+    char text[32]            # ,"key":
+    uint64_t alone           # a bit of 64 for the name,
+    uint64_t above           # and one for each that would conflict with it: `a` and `a.b` of `a.b.c`
+
+
+cdef class Encoder
+
+
+cdef inline size_t _place_of(PyObject *key) noexcept nogil:
+    return (<size_t> key >> 4 ^ <size_t> key >> 12) & (KNOWN - 1)
+
+
+cdef inline bint _is_object(int what) noexcept nogil:
+    return what == NAME_OBJECT or what == NAME_FILLED or what == NAME_LABELS or what == KEY_EVENTS
+
+
+# What is seen in a name whatever stands there; or SEEN_MORE, or SEEN_UNTOLD.
+cdef uint8_t _signs(Encoder e, Known *known, PyObject *key) noexcept nogil:
+    cdef uint8_t quoted[LC_WORST * 32 + 2 * LC_SLACK]
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef Out o
+    known.size = 0
+    if n > 28 or not PyUnicode_IS_COMPACT_ASCII(key):
+        return SEEN_UNTOLD
+    if lc_quote1(quoted, <uint8_t *> PyUnicode_DATA(key), n) != quoted + n:
+        return SEEN_UNTOLD
+    known.size = <uint8_t> n + 4
+    memcpy(known.text, b',"', 2)
+    memcpy(known.text + 2, quoted, n)
+    memcpy(known.text + 2 + n, b'":', 2)
+    o.seen = 0
+    # Where a scalar stays, a mapping does.
+    if known.what != NAME_PLAIN and _place(e, &o, known.what, Py_None, False) != STAYS:
+        return SEEN_MORE
+    return o.seen
+
+
+# What becomes of a field with a name that means something.
+cdef int _place(Encoder e, Out *o, int what, PyObject *v, bint record) noexcept nogil:
+    if what == NAME_CARRIER:
+        return ARRANGES
+    if not e.ecs:
+        return STAYS
+    if _is_object(what):
+        if PyDict_CheckExact(v) and not e.flat:
+            if what == NAME_LABELS:
+                o.seen |= SEEN_LABELS
+            elif what == NAME_FILLED and record or what == KEY_EVENTS and e.carries and _has_id(v):
+                return ARRANGES
+            return STAYS
+        if (_simple(v) or v == Py_True or v == Py_False or PyList_CheckExact(v) or PyTuple_CheckExact(v)
+                or PyDict_CheckExact(v)):
+            return MOVES
+        return ARRANGES
+    if what < KEYS:
+        if what == KEY_METADATA:
+            return ARRANGES if e.beats else STAYS
+        if what == KEY_EVENT_ID and e.carries:
+            return ARRANGES
+        if record and (what == KEY_TIMESTAMP or what == KEY_LEVEL):
+            return ARRANGES
+        if what != KEY_MESSAGE and what != KEY_TIMESTAMP:
+            o.seen |= SEEN_BELOW
+        return STAYS
+    if what == NAME_BELOW_ID and e.beats or record and (what == NAME_BELOW_FILLED or what == NAME_BELOW_OURS):
+        return ARRANGES
+    o.seen |= SEEN_LABELS if what == NAME_BELOW_LABELS else SEEN_BELOW
+    return STAYS
+
+
+cdef inline uint64_t _bit(const uint8_t *s, size_t n) noexcept nogil:
+    return <uint64_t> 1 << ((n * 5 + s[0] * 3 + s[n - 1]) & 63)
+
+
+# The bits of a name. An object of ECS is no scalar, so a name may be below it.
+cdef void _note_bits(Known *known, PyObject *key) noexcept nogil:
+    cdef const uint8_t *s
+    cdef const uint8_t *dot
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef bint first = True
+    known.alone = known.above = 0
+    if n == 0:
+        return
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        if known.what == NAME_DOTTED:
+            known.above = ~<uint64_t> 0      # who knows
+        return
+    s = <const uint8_t *> PyUnicode_DATA(key)
+    known.alone = _bit(s, n)
+    if known.what == NAME_PLAIN:
+        return
+    dot = <const uint8_t *> memchr(s, c'.', n)
+    while dot != NULL:
+        if dot > s and not (first and _is_object(lc_what(s, <size_t> (dot - s)))):
+            known.above |= _bit(s, <size_t> (dot - s))
+        first = False
+        dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (s + n - dot - 1))
+
+
+# Whether one of these names is what stands before a dot in another one; or there are too many to tell.
+# `standard`: NULL, or what is not the user's.
+cdef bint _tangled(PyObject *d, Py_ssize_t start, PyObject *standard) noexcept nogil:
+    cdef const uint8_t *names[FEW]
+    cdef uint16_t sizes[FEW]
+    cdef const uint8_t *dot
+    cdef const uint8_t *end
+    cdef uint64_t there = 0
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = start
+    cdef uint32_t count = 0, i, j, n
+    while PyDict_Next(d, &at, &k, &v):
+        if standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        n = <uint32_t> min(PyUnicode_GET_LENGTH(k), <Py_ssize_t> SHORT)
+        if count == FEW or n >= SHORT or not PyUnicode_IS_COMPACT_ASCII(k):
+            return True
+        if n == 0:
+            continue
+        names[count] = <const uint8_t *> PyUnicode_DATA(k)
+        sizes[count] = <uint16_t> n
+        there |= _bit(names[count], n)
+        count += 1
+    for i in range(count):
+        end = names[i] + sizes[i]
+        dot = <const uint8_t *> memchr(names[i] + 1, c'.', sizes[i] - 1)
+        while dot != NULL:
+            n = <uint32_t> (dot - names[i])
+            if there & _bit(names[i], n):
+                for j in range(count):
+                    if sizes[j] == n and memcmp(names[i], names[j], n) == 0:
+                        return True
+            dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (end - dot - 1))
+    return False
+
+
+# Whether the fields that were all looked at must be arranged after all.
+cdef inline bint _conflicts(Out *o, bint moves, PyObject *d, Py_ssize_t at,
+                            PyObject *standard) noexcept nogil:
+    if moves and o.seen & SEEN_LABELS:
+        return True
+    if o.names & o.above or o.seen & SEEN_BELOW and o.seen & SEEN_MAPPING:
+        return _tangled(d, at, standard)
+    return False
 
 
 # -- fields at the top of a document
@@ -830,46 +1073,64 @@ cdef int _mark(Out *o) noexcept nogil:
     return _close(o, False)
 
 
-cdef int _note_carrier(Out *o, int key, PyObject *v) except -2:
-    # Has the user filled a carrier of the id?
-    if key == KEY_METADATA:
-        o.flags |= <uint8_t> K_ID1_TAKEN
-    elif key == KEY_EVENT_ID:
-        o.flags |= <uint8_t> K_ID2_TAKEN
-    elif PyDict_CheckExact(v) and "id" in <dict> v:
-        o.flags |= <uint8_t> K_ID2_TAKEN
-    elif not _simple(v) and isinstance(<object> v, Mapping):
-        try:
-            if "id" in <object> v:
-                o.flags |= <uint8_t> K_ID2_TAKEN
-        except Exception:
-            pass
-    return 0
-
-
 # The user's fields: of a mapping, or of a record's dictionary from `at` on without what `standard` has.
-# 0, or 1 for a key that needs _normal.
-cdef int _fields(Out *o, PyObject *d, Py_ssize_t at, dict standard) except -2:
+# 0, or 1: they must be made other ones before (a key that is no proper string, a field with a name of ours).
+cdef int _fields(Encoder e, Out *o, PyObject *d, Py_ssize_t at, dict standard, bint record) except -2:
     cdef PyObject *k
     cdef PyObject *v
+    cdef Py_ssize_t start = at
     cdef uint32_t mangled
-    cdef int own, status
+    cdef uint32_t moved = o.moved
+    # A record's were looked at before: what moves among them is still to be done.
+    cdef bint looks = e.watches and not o.arranged and (not record or o.seen & SEEN_MOVING)
+    cdef bint moves
+    cdef Known *known
+    # Names whose text is known, and that stay: written without a look at them.
+    cdef uint8_t stops = 0 if o.block or o.cut != WHOLE else SEEN_MORE if looks else SEEN_UNTOLD
+    cdef uint8_t seen = 0
+    cdef uint64_t names = 0, above = 0
+    cdef Known passing
+    cdef int own = NAME_PLAIN, place, status
     cdef uint8_t *p
-    cdef object _key_kept, _value_kept
     while PyDict_Next(d, &at, &k, &v):
+        known = &e.known[_place_of(k)]
+        if known.key == k and known.signs < stops and standard is None:
+            if _reserve(o, 3 * LC_SLACK) < 0:
+                return -1
+            memcpy(o.p, known.text, 32)
+            o.p += known.size
+            seen |= known.signs
+            names |= known.alone
+            above |= known.above
+            if _simple(v):
+                if _value(o, v, 1) < 0:
+                    return -1
+                continue
+            o.seen |= SEEN_MAPPING
+            status = _nested(o, v, 1)
+            if status < 0:
+                return status
+            continue
         if not PyUnicode_CheckExact(k):
             return 1
         if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
             continue
-        own = _carrier(k) if o.cut == WHOLE else _own_key(k)
-        if own >= 0:
-            if own >= KEY_METADATA:
-                _key_kept = <object> k       # somebody's __contains__ may run
-                _value_kept = <object> v
-                _note_carrier(o, own, v)
-            elif own == KEY_FLAGS and o.cut != WHOLE:
+        moves = False
+        if looks:
+            place = e.judge(o, e.know(k, &passing), v, record)
+            if place == ARRANGES and not record:
+                return 1
+            moves = place == MOVES
+        if o.cut != WHOLE:
+            own = _own_key(k)
+            if own == KEY_FLAGS:
                 continue
-        if not o.block and PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) <= SEGMENT:
+        if moves:
+            # One of the names of ECS's objects: short, and without anything to escape.
+            o.moved += 1
+            if _move(o, k) < 0:
+                return -1
+        elif not o.block and PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) <= SEGMENT:
             if _reserve(o, LC_WORST * <size_t> PyUnicode_GET_LENGTH(k) + 2 * LC_SLACK) < 0:
                 return -1
             o.p[0] = c','
@@ -902,7 +1163,9 @@ cdef int _fields(Out *o, PyObject *d, Py_ssize_t at, dict standard) except -2:
                 return -1
             if o.mangled != mangled:
                 return 1
-        if own == KEY_MESSAGE and o.cut != WHOLE and PyUnicode_Check(v):
+        if looks and not _simple(v):
+            o.seen |= SEEN_MAPPING
+        if o.cut != WHOLE and own == KEY_MESSAGE and PyUnicode_Check(v):
             if not o.block:
                 o.p[0] = c'"'
                 o.p += 1
@@ -915,6 +1178,30 @@ cdef int _fields(Out *o, PyObject *d, Py_ssize_t at, dict standard) except -2:
             return status
         if o.block:
             _close_pair(o)
+    o.seen |= seen
+    o.names |= names
+    o.above |= above
+    return looks and not record and _conflicts(o, o.moved != moved, d, start, NULL)
+
+
+# The key of a field that moves below `labels`.
+cdef int _move(Out *o, PyObject *k) noexcept nogil:
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(k)
+    if _reserve(o, n + 2 * LC_SLACK) < 0:
+        return -1
+    if o.block:
+        _big(o.p, <uint32_t> n + 7)
+        memcpy(o.p + 4, b"labels.", 7)
+        memcpy(o.p + 11, PyUnicode_DATA(k), n)
+        o.p += n + 15
+        o.value = <size_t> (o.p - o.base)
+        o.pairs += 1
+    else:
+        memcpy(o.p, b',"labels.', 9)
+        memcpy(o.p + 9, PyUnicode_DATA(k), n)
+        o.p += n + 9
+        memcpy(o.p, b'":', 2)
+        o.p += 2
     return 0
 
 
@@ -1093,12 +1380,37 @@ cdef class Encoder:
         Make pair blocks (Lumberjack version 1) instead of JSON objects.
     text
         What makes a mapping of a string; None: ``{"message": ...}``.
+    ecs
+        The documents are those of ECS: what is no mapping and has the name of one of its objects moves to
+        ``labels.<name>``, and no scalar stays beside a field below it.
+    carriers
+        The fields that may carry the event's id; ``@metadata``: Lumberjack's two. What an application has
+        there moves to `labels`, so that it cannot be taken for an id of ours.
+    identity
+        ``own``: it stays there, and is the event's id; ``none``: it stays, no event has an id.
+    trust_metadata
+        Keep ``@metadata`` of the application's, all but its ``_id``.
+    flat
+        Mappings become text in the end, and are no objects.
+    labels
+        What the names of fields that move begin with.
     """
 
     cdef readonly Handoff handoff
     cdef readonly size_t max_event_bytes
     cdef readonly bint truncate
     cdef readonly bint pairs
+    cdef readonly bint ecs
+    cdef readonly tuple carriers
+    cdef readonly str identity
+    cdef readonly bint trust_metadata
+    cdef readonly bint flat
+    cdef readonly str labels
+    cdef bint watches                # names of fields matter at all
+    cdef bint beats                  # Lumberjack: `@metadata` is not the application's
+    cdef bint carries                # ... and its `event.id` may be ours
+    cdef bint replaces               # another protocol: the fields that may carry the id are ours alone
+    cdef Known known[KNOWN]
     cdef object text
     cdef dict standard               # every attribute that is not the user's -> its slot
     cdef object order                # keeps the names alive
@@ -1110,7 +1422,19 @@ cdef class Encoder:
     cdef object format_exception
 
     def __cinit__(self, Handoff handoff=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
-                  bint pairs=False, text=None):
+                  bint pairs=False, text=None, bint ecs=True, tuple carriers=("@metadata",),
+                  str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels."):
+        memset(self.known, 0, sizeof(self.known))
+        self.ecs = ecs
+        self.carriers = carriers
+        self.identity = identity
+        self.trust_metadata = trust_metadata
+        self.flat = flat or pairs
+        self.labels = labels
+        self.beats = "@metadata" in carriers
+        self.carries = self.beats and identity != "none"
+        self.replaces = len(carriers) and not self.beats and identity == "id"
+        self.watches = ecs or self.replaces
         self.handoff = handoff
         self.max_event_bytes = max_event_bytes
         self.truncate = truncate
@@ -1127,8 +1451,41 @@ cdef class Encoder:
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
 
+    def __dealloc__(self):
+        cdef int i
+        for i in range(<int> KNOWN):
+            Py_XDECREF(self.known[i].key)
+
+    # What is known of an exact str. Names that stand in programs are the same objects at each call; one that
+    # is not kept is noted in `passing`.
+    cdef inline Known *know(self, PyObject *key, Known *passing) noexcept nogil:
+        cdef Known *known = &self.known[_place_of(key)]
+        return known if known.key == key else self._look_up(key, known, passing)
+
+    cdef Known *_look_up(self, PyObject *key, Known *known, Known *passing) noexcept nogil:
+        cdef bint keep = not LC_SHARED and lc_lasting(key) and PyUnicode_GET_LENGTH(key) < SHORT
+        if not keep:
+            known = passing
+        known.what = <uint8_t> _meaning(key)
+        if self.replaces and _is_among(key, <PyObject *> self.carriers):
+            known.what = NAME_CARRIER
+        if self.ecs:
+            _note_bits(known, key)
+        else:
+            known.alone = known.above = 0
+        if keep:
+            known.signs = _signs(self, known, key)
+            lc_keep(&known.key, key)
+        return known
+
+    # STAYS, MOVES or ARRANGES.
+    cdef inline int judge(self, Out *o, Known *known, PyObject *v, bint record) noexcept nogil:
+        o.names |= known.alone
+        o.above |= known.above
+        return STAYS if known.what == NAME_PLAIN else _place(self, o, known.what, v, record)
+
     def encode(self, obj):
-        """(body, kind, mangled values) of a mapping or a string.
+        """(body, kind, mangled values, moved fields) of a mapping or a string.
 
         Raises EncodeError (a ValueError) for a cycle or a document that is too large, EncodeTypeError
         for what is neither.
@@ -1136,7 +1493,7 @@ cdef class Encoder:
         return self._encode(obj, None, False)
 
     def encode_record(self, record):
-        """(body, kind, mangled values) of a LogRecord. Raises EncodeError."""
+        """(body, kind, mangled values, moved fields) of a LogRecord. Raises EncodeError."""
         return self._encode(None, record, True)
 
     cdef int64_t put(self, object obj, uint8_t level) except? -9:
@@ -1154,8 +1511,8 @@ cdef class Encoder:
                 raise _error(o.reason, obj, self.max_event_bytes)
             seq = self.handoff.put(o.base, <uint32_t> (o.p - o.base), level,
                                    <uint8_t> K_DOCUMENT | o.flags, 0)
-            if o.mangled:
-                self.handoff.count_mangled(o.mangled)
+            if o.mangled or o.moved:
+                self.handoff.count_changed(o.mangled, o.moved)
         finally:
             free(o.heap)
         return seq
@@ -1175,7 +1532,7 @@ cdef class Encoder:
             if status < 0:
                 raise _error(o.reason, record if is_record else obj, self.max_event_bytes)
             return (PyBytes_FromStringAndSize(<char *> o.base, o.p - o.base), <int> K_DOCUMENT | o.flags,
-                    o.mangled)
+                    o.mangled, o.moved)
         finally:
             free(o.heap)
 
@@ -1211,16 +1568,14 @@ cdef class Encoder:
         cdef int status
         cdef size_t start = <size_t> (o.p - o.base)
         cdef dict source = d.copy() if LC_SHARED else d
-        status = _fields(o, <PyObject *> source, 0, None)
+        status = _fields(self, o, <PyObject *> source, 0, None, False)
         if status == 1:
             o.p = o.base + start
-            o.mangled = 0
-            o.pairs = 0
-            o.flags = 0
-            source = _normal(o, d, None)
+            o.mangled = o.pairs = o.moved = 0
+            source = self._arranged(o, _normal(o, d, None), False)
             if source is None:
                 return -1
-            status = _fields(o, <PyObject *> source, 0, None)
+            status = _fields(self, o, <PyObject *> source, 0, None, False)
             if status == 1:
                 o.reason = <uint8_t> R_UNENCODABLE
                 return -1
@@ -1323,17 +1678,20 @@ cdef class Encoder:
         else:
             text = override
         if fields is None and s.extra >= 0:
-            o.taken = _taken(<PyObject *> attributes, s.extra, standard if s.mixed else NULL, &odd)
+            o.taken = _taken(self, o, <PyObject *> attributes, s.extra, standard if s.mixed else NULL, &odd)
             if odd:
                 attributes = self._hold(attributes, s)
-                fields = _normal(o, attributes, self.standard)
+                fields = self._arranged(o, _normal(o, attributes, self.standard), True)
                 if fields is None:
                     return -1
-                o.taken = _taken(<PyObject *> fields, 0, NULL, &odd)
+                o.taken = _taken(self, o, <PyObject *> fields, 0, NULL, &odd)
         elif fields is not None:
+            o.taken = _taken(self, o, <PyObject *> fields, 0, NULL, &odd)
+            if odd:
+                fields = self._arranged(o, fields, True)
             if isinstance(fields.get("message"), str):
                 text = fields.pop("message")         # to its place
-            o.taken = _taken(<PyObject *> fields, 0, NULL, &odd)
+            o.taken = _taken(self, o, <PyObject *> fields, 0, NULL, &odd)
             if text is None:
                 o.taken |= <uint32_t> 1 << KEY_MESSAGE
         if text is not None:
@@ -1359,9 +1717,10 @@ cdef class Encoder:
         if _mark(o) < 0:
             return -1
         if fields is not None:
-            status = _fields(o, <PyObject *> fields, 0, None)
+            status = _fields(self, o, <PyObject *> fields, 0, None, True)
         elif s.extra >= 0:
-            status = _fields(o, <PyObject *> attributes, s.extra, self.standard if s.mixed else None)
+            status = _fields(self, o, <PyObject *> attributes, s.extra, self.standard if s.mixed else None,
+                             True)
         else:
             status = 0
         if status == 1:
@@ -1413,6 +1772,143 @@ cdef class Encoder:
         fields.update(own)
         return fields
 
+    cdef dict _arranged(self, Out *o, dict fields, bint record):
+        """The user's fields without what could be taken for ours; None, if `fields` is.
+
+        Slow, for the few documents that need it: ids, `@metadata`, conflicting names.
+        """
+        cdef dict made = {}
+        cdef list moving = []
+        cdef object own = None
+        o.arranged = True
+        if fields is None or not self.watches:
+            return fields
+        for key, value in fields.items():
+            if self.beats and (key == "@metadata" or key.startswith("@metadata.")):
+                own = self._metadata(o, made, key, value) or own
+            elif self.carries and key == "event.id":
+                value = _settled(o, value)
+                if self._is_own(o, moving, key, value):
+                    made[key] = value
+            elif self.carries and key.startswith("event.id."):
+                moving.append((key, value))
+            elif self.replaces and key in self.carriers or record and key in OURS_IN_RECORDS:
+                moving.append((key, value))
+            elif self.ecs and key in ECS_OBJECTS:
+                value = None if self.flat else _as_mapping(o, value)
+                if value is None:
+                    moving.append((key, fields[key]))
+                    continue
+                if key == "event" and self.carries:
+                    self._event(o, moving, value)
+                made[key] = value
+            else:
+                made[key] = value
+        if self.ecs:
+            made = self._untangled(o, made, moving, record)
+        self._move_all(o, made, moving)
+        if own:
+            made["@metadata"] = own          # the last: the id goes in
+            if self.carries and not self.pairs and not o.flags & K_ID1_TAKEN:
+                o.flags |= <uint8_t> K_METADATA_OPEN
+        if self.identity == "own" and o.flags & (K_ID1_TAKEN | K_ID2_TAKEN):
+            o.flags = <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)
+        return made
+
+    cdef object _metadata(self, Out *o, dict made, str key, object value):
+        """What stays of the application's `@metadata`, or of a field below: the mapping, or None."""
+        cdef dict found
+        if key != "@metadata" or self.pairs:
+            if self.trust_metadata and not (self.carries and key == "@metadata._id"):
+                made[key] = value
+            else:
+                o.moved += 1
+            return None
+        found = _as_mapping(o, value)
+        if found is None:
+            o.moved += 1
+            return None
+        value = found.pop("_id", None)
+        if value is not None and self.identity != "id":
+            if self.identity == "own":
+                o.flags |= <uint8_t> K_ID1_TAKEN
+            found = {"_id": value, **found} if self.trust_metadata else {"_id": value}
+        elif not self.trust_metadata:
+            o.moved += 1
+            return None
+        elif value is not None:
+            o.moved += 1
+        return found or None
+
+    cdef bint _is_own(self, Out *o, list moving, str name, object value) except -1:
+        """Whether the application's `event.id` stays; else it is not there, or moves."""
+        if value is None:
+            return False
+        if self.identity == "id" and (self.pairs or _looks_like_ours(value)):
+            moving.append((name, value))
+            return False
+        o.flags |= <uint8_t> K_ID2_TAKEN
+        return True
+
+    cdef int _event(self, Out *o, list moving, dict event) except -1:
+        """Take the id out of the application's `event`, unless it stays."""
+        if "id" in event:
+            value = event["id"] = _settled(o, event["id"])
+            if not self._is_own(o, moving, "event.id", value):
+                del event["id"]
+        for name in [name for name in event if name.startswith("id.")]:
+            moving.append(("event." + name, event.pop(name)))
+        return 0
+
+    cdef dict _untangled(self, Out *o, dict made, list moving, bint record):
+        """No scalar beside a field below it: mappings are merged with such fields, scalars move."""
+        cdef set ours = set(RECORD_NAMES if record else ())
+        cdef set heads, below
+        cdef dict wide, source
+        for _ in range(<int> ROUNDS):
+            heads, below = _heads(made, ours)
+            wide = {name: _as_mapping(o, made[name]) for name in made if name in heads}
+            if not any(wide.values()):
+                break
+            source, made = made, {}
+            for name, value in source.items():
+                if not wide.get(name):
+                    made[name] = value
+                    continue
+                for key, deep in wide[name].items():
+                    path = f"{name}.{key}"
+                    if path in made or path in source or record and path in OURS_IN_RECORDS:
+                        moving.append((path, deep))
+                    else:
+                        made[path] = deep
+        heads, below = _heads(made, ours)
+        for name in list(made):
+            if name in heads or name in below:
+                source = _as_mapping(o, made[name])
+                if name in below or source is None or source:
+                    value = made.pop(name)
+                    moving.append((name, value if source is None else source))
+        return made
+
+    cdef int _move_all(self, Out *o, dict made, list moving) except -1:
+        """Below `labels`, under a name that is free."""
+        cdef dict counts = {}
+        cdef set heads
+        if not moving:
+            return 0
+        if "labels" in made and not isinstance(made["labels"], Mapping):
+            moving.append(("labels", made.pop("labels")))
+        heads = _heads(made, set())[0]
+        inside = made.get("labels", ())
+        for name, value in moving:
+            plain = base = name.replace(".", "_")
+            while self.labels + plain in made or self.labels + plain in heads or plain in inside:
+                counts[base] = counts.get(base, 1) + 1
+                plain = f"{base}_{counts[base]}"
+            made[self.labels + plain] = value
+            o.moved += 1
+        return 0
+
     cdef int _error_fields(self, Out *o, object record, object exc_info, object exc_text,
                            object stack_info) except -2:
         cdef int status
@@ -1446,6 +1942,68 @@ cdef class Encoder:
         if isinstance(stack_info, str) and stack_info:
             trace = _exact(stack_info) if trace is None else f"{trace}\n{stack_info}"
         return _text_field(o, KEY_STACK_TRACE, <PyObject *> trace)
+
+
+cdef frozenset ECS_OBJECTS = frozenset(
+    lc_names[i].text[:lc_names[i].n].decode() for i in range(<int> LC_NAMES)
+    if lc_names[i].what in (NAME_OBJECT, NAME_FILLED, NAME_LABELS, KEY_EVENTS))
+cdef tuple RECORD_NAMES = tuple([lc_keys[i].text[2:2 + lc_keys[i].n].decode()
+                                 for i in range(<int> KEY_METADATA)])
+cdef frozenset OURS_IN_RECORDS = frozenset(("@timestamp", "log.level"))
+
+
+cdef dict _as_mapping(Out *o, object value):
+    """A mapping as a dict with keys that are strings, or None."""
+    cdef uint8_t reason = o.reason
+    cdef dict found
+    if not isinstance(value, Mapping):
+        return None
+    found = _normal(o, value, None)
+    o.reason = reason
+    return found
+
+
+cdef object _settled(Out *o, object value):
+    """A value that is written as it is looked at, whatever its `__str__` says next."""
+    if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset, Mapping)):
+        return value
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, str):
+        return _exact(value)
+    try:
+        return _text(o, value)
+    except Exception:
+        return _unprintable(o, value)
+
+
+cdef bint _looks_like_ours(object value) except -1:
+    """Whether it could be taken for an id of ours: as JSON, 32 characters that are lower-case hex digits."""
+    cdef str text
+    if type(value) is int:
+        return 10 ** 31 <= value < 10 ** 32
+    if type(value) is not str:
+        return False
+    text = value
+    return len(text) == 32 and all([c in "0123456789abcdef" for c in text])
+
+
+cdef tuple _heads(dict made, set ours):
+    """The names that others continue behind a dot; and those of `made` that continue one of `ours`."""
+    cdef list above = []
+    cdef set heads = set(), below = set()
+    cdef str last
+    for _, name in sorted([(name.split("."), name) for name in {**made, **dict.fromkeys(ours)}]):
+        while above:
+            last = above.pop()
+            if name.startswith(last + "."):
+                above.append(last)
+                heads.add(last)
+                if name not in ours and not ours.isdisjoint(above):
+                    below.add(name)
+                break
+        above.append(name)
+    return heads, below
 
 
 cdef int _record(Encoder encoder, Out *o, uint8_t *stack, lc_here *here, object record, object override,
@@ -1713,22 +2271,54 @@ cdef void _again(Out *o, uint8_t *stack, uint8_t cut, bint block) noexcept nogil
 
 
 # `standard`: NULL, or what is not the user's.
-cdef uint32_t _taken(PyObject *d, Py_ssize_t at, PyObject *standard, bint *odd) noexcept nogil:
-    # The bits of our keys that are among the user's; *odd: there is a key that needs _normal.
+cdef uint32_t _taken(Encoder e, Out *o, PyObject *d, Py_ssize_t at, PyObject *standard,
+                     bint *odd) noexcept nogil:
+    # The bits of our keys that are among the user's; *odd: there is one that must be made another before.
     cdef PyObject *k
     cdef PyObject *v
+    cdef Py_ssize_t start = at
     cdef uint32_t bits = 0
-    cdef int own
+    cdef int place
+    cdef Known passing
+    cdef Known *known
     odd[0] = False
+    o.seen = 0
+    o.names = o.above = 0
     while PyDict_Next(d, &at, &k, &v):
         if not PyUnicode_CheckExact(k) or _has_surrogate(k):
             odd[0] = True
             return bits
-        if standard == NULL or lc_find(standard, k) == NULL:
-            own = _own_key(k)
-            if own >= 0:
-                bits |= <uint32_t> 1 << own
+        if standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        known = e.know(k, &passing)
+        if known.what < KEYS:
+            bits |= <uint32_t> 1 << known.what
+        if e.watches and not o.arranged:
+            place = e.judge(o, known, v, True)
+            if place == ARRANGES:
+                odd[0] = True
+                return bits
+            if place == MOVES:
+                o.seen |= SEEN_MOVING
+        if not _simple(v):
+            o.seen |= SEEN_MAPPING
+    if e.watches and not o.arranged:
+        odd[0] = _conflicts(o, o.seen & SEEN_MOVING != 0, d, start, standard)
     return bits
+
+
+cdef bint _is_among(PyObject *text, PyObject *some) noexcept nogil:
+    # Whether a str is one of these, which are ASCII.
+    cdef PyObject *one
+    cdef Py_ssize_t i, n = PyUnicode_GET_LENGTH(text)
+    cdef void *data = PyUnicode_DATA(text)
+    if not PyUnicode_IS_COMPACT_ASCII(text):
+        return False
+    for i in range(PyTuple_GET_SIZE(some)):
+        one = PyTuple_GET_ITEM(some, i)
+        if PyUnicode_GET_LENGTH(one) == n and memcmp(PyUnicode_DATA(one), data, <size_t> n) == 0:
+            return True
+    return False
 
 
 cdef inline bint _plain_time(PyObject *v, int64_t *us) noexcept nogil:
@@ -1996,8 +2586,8 @@ cdef class Emitter:
         status = (<record_function> _record)(self.encoder, &o, stack, here, record, made, True, &created_us,
                                                 &level)
         if status == 0:
-            if o.mangled:
-                self.handoff.count_mangled(o.mangled)
+            if o.mangled or o.moved:
+                self.handoff.count_changed(o.mangled, o.moved)
             if o.heap == NULL:
                 return self._put(record, o.base, <size_t> (o.p - o.base), level,
                                  <uint8_t> K_DOCUMENT | o.flags, created_us)
@@ -2079,10 +2669,10 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
 
 
 def encode_mapping(obj, size_t max_bytes=1 << 20):
-    """(body, kind, mangled values): a mapping or a string as a JSON object; see ``Encoder.encode``."""
+    """What ``Encoder.encode`` makes of a mapping or a string: a JSON object."""
     return Encoder(None, max_event_bytes=max_bytes).encode(obj)
 
 
 def encode_pairs(obj, size_t max_bytes=1 << 20):
-    """(body, kind, mangled values): a mapping or a string as a pair block; see ``Encoder.encode``."""
+    """What ``Encoder.encode`` makes of a mapping or a string: a pair block."""
     return Encoder(None, max_event_bytes=max_bytes, pairs=True).encode(obj)

@@ -47,6 +47,79 @@ static const lc_key lc_keys[KEYS] = {
     LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
 };
 
+/* What the name of a user's field means: KEY_... of one of our own, or: */
+enum {
+    NAME_OBJECT = KEYS,      /* an object of ECS */
+    NAME_FILLED,             /* ... into which records write */
+    NAME_LABELS,             /* ... `labels` */
+    NAME_PLAIN,              /* nothing */
+    NAME_CARRIER,            /* the field that carries the id, in a protocol that has one */
+    NAME_BELOW,              /* a field of an object of ECS: <object>.<name> */
+    NAME_BELOW_FILLED,       /* ... into which records write */
+    NAME_BELOW_LABELS,       /* ... labels.<...> */
+    NAME_BELOW_ID,           /* a field below one that carries the id: `event.id.x`, `@metadata.x` */
+    NAME_BELOW_OURS,         /* a field below one that a record writes: `message.x`, `log.origin.x` */
+    NAME_DOTTED              /* any other with a dot */
+};
+typedef struct {
+    const char *text;
+    uint8_t n;
+    uint8_t what;
+} lc_name;
+#define LC_NAME(name, what) {name, sizeof(name) - 1, what}
+/* The top-level objects of ECS, beside `event`, and then our own keys; the shortest first. */
+static const lc_name lc_names[] = {
+    LC_NAME("dll", NAME_OBJECT), LC_NAME("dns", NAME_OBJECT), LC_NAME("ecs", NAME_FILLED),
+    LC_NAME("log", NAME_FILLED), LC_NAME("tls", NAME_OBJECT), LC_NAME("url", NAME_OBJECT),
+    LC_NAME("faas", NAME_OBJECT), LC_NAME("file", NAME_OBJECT), LC_NAME("host", NAME_OBJECT),
+    LC_NAME("http", NAME_OBJECT), LC_NAME("rule", NAME_OBJECT), LC_NAME("span", NAME_OBJECT),
+    LC_NAME("user", NAME_OBJECT),
+    LC_NAME("agent", NAME_OBJECT), LC_NAME("cloud", NAME_OBJECT), LC_NAME("email", NAME_OBJECT),
+    LC_NAME("error", NAME_FILLED), LC_NAME("event", KEY_EVENTS), LC_NAME("group", NAME_OBJECT),
+    LC_NAME("trace", NAME_OBJECT),
+    LC_NAME("client", NAME_OBJECT), LC_NAME("device", NAME_OBJECT), LC_NAME("labels", NAME_LABELS),
+    LC_NAME("server", NAME_OBJECT), LC_NAME("source", NAME_OBJECT), LC_NAME("threat", NAME_OBJECT),
+    LC_NAME("volume", NAME_OBJECT),
+    LC_NAME("message", KEY_MESSAGE), LC_NAME("network", NAME_OBJECT), LC_NAME("package", NAME_OBJECT),
+    LC_NAME("process", NAME_FILLED), LC_NAME("related", NAME_OBJECT), LC_NAME("service", NAME_OBJECT),
+    LC_NAME("event.id", KEY_EVENT_ID), LC_NAME("observer", NAME_OBJECT), LC_NAME("registry", NAME_OBJECT),
+    LC_NAME("@metadata", KEY_METADATA), LC_NAME("container", NAME_OBJECT), LC_NAME("log.flags", KEY_FLAGS),
+    LC_NAME("log.level", KEY_LEVEL),
+    LC_NAME("@timestamp", KEY_TIMESTAMP), LC_NAME("error.type", KEY_ERROR_TYPE),
+    LC_NAME("log.logger", KEY_LOGGER), LC_NAME("user_agent", NAME_OBJECT),
+    LC_NAME("data_stream", NAME_OBJECT), LC_NAME("destination", NAME_OBJECT), LC_NAME("ecs.version", KEY_ECS),
+    LC_NAME("process.pid", KEY_PID), LC_NAME("transaction", NAME_OBJECT),
+    LC_NAME("orchestrator", NAME_OBJECT), LC_NAME("organization", NAME_OBJECT),
+    LC_NAME("process.name", KEY_PROCESS),
+    LC_NAME("error.message", KEY_ERROR_MESSAGE), LC_NAME("vulnerability", NAME_OBJECT),
+    LC_NAME("process.thread.id", KEY_THREAD_ID), LC_NAME("error.stack_trace", KEY_STACK_TRACE),
+    LC_NAME("log.origin.function", KEY_FUNCTION), LC_NAME("process.thread.name", KEY_THREAD),
+    LC_NAME("log.origin.file.name", KEY_FILE), LC_NAME("log.origin.file.line", KEY_LINE),
+};
+enum { LC_NAMES = sizeof(lc_names) / sizeof(lc_names[0]), LC_LONGEST = 20 };
+
+/* What `n` ASCII characters are the name of; NAME_PLAIN: of nothing. */
+static inline int lc_what(const void *text, size_t n) {
+    /* of each length: where its names begin, and which letters they begin with */
+    static const uint8_t at[LC_LONGEST + 2] = {
+        0, 0, 0, 0, 6, 13, 20, 27, 33, 36, 40, 44, 49, 52, 54, 54, 54, 54, 56, 56, 58, 60};
+#define L(c) (1u << ((c) & 31))
+    static const uint32_t first[LC_LONGEST + 1] = {
+        0, 0, 0, L('d') | L('e') | L('l') | L('t') | L('u'), L('f') | L('h') | L('r') | L('s') | L('u'),
+        L('a') | L('c') | L('e') | L('g') | L('t'), L('c') | L('d') | L('l') | L('s') | L('t') | L('v'),
+        L('m') | L('n') | L('p') | L('r') | L('s'), L('e') | L('o') | L('r'), L('@') | L('c') | L('l'),
+        L('@') | L('e') | L('l') | L('u'), L('d') | L('e') | L('p') | L('t'), L('o') | L('p'),
+        L('e') | L('v'), 0, 0, 0, L('p') | L('e'), 0, L('l') | L('p'), L('l')};
+#undef L
+    int i;
+    if (n > LC_LONGEST || !(first[n] >> (*(const uint8_t *)text & 31) & 1))
+        return NAME_PLAIN;
+    for (i = at[n]; i < at[n + 1]; i++)
+        if (memcmp(lc_names[i].text, text, n) == 0)
+            return lc_names[i].what;
+    return NAME_PLAIN;
+}
+
 /* What a thread keeps: whether it is a sender's (what it logs is never shipped), and what its last
  * document had in some places and what that was made from. Bytes and numbers only, compared before they
  * are used. */

@@ -688,6 +688,7 @@ class _Shipment:
                 "outstanding": stats.queued + stats.inflight,
                 "resent": stats.resent,
                 "mangled": stats.mangled,
+                "moved": stats.moved,
                 "connects": stats.connects,
                 "blank": self.blank,
                 "replaced": self.replaced,

@@ -124,7 +124,7 @@ class Client(Sender):
             about = {
                 "protocol": config.protocol,
                 "url": config.redacted,
-                "identity": config.identity,
+                "identity": "none" if config.identity == "none" else "id",
                 "host": node_name(),
                 **self._promise(config),
             }
@@ -144,6 +144,9 @@ class Client(Sender):
             truncate=config.truncate,
             pairs=config.protocol == "lumberjack" and config.version == 1,
             text=None if self.documents is None else self.documents.text,
+            identity=config.identity,
+            trust_metadata=config.trust == "metadata",
+            **self._names(config),
         )
         self._bind(encoder, _slow_sender(self._engine, encoder, config))
         if config.verify == "none":
@@ -164,6 +167,10 @@ class Client(Sender):
         """What else the ledger must say, so that the verifier knows what was promised."""
         return {}
 
+    def _names(self, config: Config) -> dict[str, Any]:
+        """Arguments of `Encoder` that say what the names of fields mean in mappings that are sent."""
+        return {"carriers": ("@metadata",)}
+
     def _documents(self, config: Config, engine: Engine) -> Documents | None:
         """What makes documents, if not `Encoder`. It may hold the engine, never the client: one that
         nobody holds must be found out at once."""
@@ -173,12 +180,12 @@ class Client(Sender):
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
         submit = self._engine.submit
         try:
-            body, kind, mangled = _encoded(self.encoder, event)
+            body, kind, mangled, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):
             self.send(event, level)  # counts it, and raises the same
             raise
-        if mangled:
-            self.handoff.count_mangled(mangled)
+        if mangled or moved:
+            self.handoff.count_changed(mangled, moved)
         return submit(body, tens(level), kind)
 
     def flush(self, timeout: float | None = None) -> int:
@@ -250,10 +257,10 @@ def _limits(config: Config) -> Limits:
     return Limits(**same, batch_events=config.window, batch_bytes=config.window_bytes)
 
 
-def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int]:
-    """(body, kind, mangled values)."""
+def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
+    """(body, kind, mangled values, moved fields)."""
     if isinstance(event, bytes):
-        return event, K_RAW, 0
+        return event, K_RAW, 0, 0
     return encoder.encode(event)
 
 
@@ -266,7 +273,7 @@ def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[
             if engine.handoff.needs_attention:
                 engine.attend()
         else:
-            body, kind, _ = _encoded(encoder, event)  # its mangled values are counted already
+            body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already
             seq = engine.put_slowly(seq, body, level, kind)
             if seq == 0 and config.overflow == "raise" and not engine.closed:
                 bound = f"{config.max_events} events or {config.max_bytes} bytes"

@@ -443,8 +443,12 @@ _TABLE = (
            "none: directly.", _LOGUX),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
-    Option("identity", "choice", _choice("id", "none"), "id", "id",
-           "Whether each event carries its id; none: verify compares multisets of hashes."),
+    Option("identity", "choice", _choice("id", "own", "none"), "id", "id",
+           "Whether each event carries its id; own: one that the application gave it instead, which must be "
+           "unique; none: verify compares multisets of hashes. See formats.md."),
+    Option("trust", "choice", _choice("none", "metadata"), "none", "none",
+           "metadata: an application's @metadata is sent, all but its _id; none: it is left out. "
+           "Raw bytes are not changed.", _LJ),
     Option("check", "boolean", _boolean, True, "true",
            "Check that raw bytes are one JSON object in UTF-8 before they are sent."),
     Option("connect_timeout", "duration", _duration(0.001, 3600), 10.0, "10s",
@@ -570,6 +574,7 @@ class Config(NamedTuple):
     proxy: str
     version: int
     identity: str
+    trust: str
     check: bool
     connect_timeout: float
     silence: float

@@ -16,7 +16,9 @@
 the user's own           ``extra``, at the top; a message that is a mapping is taken as fields too
 ======================== ==========================================================================
 
-A user's field that has the name of one of these replaces it, so no key is there twice; of a message's
+A user's field that has the name of one of these replaces it, but for ``@timestamp`` and ``log.level``, so
+no key is there twice. A field that cannot be there, such as a plain ``event`` or ``error``, moves below
+``labels`` (docs/formats.md). Of a message's
 field and an ``extra`` of the same name the message's stays. A mapping without ``message`` whose
 ``event`` is a string has that as its message (structlog's way).
 

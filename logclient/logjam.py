@@ -110,8 +110,10 @@ class Agent:
         cluster, datacenter, namespace, revision: said in each document when given.
         mask: parts of the names of headers and parameters whose values are masked.
         max_event_bytes: a longer document is not made.
+        own_ids: a request has the id that it is given; else that is ``labels_request_id``.
         reporter: where own errors are said.
         lost: called for each document that was not made or not taken.
+        moved: called with the number of ids that became other fields.
 
     Raises:
         ConfigError: an argument breaks a rule.
@@ -132,8 +134,10 @@ class Agent:
         revision: str | None = None,
         mask: Iterable[str] = MASKED,
         max_event_bytes: int = MAX_EVENT_BYTES,
+        own_ids: bool = True,
         reporter: Reporter | None = None,
         lost: Callable[[], object] | None = None,
+        moved: Callable[[int], object] | None = None,
     ) -> None:
         split_app_env(app_env)
         if isinstance(mask, str):
@@ -151,9 +155,11 @@ class Agent:
             "revision": revision,
         }
         self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
-        self._encoder = Encoder(max_event_bytes=max_event_bytes)
+        self.own_ids = own_ids
+        self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         self._reporter = reporter or Reporter()
         self._lost = lost
+        self._moved = moved
 
     def request(
         self,
@@ -170,8 +176,9 @@ class Agent:
 
         Args:
             action: ``<module>#<method>``; may be set later.
-            request_id: 32 hex digits; others are replaced. None: the id of the event that carries it,
-                unless somebody asks for ``Request.request_id``.
+            request_id: with ``own_ids``, 32 hex digits; others are replaced. Without, it becomes the field
+                ``labels_request_id``. None: the id of the event that carries it, unless somebody asks for
+                ``Request.request_id``.
             trace_id: of the chain of requests that this one is part of.
             caller_id: ``<app>-<environment>-<request_id>`` of the request that asked for this one.
             caller_action: its action.
@@ -257,7 +264,7 @@ class Agent:
             if error is not None:
                 made["exceptions" if severity >= ERROR else "soft_exceptions"] = [_error_name(error)]
             extra = {name: value for name, value in record.__dict__.items() if name not in _record_names()}
-            _add_fields(made, {**extra, **(fields or {})}, values)
+            self._add(made, {**extra, **(fields or {})}, values)
             self._put(made, LOGS, record.levelno)
         except Exception as error:
             self.complain(error, "a record")
@@ -363,11 +370,19 @@ class Agent:
 
     def _small(self, topic: int, known: dict[str, Any], fields: Mapping[str, Any]) -> Any:
         made = {**known, **self._times(time.time()), **self.place}
-        _add_fields(made, fields, document.Values())
+        self._add(made, fields, document.Values())
         return self._put(made, topic, logging.INFO)
 
     def _times(self, seconds: float) -> dict[str, Any]:
         return {"started_at": document.local_time(seconds, self.zone), "started_ms": int(seconds * 1000)}
+
+    def count_moved(self, count: int) -> None:
+        """Count ids of the application's that became other fields."""
+        if count and self._moved is not None:
+            self._moved(count)
+
+    def _add(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+        self.count_moved(_add_fields(made, fields, values))
 
     def _put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
         body = self._encoder.encode(made)[0]
@@ -409,10 +424,17 @@ class Client(client.Client):
             revision=config.revision,
             mask=(*MASKED, *config.mask),
             max_event_bytes=config.max_event_bytes,
+            own_ids=config.identity != "id",
             reporter=engine.reporter,
             lost=lost,
+            moved=lambda count: engine.handoff.count_changed(0, count),
         )
         return self.agent
+
+    def _names(self, config: Config) -> dict[str, Any]:
+        """A document carries its id in one of two fields, by its topic, which not everybody sees; names
+        have no dots there."""
+        return {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
 
     def request(self, action: object = None, **given: Any) -> Request:
         """A request that begins now; see ``Agent.request``."""
@@ -498,13 +520,15 @@ class Request:
         self._soft: dict[str, None] = {}
         self._shown: BaseException | None = None  # the last one whose traceback is in a line
         self._id: str | None = None
+        self._given: object = None  # what the application says, where it is not for it to say
         self._before: Request | None = None
 
     # -- what it is
 
     @property
     def request_id(self) -> str:
-        """32 hex digits."""
+        """32 hex digits, new unless it is known. What is set becomes the field ``labels_request_id`` where
+        ``own_ids`` of the agent is off."""
         if self._id is None:
             with self._lock:
                 if self._id is None:
@@ -513,6 +537,9 @@ class Request:
 
     @request_id.setter
     def request_id(self, value: str) -> None:
+        if not self.agent.own_ids:
+            self._given = value
+            return
         text = document.text_of(value).replace("-", "").lower()
         self._id = text if _HEX_ID.fullmatch(text) else _new_id()
 
@@ -706,7 +733,10 @@ class Request:
             made["request_info"] = self._info(values)
         if lines:
             made["lines"] = lines
-        _add_fields(made, self.fields, values)
+        if self._given is not None:
+            made["labels_request_id"] = document.name_text(self._given)
+            agent.count_moved(1)
+        agent._add(made, self.fields, values)
         return made
 
     def _taken_lines(self) -> list[list[Any]]:
@@ -885,12 +915,17 @@ def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
         return time_text(0.0)
 
 
-def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> int:
+    """The user's fields, under names that are free; how many of them were ids."""
+    ids = 0
     if not isinstance(fields, Mapping):  # somebody has put something else there
         fields = {"fields": fields}
     for name, value in list(fields.items()):
         key = values.key(name)
         plain = values.plain(value)
+        if key in ("request_id", "uuid"):
+            key = f"labels_{key}"
+            ids += 1
         if key.endswith(("_time", "_calls")) and (
             isinstance(plain, bool) or not isinstance(plain, (int, float))
         ):
@@ -900,6 +935,7 @@ def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: documen
             if len(key) >= document.MAX_NAME:
                 break
         made[key] = plain
+    return ids
 
 
 _names: frozenset[str] = frozenset()

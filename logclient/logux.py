@@ -68,13 +68,17 @@ class Client(client.Client):
 
     _inbox: Inbox = client.UNMADE
     _actions: Encoder = client.UNMADE
+    _plain: Encoder = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         self._inbox = Inbox(config.max_bytes)
         super().__init__(config)
         self._inbox.engine = self._engine
         self._engine.heard = _weakly(self._inbox)
-        self._actions = Encoder(max_event_bytes=config.max_event_bytes)  # none is cut
+        # None is cut.
+        plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
+        self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
+        self._plain = Encoder(**plain, carriers=())
 
     def _cores(self, config: Config) -> Callable[[bytes], Core]:
         make, found = super()._cores(config), weakref.ref(self._inbox)
@@ -90,6 +94,10 @@ class Client(client.Client):
 
         return begin
 
+    def _names(self, config: Config) -> dict[str, Any]:
+        """Events are data of actions: the id is beside them."""
+        return {"carriers": ()}
+
     def _promise(self, config: Config) -> dict[str, str]:
         """Whether acked means processed."""
         return {"ack": config.ack}
@@ -102,7 +110,8 @@ class Client(client.Client):
         """Send an action as it is, but for its ``id``, and follow it: ``add(action).result(5.0)``.
 
         Args:
-            action: has a ``type``. If it has no ``id``, it gets one.
+            action: has a ``type``. Its ``id`` is ours: one that it has moves to ``labels.id``, unless
+                ``identity=own`` leaves it there.
             meta: ``time`` (milliseconds since 1970; else the time of this call) and ``subprotocol`` (a
                 number; else the option's). A server denies an action with anything else.
             level: a level of ``logging``, for ``keep_level``.
@@ -114,12 +123,12 @@ class Client(client.Client):
         try:
             _check_action(action)
             head = _head(meta)
-            body, _, mangled = self._actions.encode(action)
+            body, _, mangled, moved = self._actions.encode(action)
         except (TypeError, ValueError):
             self._lost()  # counted, as what `send` cannot encode
             raise
-        if mangled:
-            self.handoff.count_mangled(mangled)
+        if mangled or moved:
+            self.handoff.count_changed(mangled, moved)
         return self._engine.submit(head + body, client.tens(level), WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
@@ -178,7 +187,7 @@ class Client(client.Client):
             raise EncodeTypeError(f"headers: must be a mapping, got {type(headers).__name__}")
         _check_names("headers", headers)
         # As the server will have them, and nobody else's to change.
-        self._inbox.headers = loads(self._actions.encode(headers)[0])
+        self._inbox.headers = loads(self._plain.encode(headers)[0])
         self._engine.note("headers", self._inbox.headers)
 
     # -- from the server

@@ -77,7 +77,8 @@ class Documents:
         truncate: cut the message of a record that is too long, and mark it (``log.flags``).
         reporter: where own errors are said.
         lost: called for each record whose document was not made or not taken.
-        mangled: called with the number of values that could not be said in JSON as they were.
+        changed: called with the number of values that could not be said in JSON as they were, and of fields
+            that moved.
     """
 
     formatter = EventFormatter()
@@ -92,20 +93,20 @@ class Documents:
         truncate: bool = False,
         reporter: Reporter | None = None,
         lost: Callable[[], object] | None = None,
-        mangled: Callable[[int], object] | None = None,
+        changed: Callable[[int, int], object] | None = None,
     ) -> None:
         self.sink = sink
         self.event_type = event_type
         self.host = client.node_name() if host is None else host
         self.failed = 0
         """Records whose document was not made or not taken."""
-        self._encoder = Encoder(max_event_bytes=max_event_bytes)
+        self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         # What is cut must leave room for what is around it.
         room = max(64, max_event_bytes - AROUND) if truncate else max_event_bytes
-        self._records = Encoder(max_event_bytes=room, truncate=truncate)
+        self._records = Encoder(max_event_bytes=room, truncate=truncate, carriers=(), flat=True)
         self._reporter = reporter or Reporter()
         self._lost = lost
-        self._mangled = mangled
+        self._changed = changed
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
         """The document of a record; whether it was taken.
@@ -119,8 +120,8 @@ class Documents:
             elif made is not None:
                 data = self.strings(made)
             else:
-                body, _, mangled = self._records.encode_record(record)
-                self._count(mangled)
+                body, _, *changed = self._records.encode_record(record)
+                self._count(*changed)
                 data = _strings(body)
                 data.pop("@timestamp", None)
             found = self.document(data, timestamp=int(record.created * 1000))
@@ -162,13 +163,13 @@ class Documents:
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or more than ``max_event_bytes``.
         """
-        body, _, mangled = self._encoder.encode(fields)
-        self._count(mangled)
+        body, _, *changed = self._encoder.encode(fields)
+        self._count(*changed)
         return _strings(body)
 
-    def _count(self, mangled: int) -> None:
-        if mangled and self._mangled is not None:
-            self._mangled(mangled)
+    def _count(self, mangled: int, moved: int) -> None:
+        if (mangled or moved) and self._changed is not None:
+            self._changed(mangled, moved)
 
 
 class Pong(NamedTuple):
@@ -251,8 +252,12 @@ class Client(client.Client):
             truncate=config.truncate,
             reporter=engine.reporter,
             lost=lost,
-            mangled=engine.handoff.count_mangled,
+            changed=engine.handoff.count_changed,
         )
+
+    def _names(self, config: Config) -> dict[str, Any]:
+        """An event document says more than ECS, and carries its id in `uuid`."""
+        return {"carriers": ("uuid",), "ecs": False}
 
     def event(
         self,
@@ -306,7 +311,11 @@ class Client(client.Client):
         joined = join_tags([*kafka_tags(topic, key), *tags])
         if not joined:
             return self.send(event, level)
-        body, kind = (event, K_RAW) if isinstance(event, bytes) else self.encoder.encode(event)[:2]
+        if isinstance(event, bytes):
+            body, kind = event, K_RAW
+        else:
+            body, kind, *changed = self.encoder.encode(event)
+            self.handoff.count_changed(*changed)
         tagged = len(joined).to_bytes(2, "big") + joined + body
         return self._engine.put(tagged, client.tens(level), kind | TAGGED_KIND)
 

@@ -230,7 +230,7 @@ class TestOptions:
             ("keep_level", 61, "must be a level name"),
             ("compression", 10, "must be a whole number from 0 to 9"),
             ("version", 3, "must be a whole number from 1 to 2"),
-            ("identity", "uuid", "must be one of id, none"),
+            ("identity", "uuid", "must be one of id, own, none"),
             ("silence", "soon", "must be a duration such as 5s"),
             ("silence", "-1s", "must be a duration"),
             ("silence", "1e3", "must be a duration"),

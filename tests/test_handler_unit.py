@@ -162,7 +162,9 @@ class TestShip:
         one.log.info("a", extra={"@metadata": {}})
         one.log.info("b", extra={"event.id": 1})
         one.log.info("c", extra={"event": {"id": 1}, "@metadata": 1})
-        assert [e.kind for e in one.client.events()] == [0x04, 0x08, 0x0C]
+        one.log.info("d", extra={"event.id": "ab" * 16})
+        assert [e.kind for e in one.client.events()] == [0, 0x08, 0x08, 0]
+        assert one.client.count("moved") == 3
 
     def test_pairs(self, make: Make) -> None:
         one = make(pairs=True)

@@ -52,10 +52,10 @@ def test_push_and_count() -> None:
     assert [h.push(b"x" * i) for i in range(3)] == [1, 2, 3]
     assert h.queued == (3, room_of(0) + room_of(1) + room_of(2)) == (3, 24 + 32 + 32)
     assert h.next_seq == 4 and h.settled == 0
-    h.count_mangled(2)
+    h.count_changed(2, 3)
     h.count_ignored()
     counts = h.counters()
-    assert (counts["mangled"], counts["ignored"], counts["sent"]) == (2, 1, 3)
+    assert (counts["mangled"], counts["moved"], counts["ignored"], counts["sent"]) == (2, 3, 1, 3)
 
 
 def test_tombs_keep_their_reason() -> None:
@@ -497,11 +497,11 @@ def test_a_forked_child_notices(how: str) -> None:
         code = 1
         try:
             assert h.forked and h.push(b"x") == PUT_FORKED
-            h.count_mangled()
+            h.count_changed(1, 1)
             h.count_ignored()
             h.renew()
             assert not h.forked and h.queued == (0, 0) and h.push(b"x") == 1
-            assert h.counters()["mangled"] == h.counters()["ignored"] == 0
+            assert h.counters()["mangled"] == h.counters()["moved"] == h.counters()["ignored"] == 0
             code = 0
         finally:
             os._exit(code)

@@ -3,27 +3,211 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import logclient
-from logclient.collectors.lumberjack import Collector
+from logclient.client import Client
+from logclient.collectors import logjam, logux, lumberjack, plog
+from logclient.verify import decode
+from tests import verify_inprocess as inprocess
+from tests.patience import PATIENCE
+
+Forge = Callable[[str], list[Any]]
 
 
-def test_an_event_with_an_id_of_its_own_carries_it_alone_and_is_listed(tmp_path: Path) -> None:
-    with Collector("127.0.0.1", 0, keep=True) as server:
+def of_lumberjack(forged: str) -> list[dict[str, Any]]:
+    return [
+        {"@metadata": {"_id": forged}},
+        {"@metadata": {"_id": forged}, "event.id": forged},
+        {"event.id": forged},
+        {"event": {"id": forged, "action": "x"}},
+        {"event": "login"},
+        {"event.id": "mine"},
+        {"event": {"id": "mine too"}, "@metadata": {"pipeline": "x"}},
+        {"@metadata._id": forged},
+        {b"event.id": forged},
+    ]
+
+
+def of_field(name: str) -> Forge:
+    return lambda forged: [{name: forged}, {name: "mine"}, {name.encode(): forged}, {"event.id": forged}]
+
+
+def whole_action(client: Any, event: dict[Any, Any]) -> None:
+    """As it is, with names that are strings: others are refused."""
+    named = {name.decode() if isinstance(name, bytes) else name: value for name, value in event.items()}
+    client.add({"type": "chat/add", **named})
+
+
+# Of each protocol: its collector, options of the client, what is forged, and how it is sent.
+PROTOCOLS: dict[str, tuple[Any, dict[str, Any], Forge, Callable[[Any, Any], object]]] = {
+    "lumberjack": (lumberjack.Collector, {}, of_lumberjack, Client.send),
+    "lumberjack-1": (lumberjack.Collector, {"version": 1}, of_lumberjack, Client.send),
+    "logjam": (logjam.Collector, {}, of_field("request_id"), Client.send),
+    "logjam-events": (logjam.Collector, {"topic": "events.app.env"}, of_field("uuid"), Client.send),
+    "plog": (plog.Collector, {}, of_field("uuid"), Client.send),
+    "logux": (logux.Collector, {}, of_field("id"), Client.send),
+    "logux-add": (logux.Collector, {}, of_field("id"), whole_action),
+}  # fmt: skip
+
+
+def connect(server: Any, protocol: str, **options: Any) -> Any:
+    url = server.url + ("/app-env" if protocol.startswith("logjam") and "/app-env" not in server.url else "")
+    return logclient.connect(url, **PROTOCOLS[protocol][1], **options)
+
+
+def ids_read(protocol: str, producer: str, documents: list[Any]) -> list[tuple[int, int]]:
+    """(status, sequence) of each document, as verify reads it."""
+    name = protocol.partition("-")[0]
+    bodies = [json.dumps(document).encode() for document in documents]
+    sizes = np.array([len(body) for body in bodies], np.int64)
+    found = decode.bodies(name, bytes.fromhex(producer))(b"".join(bodies), np.cumsum(sizes) - sizes, sizes)
+    return list(zip(found.status.tolist(), found.sequence.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_forged_ids_from_the_application_to_the_verdict(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every event carries the id that is ours, and the verdict is that nothing went wrong."""
+    collector, _, forge, send = PROTOCOLS[protocol]
+    with collector(capture=str(tmp_path / "capture"), keep=True) as server:
+        client = connect(server, protocol, ledger=str(tmp_path / "ledger"))
+        events: list[Any] = [{"number": 0}]
+        for n in (1, 2, 5, 2**47):
+            events += forge(client.event_id(n))
+        for event in events:
+            send(client, event)
+        documents = server.events(len(events), PATIENCE)
+        assert client.flush(PATIENCE) == 0
+        stats = client.stats()
+        client.close()
+    assert ids_read(protocol, client.producer, documents) == [(decode.OK, n + 1) for n in range(len(events))]
+    assert stats.moved >= (4 if protocol != "logux" else 0)  # there it is inside the data
+    verdict = inprocess.run(monkeypatch, tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
+    assert verdict.ok
+    assert verdict.counts.ok == len(events)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_identity_own(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application's ids stay where they are, and the ledger knows whose they are."""
+    collector, _, forge, send = PROTOCOLS[protocol]
+    with collector(capture=str(tmp_path / "capture"), keep=True) as server:
+        client = connect(server, protocol, ledger=str(tmp_path / "ledger"), identity="own")
+        (name,) = forge("")[0]
+        own = [{name: {"_id": f"mine {n}"} if name == "@metadata" else f"mine {n}"} for n in range(20)]
+        if protocol == "lumberjack-1":
+            own = [{"event.id": f"mine {n}"} for n in range(20)]
+        if protocol == "logux":
+            send = whole_action
+        for event in own:
+            send(client, event)
+            client.send({"n": 1})
+        documents = server.events(40, PATIENCE)
+        assert client.flush(PATIENCE) == 0
+        client.close()
+    found = ids_read(protocol, client.producer, documents)
+    assert Counter(status for status, _ in found) == {decode.FOREIGN: 20, decode.OK: 20}
+    verdict = inprocess.run(monkeypatch, tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
+    assert verdict.ok
+    assert verdict.counts.ok == 40
+
+
+NAMES = st.sampled_from(
+    [
+        "@metadata",
+        "event.id",
+        "event",
+        "id",
+        "uuid",
+        "request_id",
+        "_id",
+        "@metadata._id",
+        "event.id.x",
+        "data",
+    ]
+)
+
+
+@pytest.fixture(scope="module", params=PROTOCOLS)
+def rig(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any, Any]]:
+    protocol = request.param
+    with PROTOCOLS[protocol][0](keep=True) as server:
+        client = connect(server, protocol, overflow="block")
+        yield protocol, server, client
+        client.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_forged_id_is_taken_for_another_event(rig: tuple[str, Any, Any], data: st.DataObject) -> None:
+    protocol, server, client = rig
+    before = client.stats().sent
+    ids = st.integers(1, 400).map(client.event_id) | st.sampled_from(["mine", 10**31, None, 7])
+    values = ids | st.dictionaries(NAMES, ids, max_size=3) | st.lists(ids, max_size=2)
+    keys = NAMES if protocol == "logux-add" else NAMES | NAMES.map(str.encode)
+    events = data.draw(st.lists(st.dictionaries(keys, values, max_size=5), min_size=1, max_size=12))
+    for event in events:
+        PROTOCOLS[protocol][3](client, event)
+    documents = server.events(before + len(events), PATIENCE)[before:]
+    found = ids_read(protocol, client.producer, documents)
+    assert found == [(decode.OK, before + n + 1) for n in range(len(events))]
+
+
+def test_log_records(tmp_path: Path) -> None:
+    """What records bring along in `extra`, through a Handler."""
+    with lumberjack.Collector(keep=True) as server:
+        handler = logclient.Handler(server.url)
+        log = logging.Logger("app", logging.INFO)
+        log.addHandler(handler)
+        forged = handler.client.event_id(1)
+        for extra in (None, {"event.id": forged}, {"@metadata": {"_id": forged}}, {"error": "x"}):
+            log.info("hi", extra=extra)
+        documents = server.events(4, PATIENCE)
+        moved = handler.client.stats().moved
+        handler.client.close()
+    assert ids_read("lumberjack", forged[:20], documents) == [(decode.OK, n) for n in range(1, 5)]
+    assert [document["event.id"] for document in documents] == [f"{forged[:20]}{n:012x}" for n in range(1, 5)]
+    assert (documents[1]["labels.event_id"], documents[3]["labels.error"]) == (forged, "x")
+    assert moved == 3
+
+
+def test_trust_metadata() -> None:
+    with lumberjack.Collector(keep=True) as server, logclient.connect(server.url, trust="metadata") as client:
+        client.send({"@metadata": {"pipeline": "p", "_id": client.event_id(7)}})
+        client.send({"@metadata": {"_id": "x"}})
+        ids = [client.event_id(1), client.event_id(2)]
+        assert server.events(2, PATIENCE) == [
+            {"@metadata": {"pipeline": "p", "_id": ids[0]}, "event.id": ids[0]},
+            {"@metadata": {"_id": ids[1]}, "event.id": ids[1]},
+        ]
+        assert client.stats().moved == 2
+
+
+def test_raw_bytes_are_sent_unchanged_and_listed(tmp_path: Path) -> None:
+    with lumberjack.Collector(keep=True) as server:
         client = logclient.connect(server.url, ledger=str(tmp_path / "ledger"))
         forged = client.event_id(1)
         client.send({"n": 1})
-        given = [{"@metadata": {"_id": forged}}, {"@metadata": {"_id": "mine"}}, {"event.id": forged},
-                 {"event": {"id": "mine too"}}]  # fmt: skip
+        given = [{"@metadata": {"_id": forged}}, {"event.id": "mine"}]
         for event in given:
-            client.send(event)
-        client.send(b'{"@metadata":{"_id":"raw"}}')
-        assert client.flush(10) == 0
+            client.send(json.dumps(event).encode())
+        client.send({"event.id": "beside ours"})
+        assert client.flush(PATIENCE) == 0
         client.close()
-        arrived = list(server.events())
-    assert arrived[1:] == [*given, {"@metadata": {"_id": "raw"}}]
+        arrived = server.events(4)
+    assert arrived[1:3] == given
+    assert arrived[3] == {"event.id": "beside ours", "@metadata": {"_id": f"{forged[:20]}{4:012x}"}}
     (ledger,) = (tmp_path / "ledger").iterdir()
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
-    ids = [(line["seqs"], line["n"]) for line in lines if line["t"] == "ids"]
-    assert sum(n for _, n in ids) == len(given) + 1
+    assert sum(line["n"] for line in lines if line["t"] == "ids") == 3

@@ -204,6 +204,20 @@ def test_request_id(agent: Agent, sink: Sink) -> None:
     assert len(set(ids)) == 3
 
 
+def test_a_request_id_that_is_not_the_applications_to_say(sink: Sink) -> None:
+    counts: list[int] = []
+    agent = Agent(sink, APP, own_ids=False, moved=counts.append)
+    with agent.request("a#b", request_id="c4" * 16, fields={"uuid": "mine"}):
+        pass
+    with agent.request("a#b", request_id="c4" * 16) as request:
+        asked = request.request_id
+    first, second = sink.made
+    assert "request_id" not in first
+    assert (first["labels_request_id"], first["labels_uuid"]) == ("c4" * 16, "mine")
+    assert second["request_id"] == asked != "c4" * 16
+    assert sum(counts) == 3
+
+
 def test_caller(agent: Agent, sink: Sink) -> None:
     with agent.request("Shop#create") as outer:
         headers = outer.caller_headers()
@@ -823,7 +837,7 @@ FULL_ID = f"{APP}-{'a1' * 16}"
 def test_event(agent: Agent, sink: Sink) -> None:
     assert agent.event("deployed 17", version="1.2", uuid="mine", label2="x") == 1
     assert sink.topics == [EVENTS]
-    assert (sink.one["label"], sink.one["version"], sink.one["uuid_"]) == ("deployed 17", "1.2", "mine")
+    assert (sink.one["label"], sink.one["version"], sink.one["labels_uuid"]) == ("deployed 17", "1.2", "mine")
     with pytest.raises(EncodeError, match="label: "):
         agent.event("")
 

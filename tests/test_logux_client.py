@@ -74,8 +74,9 @@ class TestSending:
         assert user == "10" and client_id and tab
 
     @pytest.mark.parametrize("check", [True, False])
-    def test_whole_actions(self, peer: LoguxPeer, check: bool) -> None:
-        with connect(peer, check=check) as client:
+    @pytest.mark.parametrize("identity", ["id", "own"])
+    def test_whole_actions(self, peer: LoguxPeer, check: bool, identity: str) -> None:
+        with connect(peer, check=check, identity=identity) as client:
             chat = client.add({"type": "chat/add", "text": "hi"})
             own = client.add({"type": "chat/add", "id": "my own"})
             meta = client.add({"type": "chat/add"}, {"time": 1_600_000_000_123, "subprotocol": 3})
@@ -84,7 +85,9 @@ class TestSending:
             ids = [client.event_id(d.seq) for d in (chat, own, meta, plain)]
         assert sent(peer) == [
             {"type": "chat/add", "text": "hi", "id": ids[0]},
-            {"type": "chat/add", "id": "my own"},
+            {"type": "chat/add", "id": "my own"}
+            if identity == "own"
+            else {"type": "chat/add", "labels.id": "my own", "id": ids[1]},
             {"type": "chat/add", "id": ids[2]},
             {"type": "", "id": ids[3]},
         ]

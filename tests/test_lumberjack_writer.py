@@ -23,7 +23,7 @@ from tests.oracle.xxh64 import xxh64
 
 PRODUCER = bytes.fromhex("00ff10203040506070a0")
 DOCUMENT, RAW, BYTES = oracle.K_DOCUMENT, oracle.K_RAW, oracle.K_BYTES
-ID1, ID2 = oracle.ID1_TAKEN, oracle.ID2_TAKEN
+ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
 ACKED = oracle.ACKED
 
 
@@ -179,9 +179,11 @@ class TestId:
         (b'{"a":1}', DOCUMENT | ID2, '{"a":1,"@metadata":{"_id":"%s"}}'),
         (b"{}", DOCUMENT | ID2, '{"@metadata":{"_id":"%s"}}'),
         (b'{"event.id":"n"}', DOCUMENT | ID1 | ID2, '{"event.id":"n"}'),
-        (b'{"@metadata":{"x":1}}', DOCUMENT | ID1, '{"@metadata":{"x":1},"event.id":"%s"}'),
-        (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1, '{"@metadata":{"_id":"m"}}'),
-        (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n"}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | OPEN, '{"@metadata":{"x":1,"_id":"%s"},"event.id":"%s"}'),
+        (b'{"event.id":"n","@metadata":{"x":1}}', DOCUMENT | OPEN | ID2,
+         '{"event.id":"n","@metadata":{"x":1,"_id":"%s"}}'),
+        (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1 | ID2, '{"@metadata":{"_id":"m"}}'),
+        (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n","@metadata":{"_id":"%s"}}'),
     ])  # fmt: skip
     def test_version_2(self, body: bytes, kind: int, carried: str) -> None:
         want = carried.replace("%s", self.ID).encode()

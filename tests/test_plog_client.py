@@ -243,7 +243,8 @@ class TestClient:
             "error",
             "tests.plog",
         )
-        assert (data["order"], data["labels"], data["error.type"]) == ("7", '{"a":[1]}', "RuntimeError")
+        assert (data["order"], data["labels.labels"]) == ("7", '{"a":[1]}')
+        assert data["error.type"] == "RuntimeError"
         assert "boom" in data["error.stack_trace"]
         assert "@timestamp" not in data
         assert second["data"] == "WARNING formatted"
@@ -344,9 +345,17 @@ class TestDocuments:
         assert "a record of logger" in capsys.readouterr().err
 
     def test_mangled_values_are_counted(self) -> None:
-        counts: list[int] = []
-        self.made(self.record(price=float("nan")), mangled=counts.append)
-        assert sum(counts) == 1
+        counts: list[tuple[int, int]] = []
+        self.made(self.record(price=float("nan")), changed=lambda *changed: counts.append(changed))
+        assert counts == [(1, 0)]
+
+    def test_fields_that_conflict_with_ours_move(self) -> None:
+        counts: list[tuple[int, int]] = []
+        record = self.record(event="paid", log={"x": 1})
+        made = self.made(record, changed=lambda *changed: counts.append(changed))["data"]
+        assert (made["labels.event"], made["labels.log"]) == ("paid", '{"x":1}')
+        assert not {"event", "log"} & made.keys()
+        assert counts == [(0, 2)]
 
     def test_strings(self) -> None:
         documents = Documents(lambda *_: None, host="h")

@@ -13,6 +13,7 @@ import struct
 import sys
 import uuid
 from collections import OrderedDict, UserDict
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from logclient._ext.record import Encoder, encode_mapping, encode_pairs
 from logclient.errors import EncodeError, EncodeTypeError
-from tests.oracle import ecs
+from tests.oracle import ecs, lumberjack
 
 ID1, ID2 = 0x04, 0x08
 
@@ -120,6 +121,34 @@ OUR_KEYS = st.sampled_from(
         "event",
     ]
 )
+# Names that mean something, or conflict with others.
+NAMES = OUR_KEYS | st.sampled_from(
+    ["log", "log.origin", "log.origin.x", "process", "process.thread", "process.pid.x", "error", "error.code"]
+    + [
+        "labels",
+        "labels.event",
+        "labels.service",
+        "labels.log_level",
+        "service",
+        "service.name",
+        "user",
+        "ecs",
+    ]
+    + [
+        "event.id.x",
+        "event.kind",
+        "@metadata._id",
+        "message.x",
+        "a",
+        "a.b",
+        "a.b.c",
+        "a.b.c.d",
+        "b.a",
+        "é.a",
+        "é",
+    ]
+    + [".", "a.", ".a", "a..b", "id", "uuid", "request_id"]
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -127,13 +156,31 @@ VALUES = st.recursive(
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(TEXT, inner, max_size=4)
         | st.dictionaries(ANY_KEY, inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["id", "_id", "id.x", "kind", "b", "b.c", "origin", "level"]), inner
+        )
         | st.dictionaries(TEXT, inner, max_size=3).map(OrderedDict)
         | st.dictionaries(TEXT, inner, max_size=3).map(UserDict)
     ),
     max_leaves=12,
 )
-MAPPINGS = st.dictionaries(TEXT | OUR_KEYS, VALUES, max_size=6) | st.dictionaries(
-    ANY_KEY | OUR_KEYS, VALUES, max_size=6
+# What could be taken for an id of ours, and what nearly could.
+LIKE_OURS = st.sampled_from(
+    [
+        "0123456789abcdef0123456789abcdef",
+        "0" * 32,
+        "A" * 32,
+        "a" * 31,
+        10**31,
+        10**32 - 1,
+        10**31 - 1,
+        b"a" * 32,
+    ]
+).flatmap(lambda text: st.sampled_from([text, Thing(text), {"id": text}, {"_id": text}, [text]]))
+MAPPINGS = (
+    st.dictionaries(TEXT | OUR_KEYS, VALUES, max_size=6)
+    | st.dictionaries(ANY_KEY | OUR_KEYS, VALUES, max_size=6)
+    | st.dictionaries(NAMES, VALUES | LIKE_OURS, max_size=6)
 )
 EVENT_IDS = st.fixed_dictionaries(
     {},
@@ -144,9 +191,11 @@ EVENT_IDS = st.fixed_dictionaries(
     },
 )
 
-EXTRA_KEY = ANY_KEY.filter(
-    lambda k: not isinstance(k, str) or str.__str__(k) not in ecs.STANDARD
-) | OUR_KEYS.filter(lambda k: k != "message")
+EXTRA_KEY = (
+    ANY_KEY.filter(lambda k: not isinstance(k, str) or str.__str__(k) not in ecs.STANDARD)
+    | OUR_KEYS.filter(lambda k: k != "message")
+    | NAMES.filter(lambda k: k not in ecs.STANDARD)
+)
 
 
 @st.composite
@@ -208,12 +257,42 @@ def load(body: bytes) -> list[tuple[str, Any]]:
     return list(json.loads(body.decode("utf-8"), object_pairs_hook=pairs).items())
 
 
-def check(made: tuple[bytes, int, int], expected: ecs.Document) -> None:
-    body, kind, mangled = made
-    assert body == expected.json()
-    load(body)
-    assert kind == expected.flags
-    assert mangled == expected.mangled
+def check(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
+    body, *rest = made
+    fields = dict(load(body))
+    if expected.moved or expected.flags:
+        # In any order, but for what the id goes into.
+        assert fields == json.loads(expected.json())
+        assert not expected.flags & ecs.OPEN or ([*fields][-1] == "@metadata" and body.endswith(b"}}"))
+    else:
+        assert body == expected.json()
+    assert rest == [expected.flags, expected.mangled, expected.moved]
+
+
+def check_pairs(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
+    body, *rest = made
+    if expected.moved:
+        assert split(body) == split(expected.pairs())
+    else:
+        assert body == expected.pairs()
+    assert rest == [expected.flags, expected.mangled, expected.moved]
+
+
+def split(block: bytes) -> dict[bytes, bytes]:
+    """A pair block; no key may be there twice."""
+    pairs = lumberjack.split_pairs(block)
+    assert pairs is not None
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def check_names(fields: Mapping[str, Any]) -> None:
+    """No scalar beside a field below it: neither by dots nor in a mapping at the top."""
+    for name in fields:
+        for at in [at for at, c in enumerate(name) if c == "."]:
+            above = fields.get(name[:at], {})
+            assert isinstance(above, dict), (name[:at], name)
+            assert not above, (name[:at], name)
 
 
 class TestMapping:
@@ -279,7 +358,7 @@ class TestMapping:
 
     def test_integers_no_double_can_hold_are_text(self) -> None:
         for value in (2**1024, -(2**1024), 10**4000, 10 ** (sys.get_int_max_str_digits() + 1)):
-            body, _, mangled = encode_mapping({"v": value})
+            body, _, mangled, _ = encode_mapping({"v": value})
             assert mangled == 1
             assert int(json.loads(body)["v"], 0) == value
 
@@ -294,7 +373,7 @@ class TestMapping:
             "e": Number.TWO,
             "f": Mode.ON,
         }
-        body, _, mangled = encode_mapping(event)
+        body, _, mangled, _ = encode_mapping(event)
         assert mangled == 0
         assert json.loads(body) == {
             "a": "2026-01-02T03:04:05.000006+00:00",
@@ -309,12 +388,12 @@ class TestMapping:
         assert json.loads(encode_mapping({"s": {1}, "f": frozenset("a")})[0]) == {"s": [1], "f": ["a"]}
 
     def test_bytes_are_text(self) -> None:
-        body, _, mangled = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
+        body, _, mangled, _ = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
         assert json.loads(body) == {"a": "ok", "b": "\ufffd", "c": "m", "k\ufffd": 1}
         assert mangled == 4
 
     def test_what_has_no_text_keeps_its_neighbours(self) -> None:
-        body, _, mangled = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
+        body, _, mangled, _ = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
         assert json.loads(body) == {"a": 1, "b": "<unprintable Broken>", "<unprintable Broken>": 2}
         assert mangled == 2
 
@@ -361,7 +440,7 @@ class TestMapping:
 
         with pytest.raises(EncodeError):
             encode_mapping(Bad(a=1))
-        body, _, mangled = encode_mapping({"a": Bad(b=1)})
+        body, _, mangled, _ = encode_mapping({"a": Bad(b=1)})
         assert json.loads(body) == {"a": "<unprintable Bad>"}
         assert mangled == 1
 
@@ -393,7 +472,8 @@ class TestSize:
     def test_limit_is_exact(self, mapping: dict[Any, Any], limit: int) -> None:
         body = ecs.of_mapping(mapping).json()
         if len(body) <= limit:
-            assert encode_mapping(mapping, limit)[0] == body
+            made = encode_mapping(mapping, limit)[0]
+            assert (len(made), json.loads(made)) == (len(body), json.loads(body))
         else:
             with pytest.raises(EncodeError, match=f"max_event_bytes .{limit}."):
                 encode_mapping(mapping, limit)
@@ -418,7 +498,7 @@ class TestSize:
         rest.pop("log.flags", None)
         least = ecs.of_mapping({**rest, "message": "", "log.flags": ["truncated"]}).json()
         if len(whole) <= limit:
-            assert encoder.encode(event)[0] == whole
+            assert json.loads(encoder.encode(event)[0]) == json.loads(whole)
             return
         if len(least) > limit:
             with pytest.raises(EncodeError):
@@ -440,7 +520,7 @@ class TestSize:
 
     def test_truncate_a_record(self) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, "%s", ("é" * 5000,), None)
-        body, _, mangled = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
+        body, _, mangled, _ = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
         fields = dict(load(body))
         assert fields["log.flags"] == ["truncated"]
         assert fields["log.logger"] == "app"
@@ -453,28 +533,131 @@ class TestSize:
             Encoder(max_event_bytes=1000, truncate=True).encode({"message": "a", "other": "x" * 2000})
 
 
+IDENTITIES = st.sampled_from(["id", "own", "none"])
+ECS_RULES = st.builds(
+    ecs.Names,
+    ecs=st.just(True),
+    labels=st.just("labels."),
+    carriers=st.sampled_from([("@metadata",), ()]),
+    identity=IDENTITIES,
+    trust_metadata=st.booleans(),
+    flat=st.booleans(),
+)
+RULES = ECS_RULES | st.builds(
+    ecs.Names,
+    ecs=st.just(False),
+    trust_metadata=st.just(False),
+    flat=st.just(False),
+    carriers=st.sampled_from([("uuid",), ("request_id", "uuid"), ("id",), ()]),
+    identity=IDENTITIES,
+    labels=st.sampled_from(["labels.", "labels_"]),
+)
+
+
+class TestNames:
+    """What becomes of fields whose names could be taken for ours, or conflict."""
+
+    @settings(max_examples=300)
+    @given(st.dictionaries(NAMES, VALUES | LIKE_OURS, max_size=8) | MAPPINGS, RULES)
+    @example({"a": {"b": {"c": {"d": {"e": 1}}}}, "a.b.c.d": {"e.f": 1}, "a.b": 3}, ecs.Names())
+    @example({"labels": "x", "event": "y", "labels.event": {"z": 1}}, ecs.Names())
+    @example(
+        {"@metadata": {"_id": "a", "pipeline": "b"}, "event": {"id": "c"}}, ecs.Names(trust_metadata=True)
+    )
+    def test_mappings(self, mapping: dict[Any, Any], rules: ecs.Names) -> None:
+        made = Encoder(**rules._asdict()).encode(mapping)
+        check(made, ecs.of_mapping(mapping, rules))
+        if rules.ecs and not rules.flat:
+            check_names(dict(load(made[0])))
+
+    @settings(max_examples=200)
+    @given(records(), ECS_RULES)
+    def test_records(self, record: logging.LogRecord, rules: ecs.Names) -> None:
+        expected = ecs.of_record(record, rules)
+        made = Encoder(**rules._asdict()).encode_record(record)
+        check(made, expected)
+        if not rules.flat:
+            check_names(dict(load(made[0])))
+
+    @pytest.mark.parametrize(
+        ("given", "fields", "moved"),
+        [
+            ({"event": "login"}, {"labels.event": "login"}, 1),
+            ({"event": None}, {"labels.event": None}, 1),
+            ({"user": "bob", "host": {"name": "a"}}, {"labels.user": "bob", "host": {"name": "a"}}, 1),
+            ({"error": [1], "error.type": "X"}, {"labels.error": [1], "error.type": "X"}, 1),
+            ({"event": {"action": "x"}}, {"event": {"action": "x"}}, 0),
+            ({"a": 1, "a.b": 2}, {"labels.a": 1, "a.b": 2}, 1),
+            ({"a": {"c": 1}, "a.b": 2}, {"a.c": 1, "a.b": 2}, 0),
+            ({"a": {"b": 1}, "a.b": 2}, {"labels.a_b": 1, "a.b": 2}, 1),
+            ({"service": "x", "labels.service": "y"}, {"labels.service_2": "x", "labels.service": "y"}, 1),
+            ({"url": "x", "labels": {"url": "y"}}, {"labels.url_2": "x", "labels": {"url": "y"}}, 1),
+            ({"labels": "x"}, {"labels.labels": "x"}, 1),
+            ({"event.id": "mine"}, {"event.id": "mine"}, 0),
+            ({"event.id": "ab" * 16}, {"labels.event_id": "ab" * 16}, 1),
+            ({"event": {"id": "ab" * 16, "a": 1}}, {"labels.event_id": "ab" * 16, "event": {"a": 1}}, 1),
+            ({"@metadata": {"_id": "x"}, "n": 1}, {"n": 1}, 1),
+            ({"@metadata._id": "x", "n": 1}, {"n": 1}, 1),
+            ({"@timestamp": "then", "log.level": "high"}, {"@timestamp": "then", "log.level": "high"}, 0),
+        ],
+    )  # fmt: skip
+    def test_of_mappings(self, given: dict[str, Any], fields: dict[str, Any], moved: int) -> None:
+        body, _, mangled, count = encode_mapping(given)
+        assert (json.loads(body), mangled, count) == (fields, 0, moved)
+
+    @pytest.mark.parametrize(
+        ("extra", "fields", "gone", "moved"),
+        [
+            ({"event": "login"}, {"labels.event": "login"}, "event", 1),
+            ({"@timestamp": "then"}, {"labels.@timestamp": "then"}, "", 1),
+            ({"log.level": "high"}, {"labels.log_level": "high", "log.level": "info"}, "", 1),
+            ({"log": {"level": "high", "x": 1}}, {"labels.log_level": "high", "log.x": 1}, "log", 1),
+            ({"log": {"origin": 1}}, {"labels.log_origin": 1, "log.origin.function": "f"}, "log", 1),
+            ({"log.origin": 1}, {"labels.log_origin": 1, "log.origin.function": "f"}, "log.origin", 1),
+            ({"message.x": 1}, {"labels.message_x": 1, "message": "m"}, "message.x", 1),
+            ({"error": {"code": 5}}, {"error.code": 5}, "error", 0),
+            ({"error.code": 5, "process.pid": 1}, {"error.code": 5, "process.pid": 1}, "", 0),
+        ],
+    )  # fmt: skip
+    def test_of_records(self, extra: dict[str, Any], fields: dict[str, Any], gone: str, moved: int) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "f")
+        vars(record).update(extra)
+        body, _, mangled, count = Encoder().encode_record(record)
+        made = dict(load(body))
+        assert {name: made.get(name) for name in fields} == fields
+        assert gone not in made
+        assert (mangled, count) == (0, moved)
+
+    def test_a_hostile_name_takes_no_more_than_its_length(self) -> None:
+        names = ["." * 50_000, *("a." * n for n in range(300)), *(f"{n}." for n in range(3000))]
+        body, *_ = encode_mapping(dict.fromkeys(names, 1))
+        check_names({name: 1 for name in json.loads(body) if len(name) < 1000})
+
+    def test_names_that_come_and_go(self) -> None:
+        encoder = Encoder()
+        for n in range(3000):
+            name = f"name-{n % 500}"
+            fields = {name: n, "service": n, f"{name}.below" if n % 7 == 0 else "n": n}
+            check(encoder.encode(fields), ecs.of_mapping(fields))
+
+
 class TestPairs:
     @settings(max_examples=120)
     @given(MAPPINGS)
     @example({})
     @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
     def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
-        body, kind, mangled = encode_pairs(mapping)
-        expected = ecs.of_mapping(mapping)
-        assert body == expected.pairs()
-        assert (kind, mangled) == (expected.flags, expected.mangled)
+        check_pairs(encode_pairs(mapping), ecs.of_mapping(mapping, pairs=True))
 
     @settings(max_examples=100)
     @given(records())
     def test_records(self, record: logging.LogRecord) -> None:
         record.exc_text = record.exc_text or "trace"
-        expected = ecs.of_record(record)
-        body, kind, mangled = Encoder(pairs=True).encode_record(record)
-        assert body == expected.pairs()
-        assert (kind, mangled) == (expected.flags, expected.mangled)
+        expected = ecs.of_record(record, pairs=True)
+        check_pairs(Encoder(pairs=True).encode_record(record), expected)
 
     def test_truncate(self) -> None:
-        body, _, _ = Encoder(max_event_bytes=200, truncate=True, pairs=True).encode(
+        body, *_ = Encoder(max_event_bytes=200, truncate=True, pairs=True).encode(
             {"message": '"' * 500, "a": "b"}
         )
         assert len(body) == 200
@@ -587,10 +770,10 @@ class TestRecord:
 
     def test_what_the_user_says_replaces_ours(self) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
-        vars(record)["@timestamp"] = "then"
-        vars(record)["log.level"] = 7
+        vars(record)["process.pid"] = "one"
+        vars(record)["log.logger"] = 7
         fields = dict(load(Encoder().encode_record(record)[0]))
-        assert (fields["@timestamp"], fields["log.level"]) == ("then", 7)
+        assert (fields["process.pid"], fields["log.logger"]) == ("one", 7)
 
     def test_attributes_of_other_handlers_are_no_fields(self) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, "m %s", ("a",), None)

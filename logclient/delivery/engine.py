@@ -1592,6 +1592,7 @@ class Engine:
             dropped=dropped,
             resent=counts["resent"],
             mangled=counts["mangled"],
+            moved=counts["moved"],
             ignored=counts["ignored"],
             callbacks=self.callbacks.waiting,
             connects=self.connects,

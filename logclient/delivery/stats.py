@@ -32,6 +32,9 @@ class Stats(NamedTuple):
     """Events that went on the wire once more."""
     mangled: int
     """Values changed because they have no encoding: NaN, lone surrogates, non-string keys."""
+    moved: int
+    """Fields of the application's that could have been taken for ours, or conflicted with others: they
+    moved below ``labels``, or were left out (``@metadata``)."""
     ignored: int
     """Records of the sender's own making, never shipped."""
     callbacks: int

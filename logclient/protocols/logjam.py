@@ -148,8 +148,8 @@ class Logjam(CompiledCore):
         own = f"{app}.{env}"
         topics = [_checked_topic(options.topic or f"logs.{own}")]
         topics += [f"{name}.{own}" if name in ("events", "javascript") else name for name in TOPICS[1:]]
-        if options.identity not in ("id", "none"):
-            raise ConfigError(f"identity: id or none, not {options.identity!r}")
+        if options.identity not in ("id", "own", "none"):
+            raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
         if options.mode not in ("request", "async"):
             raise ConfigError(f"mode: request or async, not {options.mode!r}")
         if options.push and options.mode != "async":
@@ -169,7 +169,7 @@ class Logjam(CompiledCore):
                 compression=COMPRESSIONS.index(compression),
                 level=_LEVEL,
                 compress_over=options.compress_over,
-                identity=options.identity == "id",
+                identity=options.identity != "none",
                 check=options.check,
                 silence=options.silence,
             )

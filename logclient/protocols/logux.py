@@ -207,7 +207,7 @@ class Logux:
         for name, value, allowed in (
             ("ack", options.ack, ("processed", "synced")),
             ("on_doubt", options.on_doubt, ("new_client", "same", "drop")),
-            ("identity", options.identity, ("id", "none")),
+            ("identity", options.identity, ("id", "own", "none")),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
@@ -225,7 +225,7 @@ class Logux:
                 window=options.window,
                 window_bytes=options.window_bytes,
                 inflight=options.inflight,
-                identity=options.identity == "id",
+                identity=options.identity != "none",
                 check=options.check,
                 synced=options.ack == "synced",
             )

@@ -95,8 +95,8 @@ class Lumberjack(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        if options.identity not in ("id", "none"):
-            raise ConfigError(f"identity: id or none, not {options.identity!r}")
+        if options.identity not in ("id", "own", "none"):
+            raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
         self.options = options
         try:
             hot = Hot(
@@ -106,7 +106,7 @@ class Lumberjack(CompiledCore):
                 window_bytes=options.window_bytes,
                 inflight=options.inflight,
                 compression=options.compression,
-                identity=options.identity == "id",
+                identity=options.identity != "none",
                 check=options.check,
                 silence=options.silence,
             )

@@ -351,8 +351,8 @@ class Plog(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        if options.identity not in ("id", "none"):
-            raise ConfigError(f"identity: id or none, not {options.identity!r}")
+        if options.identity not in ("id", "own", "none"):
+            raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
         if options.mtu is not None and not 576 <= options.mtu <= 65_535:
             raise ConfigError(f"mtu: 576 to 65535 bytes, not {options.mtu}")
         if options.feedback not in ("none", "auto", "stat"):
@@ -370,7 +370,7 @@ class Plog(CompiledCore):
                 unboxed=options.unboxed,
                 max_message=options.max_message,
                 batch_bytes=options.batch_bytes,
-                identity=options.identity == "id",
+                identity=options.identity != "none",
                 check=options.check,
                 packets=options.pace,
                 burst=burst,

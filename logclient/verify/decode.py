@@ -7,6 +7,7 @@ A fifth protocol is a line in `_CODECS`.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +29,9 @@ def _alone_lumberjack(body: bytes) -> tuple[bytes, bytes]:
 
 def _alone_logjam(body: bytes) -> tuple[bytes, bytes]:
     """Its topic says where the id is, and only the message has a topic: where there is one."""
-    topic = b"events" if b'"uuid"' in body and b'"request_id"' not in body else b"logs"
+    topic = b"logs"
+    if b'"uuid"' in body and not (b'"request_id"' in body and _has_request_id(body)):
+        topic = b"events"
     more = 1 << 31
     frames = [
         (more | 7).to_bytes(4, "little") + b"app-env",
@@ -37,6 +40,14 @@ def _alone_logjam(body: bytes) -> tuple[bytes, bytes]:
     meta = b"\xca\xbd\0\x01" + bytes(20)
     head = b"".join(frames) + (more | len(body)).to_bytes(4, "little")
     return head, len(meta).to_bytes(4, "little") + meta
+
+
+def _has_request_id(body: bytes) -> bool:
+    """Itself, not in something inside."""
+    try:
+        return "request_id" in json.loads(body)
+    except (ValueError, TypeError, RecursionError):
+        return True
 
 
 class _Codec(NamedTuple):

@@ -12,25 +12,59 @@ import pathlib
 import struct
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = "8.11.0"
 DEPTH = 128
-ID1, ID2 = 0x04, 0x08  # @metadata is the user's; event.id is
+ID1, ID2, OPEN = 0x04, 0x08, 0x10  # an id of the user's own replaces ours; event.id is theirs; see Names
 PLAIN = (uuid.UUID, decimal.Decimal, enum.Enum, pathlib.PurePath)
 STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
+
+
+# https://www.elastic.co/guide/en/ecs/8.11/ecs-field-reference.html, those at the top of a document
+OBJECTS = frozenset({
+    "agent", "client", "cloud", "container", "data_stream", "destination", "device", "dll", "dns", "ecs",
+    "email", "error", "event", "faas", "file", "group", "host", "http", "labels", "log", "network",
+    "observer", "orchestrator", "organization", "package", "process", "registry", "related", "rule",
+    "server", "service", "source", "span", "threat", "tls", "trace", "transaction", "url", "user",
+    "user_agent", "volume", "vulnerability",
+})  # fmt: skip
+IN_RECORDS = (
+    "@timestamp", "log.level", "message", "ecs.version", "log.logger", "log.origin.file.name",
+    "log.origin.file.line", "log.origin.function", "process.pid", "process.name", "process.thread.id",
+    "process.thread.name", "error.type", "error.message", "error.stack_trace", "log.flags",
+)  # fmt: skip
+DIGITS = frozenset("0123456789abcdef")
 
 
 class Unencodable(Exception):
     pass
 
 
-class Document:
-    """One document: ``fields`` in their order, values as JSON has them; ``mangled``, ``flags``."""
+class Names(NamedTuple):
+    """What the names of fields mean, as the arguments of ``Encoder`` say it."""
 
-    def __init__(self) -> None:
+    ecs: bool = True
+    carriers: tuple[str, ...] = ("@metadata",)
+    identity: str = "id"
+    trust_metadata: bool = False
+    flat: bool = False
+    labels: str = "labels."
+
+
+LUMBERJACK = Names()
+
+
+class Document:
+    """One document: ``fields`` in their order, values as JSON has them; ``mangled``, ``moved``, ``flags``."""
+
+    def __init__(self, names: Names = LUMBERJACK, pairs: bool = False) -> None:
+        self.names = names
+        self.in_pairs = pairs
+        self.flat = pairs or names.flat
         self.fields: dict[str, Any] = {}
         self.mangled = 0
+        self.moved = 0
         self.flags = 0
 
     # -- values
@@ -104,14 +138,126 @@ class Document:
             made[self.text(text)] = value
         return made
 
+    # -- names
+
+    def arranged(self, given: dict[str, Any], record: bool) -> dict[str, Any]:
+        """The user's fields, without what could be taken for ours and without conflicts."""
+        names = self.names
+        beats = "@metadata" in names.carriers
+        carries = beats and names.identity != "none"
+        kept: dict[str, Any] = {}
+        moving: list[tuple[str, Any]] = []
+        metadata: dict[str, Any] = {}
+
+        def own(value: Any) -> bool:
+            """Whether the id of the user's stays."""
+            if value is not None and names.identity == "id" and (self.in_pairs or like_ours(value)):
+                moving.append(("event.id", value))
+                return False
+            self.flags |= ID2 if value is not None else 0
+            return value is not None
+
+        for key, value in given.items():
+            head = key.split(".")[0]
+            if beats and head == "@metadata":
+                plain = key == "@metadata" and not self.in_pairs
+                if plain and isinstance(value, Mapping):
+                    metadata = self.metadata(self.keys(value))
+                elif plain or not names.trust_metadata or (carries and key == "@metadata._id"):
+                    self.moved += 1
+                else:
+                    kept[key] = value
+            elif carries and key == "event.id":
+                value = self.settled(value)
+                if own(value):
+                    kept[key] = value
+            elif any(
+                (
+                    carries and key.startswith("event.id."),
+                    not beats and key in names.carriers and names.identity == "id",
+                    record and key in ("@timestamp", "log.level"),
+                    names.ecs and key in OBJECTS and (self.flat or not isinstance(value, Mapping)),
+                )
+            ):
+                moving.append((key, value))
+            elif key == "event" and carries:
+                value = self.keys(value)
+                if "id" in value:
+                    value["id"] = self.settled(value["id"])
+                    if not own(value["id"]):
+                        del value["id"]
+                below = [name for name in value if name.startswith("id.")]
+                moving += [(f"event.{name}", value.pop(name)) for name in below]
+                kept[key] = value
+            else:
+                kept[key] = value
+        if names.ecs:
+            kept = self.untangled(kept, moving, record)
+        if moving and "labels" in kept and not isinstance(kept["labels"], Mapping):
+            moving.append(("labels", kept.pop("labels")))
+        inside = kept.get("labels", ())
+        for key, value in moving:
+            first = wanted = key.replace(".", "_")
+            number = 1
+            while (
+                names.labels + wanted in kept
+                or wanted in inside
+                or any(other.startswith(f"{names.labels}{wanted}.") for other in kept)
+            ):
+                number += 1
+                wanted = f"{first}_{number}"
+            kept[names.labels + wanted] = value
+            self.moved += 1
+        if metadata:
+            kept["@metadata"] = metadata
+            if carries and not self.flags & ID1:
+                self.flags |= OPEN
+        if names.identity == "own" and self.flags & (ID1 | ID2):
+            self.flags = ID1 | ID2
+        return kept
+
+    def metadata(self, found: dict[str, Any]) -> dict[str, Any]:
+        own = found.pop("_id", None)
+        if own is not None and self.names.identity != "id":
+            self.flags |= ID1 if self.names.identity == "own" else 0
+            return {"_id": own} | (found if self.names.trust_metadata else {})
+        self.moved += own is not None or not self.names.trust_metadata
+        return found if self.names.trust_metadata else {}
+
+    def untangled(self, kept: dict[str, Any], moving: list[tuple[str, Any]], record: bool) -> dict[str, Any]:
+        ours = IN_RECORDS if record else ()
+        for _ in range(4):
+            above = {name for name in kept for other in (*kept, *ours) if other.startswith(name + ".")}
+            wide = {name for name in above if isinstance(kept[name], Mapping) and kept[name]}
+            if not wide:
+                break
+            before, kept = kept, {}
+            for name, value in before.items():
+                if name not in wide:
+                    kept[name] = value
+                    continue
+                for key, inner in self.keys(value).items():
+                    path = f"{name}.{key}"
+                    if path in kept or path in before or (record and path in ("@timestamp", "log.level")):
+                        moving.append((path, inner))
+                    else:
+                        kept[path] = inner
+        above = {name for name in kept for other in (*kept, *ours) if other.startswith(name + ".")}
+        for name, value in list(kept.items()):
+            below = name not in ours and any(name.startswith(other + ".") for other in ours)
+            if below or (name in above and not (isinstance(value, Mapping) and not value)):
+                moving.append((name, kept.pop(name)))
+        return kept
+
+    def settled(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset, Mapping)):
+            return value
+        return self.value(value, 1)
+
     # -- documents
 
     def user(self, fields: dict[str, Any]) -> None:
         for key, value in fields.items():
-            if key == "@metadata":
-                self.flags |= ID1
-            elif key == "event.id" or (key == "event" and isinstance(value, Mapping) and "id" in value):
-                self.flags |= ID2
             self.fields[key] = self.value(value, 1)
 
     def message(self, record: logging.LogRecord) -> str:
@@ -143,6 +289,8 @@ class Document:
             if "message" not in own and isinstance(own.get("event"), str):
                 own = {"message" if k == "event" else k: v for k, v in own.items()}
             fields = {k: v for k, v in extra.items() if k not in ("_logger", "_name")} | own
+
+        fields = self.arranged(fields, True)
 
         def put(key: str, value: Any) -> None:
             if key not in fields and value is not None:
@@ -193,13 +341,21 @@ class Document:
         return block
 
 
-def of_mapping(obj: Mapping[Any, Any] | str) -> Document:
-    document = Document()
-    document.user({"message": obj} if isinstance(obj, str) else document.keys(obj))
+def like_ours(value: Any) -> bool:
+    """Whether a decoder could take what is written of it for an id of ours."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return isinstance(value, str) and len(value) == 32 and DIGITS.issuperset(value)
+
+
+def of_mapping(obj: Mapping[Any, Any] | str, names: Names = LUMBERJACK, *, pairs: bool = False) -> Document:
+    document = Document(names, pairs)
+    fields = {"message": obj} if isinstance(obj, str) else document.keys(obj)
+    document.user(document.arranged(fields, False))
     return document
 
 
-def of_record(record: logging.LogRecord) -> Document:
-    document = Document()
+def of_record(record: logging.LogRecord, names: Names = LUMBERJACK, *, pairs: bool = False) -> Document:
+    document = Document(names, pairs)
     document.record(record)
     return document

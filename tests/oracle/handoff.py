@@ -234,6 +234,7 @@ class Handoff:
             "failed": {name: n for name, n in self.failed.items() if n},
             "dropped": {name: n for name, n in self.dropped.items() if n},
             "mangled": 0,
+            "moved": 0,
             "ignored": 0,
             "settled": self.settled,
         }

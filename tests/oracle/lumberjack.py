@@ -18,7 +18,7 @@ from tests.oracle.xxh64 import words, xxh64
 PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
 NOT_JSON, UNENCODABLE = 5, 4
 K_DOCUMENT, K_RAW, K_BYTES = 0, 1, 2
-ID1_TAKEN, ID2_TAKEN = 0x04, 0x08
+ID1_TAKEN, ID2_TAKEN, METADATA_OPEN = 0x04, 0x08, 0x10
 MAX_WINDOW, MAX_DEPTH, MAX_DIGITS = 10_000, 1000, 1000
 OK, FOREIGN, NO_ID, NOT_JSON_ROW, TORN, BAD_ZLIB, BAD_FRAME = range(7)
 SPACE = " \t\n\r"
@@ -204,14 +204,20 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
         return NOT_JSON
     if not identity:
         return stripped, (0, 0)
+    beside = (0, 0)
     if not checked and kind & (ID1_TAKEN | ID2_TAKEN):
         looked = check_json(body)
         if looked is None:
             return NOT_JSON
-        kind |= looked.taken
+        if not kind & ID1_TAKEN and looked.user_id is not None:
+            beside = words(looked.user_id)
     text = the_id(producer, sequence)
     extra = []
-    if not kind & ID1_TAKEN:
+    if kind & METADATA_OPEN:
+        stripped = stripped[:-2] + f',"_id":"{text}"}}}}'.encode()
+        if kind & ID2_TAKEN:
+            return stripped, beside
+    elif not kind & ID1_TAKEN:
         extra.append(f'"@metadata":{{"_id":"{text}"}}')
     if not kind & ID2_TAKEN:
         extra.append(f'"event.id":"{text}"')
@@ -221,9 +227,7 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
             return NOT_JSON
         return stripped, words(looked.user_id or b"")
     comma = "" if stripped[1:-1].strip(SPACE.encode()) == b"" else ","
-    return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), (0, 0)
-
-
+    return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), beside
 
 
 def frame(version: int, number: int, body: bytes) -> bytes:
