@@ -244,7 +244,7 @@ class TestOurClient:
         client = connected(server, token="planted-secret", slow_min=0.3, slow_max=0.3)
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
-        assert "wrong-credentials" in client.stats().last_error
+        wait_for(lambda: "wrong-credentials" in client.stats().last_error, PATIENCE, "its reason")
         server.tell("set", token="planted-secret")
         assert client.close(PATIENCE) == 0
         assert numbers(server) == [0]
