@@ -121,7 +121,7 @@ class TestOptions:
         ({"topic": "logs."}, "topic: words of"), ({"mode": "sync"}, "mode: request or async"),
         ({"push": True}, r"mode: logjam\+push is async only"), ({"inflight": 0}, "inflight: 1 to 65536"),
         ({"compression": "gzip"}, "compression: auto, none, zlib, snappy, lz4, not 'gzip'"),
-        ({"identity": "no"}, "identity: id or none"), ({"silence": 0.0}, "silence: more than 0"),
+        ({"identity": "no"}, "identity: id, own or none"), ({"silence": 0.0}, "silence: more than 0"),
         ({"compress_over": -1}, "compress_over: 0 to"),
     ])  # fmt: skip
     def test_wrong(self, options: dict[str, Any], words: str) -> None:

@@ -140,7 +140,7 @@ class TestOptions:
     @pytest.mark.parametrize(("options", "words"), [
         ({"ack": "no"}, "ack: processed or synced, not 'no'"),
         ({"on_doubt": "x"}, "on_doubt: new_client, same"),
-        ({"identity": "x"}, "identity: id or none"), ({"silence": 0.0}, "silence: more than 0 seconds"),
+        ({"identity": "x"}, "identity: id, own or none"), ({"silence": 0.0}, "silence: more than 0 seconds"),
         ({"ping": -1.0}, "ping: more than"), ({"jam_after": 0.0}, "jam_after: more than"),
         ({"inflight": 0}, "inflight: 1 to 64"), ({"window": 0}, "window: 1 to"),
         ({"window_bytes": 0}, "window_bytes: 1 to"), ({"subprotocol": "1.0.0"}, "needs strict_spec"),

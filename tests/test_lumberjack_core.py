@@ -46,7 +46,8 @@ class TestOptions:
 
     @pytest.mark.parametrize(("options", "words"), [
         ({"window": 0}, "window: 1 to 10000, not 0"), ({"version": 3}, "version: 1 to 2, not 3"),
-        ({"identity": "no"}, "identity: id or none, not 'no'"), ({"silence": -1.0}, "silence: more than 0"),
+        ({"identity": "no"}, "identity: id, own or none, not 'no'"),
+        ({"silence": -1.0}, "silence: more than 0"),
     ])  # fmt: skip
     def test_wrong(self, options: dict[str, object], words: str) -> None:
         with pytest.raises(ConfigError, match=words):

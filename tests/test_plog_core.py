@@ -580,7 +580,7 @@ class TestMtu:
 class TestOptions:
     @pytest.mark.parametrize(("options", "words"), [
         ({"mtu": 100}, "mtu: 576 to"), ({"mtu": 70000}, "mtu: 576 to"),
-        ({"identity": "x"}, "identity: id or none"),
+        ({"identity": "x"}, "identity: id, own or none"),
         ({"pace": -1}, "packets: 0"), ({"burst": 0}, "burst: 1"), ({"pace_bytes": -1}, "size: 0"),
         ({"tags": ("",)}, "tags: none may be empty"), ({"tags": ("a\0b",)}, "tags: none may be"),
         ({"tags": ("\ud800",)}, "tags: must be encodable"), ({"tags": ("kt:a", "kt:b")}, "tags: two that"),
