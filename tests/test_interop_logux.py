@@ -435,7 +435,7 @@ class TestOurClient:
 
     def test_meta_of_ones_own(self, serve: Serve) -> None:
         server = serve()
-        with connected(server) as client:
+        with connected(server, identity="own") as client:
             made = time.time() * 1000 - 86_400_000
             action = {"type": "log/add", "id": "mine", "data": {"n": 0}}
             client.add(action, {"time": made, "subprotocol": 2}).result(PATIENCE)
