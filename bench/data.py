@@ -123,8 +123,8 @@ def mapping(i: int = 0) -> dict[str, Any]:
     return {
         "@timestamp": "2026-01-01T12:34:56.789Z",
         "log.level": "INFO",
-        "service": "checkout",
+        "service.name": "checkout",
         "attempt": i,
         "took_ms": 12.75,
-        "message": "GET /api/v2/orders/1234567/items?expand=prices,stock 200 " + "x" * 121,
+        "message": "GET /api/v2/orders/1234567/items?expand=prices,stock 200 " + "x" * 116,
     }
