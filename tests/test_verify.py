@@ -34,23 +34,6 @@ verdicts = pytest.importorskip("logclient.verify.verdict")
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
-def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The verdict on the scene, without Spark."""
-
-    def go(**options: Any) -> Any:
-        return inprocess.run(
-            monkeypatch, scene.ledger, scene.capture, **{"bits": 3, "out": scene.out, **options}
-        )
-
-    return go
-
-
 def nonzero(counts: Any) -> dict[str, int]:
     return {word: n for word, n in counts._asdict().items() if n}
 

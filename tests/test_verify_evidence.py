@@ -24,11 +24,6 @@ STOPPED = {"t": "stopped", "reason": "No space left"}
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)

@@ -30,11 +30,6 @@ TOKEN = b"x7Zq-not-to-be-shown"
 CONNECT = b'["connect",5,"10:a:b",0,{"token":"%b","subprotocol":1}]' % TOKEN
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
 def action(producer: str, seq: int, fill: str = "x", own: str | None = None) -> bytes:
     ident = files.event_id(producer, seq) if own is None else own
     carried = f',"id":"{ident}"' if ident else ""

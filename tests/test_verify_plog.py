@@ -24,11 +24,6 @@ inprocess = pytest.importorskip("tests.verify_inprocess")
 Sent = tuple[int, bytes]  # stream and datagram
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
 def document(producer: str, seq: int, size: int, fill: bytes = b"x") -> bytes:
     """An event document."""
     ident = files.event_id(producer, seq).encode()

@@ -80,11 +80,6 @@ def broker(kafka: str, spark: Any) -> str:
     return kafka
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
 def through(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
     name = topic(broker, partitions, some)
     return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, bits=3)

@@ -33,20 +33,6 @@ verdicts = pytest.importorskip("logclient.verify.verdict")
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
-def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def go(**options: Any) -> Any:
-        options = {"bits": 3, "out": scene.out, **options}
-        return inprocess.run(monkeypatch, scene.ledger, scene.capture, **options)
-
-    return go
-
-
 # What a page of ours is made of. Anything else came out of a log line.
 TAGS = frozenset(
     [

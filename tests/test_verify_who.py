@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,19 +26,6 @@ SECOND = 1_000_000
 HOUR = 3600 * SECOND
 WEB = {"host": "web-1", "pid": 4242, "at_us": DAY - HOUR}
 WORKER = {"host": "worker-7", "pid": 17, "at_us": DAY - 2 * HOUR}
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
-
-
-@pytest.fixture
-def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def go(**options: Any) -> Any:
-        return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
-
-    return go
 
 
 def created(seq: int) -> int:

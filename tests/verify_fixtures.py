@@ -1,0 +1,31 @@
+"""Fixtures of the verifier's tests; ``tests/conftest.py`` makes them known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.verify_scene import Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    from tests.verify_scene import Scene  # it needs xxhash, which the tests of a wheel do without
+
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The verdict on the scene, without Spark."""
+    inprocess = pytest.importorskip("tests.verify_inprocess")
+
+    def go(**options: Any) -> Any:
+        options = {"bits": 3, "out": scene.out, **options}
+        return inprocess.run(monkeypatch, scene.ledger, scene.capture, **options)
+
+    return go
