@@ -127,6 +127,8 @@ ctypedef struct lc_handoff:
     uint8_t urged            # an ERROR has cut a nap short: the next one is slept through
     uint8_t released         # there will be no sender any more: `wake` is closed, once nobody writes to it
     uint8_t wake_closed
+    uint8_t resting          # the sender waits and touches nothing meanwhile
+    uint8_t paused           # for a fork: a sender that rests goes on resting
     uint32_t waking          # callers that are about to write to `wake`
     int attention            # != 0: the caller must call Client._attend() after a put
     uint64_t clock_ticks     # when clock_us was read
@@ -154,6 +156,7 @@ cdef void lc_release(lc_handoff *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_tidy(lc_handoff *h, double now) noexcept nogil
 cdef lc_chunk *lc_surplus(lc_handoff *h) noexcept nogil
 cdef void lc_free(lc_chunk *chain) noexcept nogil
+cdef void lc_rested(lc_handoff *h) noexcept nogil
 
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)

@@ -383,6 +383,13 @@ cdef int64_t lc_put(lc_handoff *h, const uint8_t *body, uint32_t size, uint8_t l
     return <int64_t> seq
 
 
+# With the mutex held: the end of a rest, not before that of a pause.
+cdef void lc_rested(lc_handoff *h) noexcept nogil:
+    while h.paused:
+        lc_cond_wait(&h.moved, &h.mutex, SLICE_MS / 1000.0)
+    h.resting = False
+
+
 cdef class Handoff:
     """A bounded queue of encoded events.
 
@@ -628,7 +635,35 @@ cdef class Handoff:
         if h.released:
             return
         with nogil:
+            lc_mutex_lock(&h.mutex)
+            h.resting = True
+            lc_mutex_unlock(&h.mutex)
             lc_wake_wait(&h.wake, seconds)
+            lc_mutex_lock(&h.mutex)
+            lc_rested(h)
+            lc_mutex_unlock(&h.mutex)
+
+    def pause(self):
+        """Before a fork: keep a sender that rests where it is; False when it is at work.
+
+        Whatever wakes it, it touches nothing before ``go_on``.
+        """
+        cdef lc_handoff *h = self.h
+        cdef bint rests
+        lc_mutex_lock(&h.mutex)
+        rests = h.resting
+        h.paused = rests
+        lc_mutex_unlock(&h.mutex)
+        return rests
+
+    def go_on(self):
+        """The end of a ``pause``, in the parent."""
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.paused:
+            h.paused = False
+            lc_cond_wake_all(&h.moved)
+        lc_mutex_unlock(&h.mutex)
 
     def fileno(self):
         """The descriptor that becomes readable on a wake, or -1 where there is none (Windows; released)."""

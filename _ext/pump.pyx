@@ -34,6 +34,7 @@ from logclient._ext.handoff cimport (
     lc_monotonic,
     lc_mutex_lock,
     lc_mutex_unlock,
+    lc_rested,
     lc_wake_clear,
 )
 from logclient._ext.hot cimport STOP_MEMORY, lc_batch, wire_reserve
@@ -342,6 +343,7 @@ cdef class CompiledPump:
                     limit = min(limit, self.nap_end)
                 else:
                     h.state = SENDER_IDLE
+            h.resting = True
             lc_mutex_unlock(&h.mutex)
             timeout = 0
             if sleep and limit > now:
@@ -350,6 +352,7 @@ cdef class CompiledPump:
             woken = self._sleep(full, timeout)
             now = lc_monotonic()
             lc_mutex_lock(&h.mutex)
+            lc_rested(h)
             h.state = SENDER_BUSY
             if not woken & WOKEN_BY_CALLER and now >= self.nap_end:
                 h.urged = False          # a nap slept through: an ERROR may cut the next one short

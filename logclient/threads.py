@@ -47,6 +47,9 @@ __all__ = [
     "wait_until",
 ]
 
+SENDER, CALLBACKS = NAMES = ("logclient-sender", "logclient-callbacks")
+"""Of our threads, as debuggers show them."""
+
 SHORTEST = 0.0005
 """Seconds between the first two looks of a greenlet that waits."""
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import threads
 from logclient.delivery import engine as engine_module
 from logclient.delivery import lifecycle
 from tests.cores.rig import Rig, Setup
@@ -419,6 +420,30 @@ def test_a_fork_beside_many_idle_clients() -> None:
         finally:
             for client in clients:
                 client.close()
+
+
+@needs_fork
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python warns of a fork beside threads")
+def test_an_idle_sender_stays_in_the_parent() -> None:
+    from tests.cores.sink import Sink
+
+    def sender() -> int | None:
+        return next((t.native_id for t in threading.enumerate() if t.name == threads.SENDER), None)
+
+    with Sink() as sink, logclient.connect(sink.url) as client:
+        kept = 0
+        for _ in range(20):
+            client.send("of the parent")
+            assert not client.flush(PATIENCE)
+            before = sender()
+            if os.fork() == 0:
+                client.send("of the child")
+                os._exit(client.flush(PATIENCE))
+            assert os.wait()[1] == 0
+            kept += sender() == before is not None
+        assert kept, "each of them was at work in each fork"
+        assert client.stats().connects == 1
+    assert sorted(len(events) for events in sink.got.values()) == [1] * 20 + [20]
 
 
 # -- signals at any moment --------------------------------------------------------------------------------

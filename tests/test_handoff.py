@@ -486,6 +486,26 @@ def test_kept_events_survive_a_storm() -> None:
 # -- fork ---------------------------------------------------------------------------------------------
 
 
+def test_a_sender_that_waits_can_be_kept_waiting() -> None:
+    h = Handoff()
+    assert not h.pause(), "nobody waits"
+    ended = threading.Event()
+
+    def wait() -> None:
+        h.wait_for_wake(PATIENCE)
+        ended.set()
+
+    sender = threading.Thread(target=wait)
+    sender.start()
+    until(h.pause)
+    h.wake()
+    assert not ended.wait(0.2)
+    h.go_on()
+    assert ended.wait(PATIENCE)
+    sender.join()
+    assert not h.pause(), "nobody waits any more"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("how", ["os.fork", "from C"])
 def test_a_forked_child_notices(how: str) -> None:

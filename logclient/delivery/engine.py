@@ -426,7 +426,7 @@ class Engine:
                 )
             self._stopping = False
             self.pump.resume()
-            thread = threads.make_thread(self._run, "logclient-sender")
+            thread = threads.make_thread(self._run, threads.SENDER)
             self._thread = thread
             self._gone = threads.Event()
             self._running = True
@@ -916,14 +916,15 @@ class Engine:
 
     # -- fork and exit (called by lifecycle) --------------------------------------------------------
 
-    def park(self) -> None:
-        """Before a fork: ask the sender's thread to end, so that the child is not born beside it.
+    def park(self, pause: bool) -> None:
+        """Before a fork: ask the sender's thread to end, so that the child is not born beside its work.
 
-        Everything it works on stays; the next event (or ``unpark``) starts another.
+        Everything it works on stays; the next event (or ``unpark``) starts another. With `pause` a sender
+        that only waits is kept waiting instead, which costs next to nothing.
         """
         self._forking = True
         self.handoff.needs_attention = True
-        if not lifecycle.in_sender(self.sender_ident):
+        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause())):
             self._stopping = True
             self.pump.stop()
             if self._running:
@@ -932,7 +933,8 @@ class Engine:
 
     def parked(self, deadline: float) -> None:
         """Wait, until the monotonic `deadline`, for the threads that were asked to end."""
-        self._join(deadline - time.monotonic())
+        if self._stopping:
+            self._join(deadline - time.monotonic())
         self.callbacks.parked(deadline - time.monotonic())
 
     def unpark(self) -> bool:
@@ -940,6 +942,7 @@ class Engine:
         self._forking = False
         self._stopping = False
         self.pump.resume()
+        self.handoff.go_on()
         return self._has_work
 
     @property

@@ -183,15 +183,33 @@ def _before_fork() -> None:
     # No lock is taken here: other hooks run after this one, and may log.
     found = engines()
     _restarting.clear()
+    pause = not _would_warn()
     for engine in found:
-        engine.park()
+        engine.park(pause)
     deadline = time.monotonic() + PARK
     with threads.staying():
         for engine in found:
             engine.parked(deadline)
 
 
+def _would_warn() -> bool:
+    """Whether our threads alone would make Python warn of a fork beside threads: it does so since 3.12."""
+    if sys.version_info < (3, 12):
+        return False
+    return all(
+        thread is threading.main_thread() or thread.name in threads.NAMES for thread in threading.enumerate()
+    )
+
+
 def _in_parent() -> None:
+    try:
+        _unpark()
+    except BaseException:  # Ctrl-C: Python prints it and goes on, and so must the senders
+        _unpark()
+        raise
+
+
+def _unpark() -> None:
     _restarting.extend(engine for engine in engines() if engine.unpark())
     start_next()
 

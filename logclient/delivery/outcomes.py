@@ -243,7 +243,7 @@ class CallbackThread:
         self._alone = lifecycle.forks_unseen()
         if self._alone:
             return False
-        self._thread = thread = threads.make_thread(self._work, "logclient-callbacks")
+        self._thread = thread = threads.make_thread(self._work, threads.CALLBACKS)
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:
