@@ -127,7 +127,7 @@ ctypedef struct lc_handoff:
     uint8_t urged            # an ERROR has cut a nap short: the next one is slept through
     uint8_t released         # there will be no sender any more: `wake` is closed, once nobody writes to it
     uint8_t wake_closed
-    uint8_t resting          # the sender waits and touches nothing meanwhile
+    uint8_t resting          # the sender sleeps and touches nothing that a forked child would use
     uint8_t paused           # for a fork: a sender that rests goes on resting
     uint32_t waking          # callers that are about to write to `wake`
     int attention            # != 0: the caller must call Client._attend() after a put

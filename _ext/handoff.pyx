@@ -634,11 +634,23 @@ cdef class Handoff:
         cdef lc_handoff *h = self.h
         if h.released:
             return
+        self.rest()
         with nogil:
-            lc_mutex_lock(&h.mutex)
-            h.resting = True
-            lc_mutex_unlock(&h.mutex)
             lc_wake_wait(&h.wake, seconds)
+        self.rested()
+
+    def rest(self):
+        """Announce a sleep of the sender, in which it touches nothing that a child would use: a fork needs
+        not wait for its end."""
+        cdef lc_handoff *h = self.h
+        lc_mutex_lock(&h.mutex)
+        h.resting = True
+        lc_mutex_unlock(&h.mutex)
+
+    def rested(self):
+        """The end of a ``rest``, once there is no ``pause``."""
+        cdef lc_handoff *h = self.h
+        with nogil:
             lc_mutex_lock(&h.mutex)
             lc_rested(h)
             lc_mutex_unlock(&h.mutex)

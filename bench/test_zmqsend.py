@@ -17,6 +17,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.delivery.pump import PythonPump
 from logclient.protocols.logjam import Logjam, Options
+from logclient.transports.attempt import Attempt
 from logclient.transports.zmq import Zmq
 
 EVENTS = 2048
@@ -35,7 +36,7 @@ def sink() -> Iterator[Sink]:
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
 def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     transport = Zmq(5.0, hwm=1_000_000)
-    link = transport.connect(("127.0.0.1", sink.port), lambda: False)
+    link = transport.connect(("127.0.0.1", sink.port), Attempt())
     core = Logjam(Options("shop-production", mode="async", compression="none"), PRODUCER)
     handoff = Handoff()
     flight = Flight(handoff)

@@ -11,15 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 
 HANDED = 3
 UID = 54_321  # nobody else's
 kept: list[object] = []
-
-
-def never() -> bool:
-    return False
 
 
 @contextlib.contextmanager
@@ -55,19 +52,19 @@ def zmq_connects(kind: str, host: str) -> None:
         server.linger = 0
         endpoint = (host, server.bind_to_random_port("tcp://127.0.0.1"))
         used = Zmq(0.1, kind=kind)
-        used.connect(endpoint, never).close()
+        used.connect(endpoint, Attempt()).close()
         for left in range(24):
             for transport in (Zmq(0.1, kind=kind), used):
                 made = None
                 with descriptors(left):
                     try:
-                        made = transport.connect(endpoint, never)
+                        made = transport.connect(endpoint, Attempt())
                     except OSError as error:
                         print(left, transport is used, error)
                 if made is not None:
                     made.close()
                 transport.connect_timeout = 5.0
-                transport.connect(endpoint, never).close()
+                transport.connect(endpoint, Attempt()).close()
                 transport.connect_timeout = 0.1
                 if transport is not used:
                     transport.close()
@@ -87,7 +84,7 @@ def zmq_breaks(kind: str, address: str) -> None:
         server.ipv6 = True
         port = server.bind_to_random_port(f"tcp://[{address}]" if ":" in address else f"tcp://{address}")
         transport = Zmq(PATIENCE, kind=kind)
-        link = transport.connect((address, port), never)
+        link = transport.connect((address, port), Attempt())
         server.close()  # its descriptors are free again
         assert link.monitor.poll(1000 * PATIENCE)
         with descriptors(0):
@@ -130,7 +127,7 @@ def zmq_contended(seconds: str) -> None:
         server.linger = 0
         endpoint = ("localhost", server.bind_to_random_port("tcp://127.0.0.1"))
         transport = Zmq(0.05)
-        transport.connect(endpoint, never).close()
+        transport.connect(endpoint, Attempt()).close()
         end = time.monotonic() + float(seconds)
         outcomes = {True: 0, False: 0}
         with descriptors(30):
@@ -138,14 +135,14 @@ def zmq_contended(seconds: str) -> None:
             thread.start()
             while time.monotonic() < end:
                 try:
-                    transport.connect(endpoint, never).close()
+                    transport.connect(endpoint, Attempt()).close()
                     outcomes[True] += 1
                 except OSError:
                     outcomes[False] += 1
             over.set()
             thread.join()
         print(outcomes)
-        transport.connect(endpoint, never).close()
+        transport.connect(endpoint, Attempt()).close()
         transport.close()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
@@ -24,7 +25,7 @@ FIFO = Setup("fifo")
 def pair() -> Iterator[tuple[TcpLink, socket.socket]]:
     """A connected link, and the socket at its far end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = Tcp(5.0).connect(listener.getsockname()[:2], lambda: False)
+        link = Tcp(5.0).connect(listener.getsockname()[:2], Attempt())
         far, _ = listener.accept()
         with far:
             yield link, far
@@ -91,7 +92,7 @@ def test_refused() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
-            Tcp(5.0).connect(bound.getsockname()[:2], lambda: False)
+            Tcp(5.0).connect(bound.getsockname()[:2], Attempt())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_refused() -> None:
 )
 def test_no_such_host(host: str) -> None:
     with pytest.raises(OSError):
-        Tcp(1.0).connect((host, 1), lambda: False)
+        Tcp(1.0).connect((host, 1), Attempt())
 
 
 class Stuck(socket.socket):
@@ -111,11 +112,11 @@ class Stuck(socket.socket):
 
 def test_no_answer_in_time_and_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", Stuck)
-    monkeypatch.setattr("logclient.transports.tcp._sleep", lambda *args: False)
+    monkeypatch.setattr("logclient.transports.attempt.sleep", lambda *args: False)
     with pytest.raises(TimeoutError, match="no answer"):
-        Tcp(0.01).connect(("127.0.0.1", 1), lambda: False)
+        Tcp(0.01).connect(("127.0.0.1", 1), Attempt())
     with pytest.raises(InterruptedError):
-        Tcp(PATIENCE).connect(("127.0.0.1", 1), lambda: True)
+        Tcp(PATIENCE).connect(("127.0.0.1", 1), Attempt(lambda: True))
 
 
 def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         found = [(*stream, bound.getsockname()), (*stream, listener.getsockname())]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kw: found)
-        link = Tcp(5.0).connect(("two.addresses", 1), lambda: False)
+        link = Tcp(5.0).connect(("two.addresses", 1), Attempt())
         assert link._socket.getpeername() == listener.getsockname()
         link.close()
 
@@ -144,7 +145,7 @@ def test_a_socket_connected_to_itself_is_nobody() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "socket", Bound)
         with pytest.raises(ConnectionRefusedError):
-            Tcp(5.0).connect(("127.0.0.1", port), lambda: False)
+            Tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 # -- several endpoints --------------------------------------------------------------------------------
@@ -158,11 +159,11 @@ class Several(MemoryTransport):
         self.asked: list[str] = []
         self.dead: set[str] = set()
 
-    def connect(self, endpoint: Any, stopped: Any) -> Any:
+    def connect(self, endpoint: Any, attempt: Attempt) -> Any:
         self.asked.append(endpoint)
         if endpoint in self.dead:
             raise ConnectionRefusedError(111, "Connection refused")
-        return super().connect(endpoint, stopped)
+        return super().connect(endpoint, attempt)
 
 
 def test_the_next_endpoint_is_tried_and_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ loses what it lacks there (``like_windows.py``). What differs in Python alone is
 import functools
 import os
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from logclient._ext import handoff
 from logclient.collectors.lumberjack import Collector
 from logclient.transports import tcp
+from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tools import pythons, wheels
@@ -197,7 +199,7 @@ def listener() -> Any:
 
 
 def connect(port: int) -> tcp.TcpLink:
-    return tcp.Tcp(5.0).connect(("127.0.0.1", port), lambda: False)
+    return tcp.Tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the compiled pump, whose clock it is, is not there")
@@ -217,7 +219,7 @@ def test_no_sigpipe_where_send_cannot_say_so(listener: Any, monkeypatch: pytest.
 
 def test_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection, one that is taken, bytes that arrive: all by select()."""
-    monkeypatch.delattr(tcp.select, "poll", raising=False)
+    monkeypatch.delattr(select, "poll", raising=False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):

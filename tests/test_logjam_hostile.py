@@ -20,6 +20,7 @@ import pytest
 zmq = pytest.importorskip("zmq")
 
 from logclient.transports import zmq as zmq_transport  # noqa: E402
+from logclient.transports.attempt import Attempt  # noqa: E402
 from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
 from tests.outside import MIB, Outside  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
@@ -581,7 +582,7 @@ def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        link = zmq_transport.Zmq(5.0).connect(("127.0.0.1", port), lambda: False)
+        link = zmq_transport.Zmq(5.0).connect(("127.0.0.1", port), Attempt())
         for _ in range(1000):
             now += 600
             came += 600 * 100

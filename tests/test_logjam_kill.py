@@ -31,6 +31,7 @@ from tests.shared import shared_path
 
 zmq = pytest.importorskip("zmq")
 
+from logclient.transports.attempt import Attempt  # noqa: E402
 from logclient.transports.zmq import Zmq, ZmqLink  # noqa: E402
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
@@ -165,8 +166,8 @@ class Reconnecting(Zmq):
         sock.RECONNECT_IVL = 100  # the default, and that of IMMEDIATE: what waits goes to the next one
         sock.IMMEDIATE = 0
 
-    def connect(self, endpoint: Any, stopped: Callable[[], bool]) -> ZmqLink:
-        link = super().connect(endpoint, stopped)
+    def connect(self, endpoint: Any, attempt: Attempt) -> ZmqLink:
+        link = super().connect(endpoint, attempt)
         link.socket.disable_monitor()
         link.monitor.close(0)
         # Of a socket that never listens; the address of the other monitor is not free at once.

@@ -16,13 +16,10 @@ import pytest
 
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
+from logclient.transports.attempt import Attempt
 from logclient.transports.tls import Tls, TlsLink, server_context
 from tests.patience import PATIENCE
 from tests.tls_rig import HOST, Authority, context, serving
-
-
-def never() -> bool:
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,7 @@ def pair(version: str, ours: Authority, server: str) -> Iterator[Pair]:
 
         thread = threading.Thread(target=accept)
         thread.start()
-        link = Tls(PATIENCE, ca=ours.ca).connect(listener.getsockname()[:2], never)
+        link = Tls(PATIENCE, ca=ours.ca).connect(listener.getsockname()[:2], Attempt())
         thread.join()
         ((far, raw),) = found
         with far, raw:
@@ -237,7 +234,7 @@ class TestTheEnd:
             reset(sock)
 
         with serving(refuse) as port:
-            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
             link.send([b"x"])
             written.set()
             link.wait(-1, PATIENCE, False)
@@ -283,7 +280,7 @@ class TestHandshake:
                 pass
 
         with serving(talk) as port, pytest.raises(kind) as caught:
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
         assert says in str(caught.value) and "\n" not in str(caught.value)
         assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
 
@@ -297,7 +294,7 @@ class TestHandshake:
             serving(lambda sock: tls.wrap_socket(sock, server_side=True)) as port,
             pytest.raises(CredentialError, match="speaks no version of TLS that is allowed here"),
         ):
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
 
     @pytest.mark.parametrize("trickle", [b"", b"\x16\x03\x03\x40\x00"], ids=["silent", "trickling"])
     def test_a_peer_that_stalls_ends_at_the_deadline(self, ours: Authority, trickle: bytes) -> None:
@@ -311,7 +308,7 @@ class TestHandshake:
         with serving(talk) as port:
             begin = time.monotonic()
             with pytest.raises(TimeoutError, match="no answer to the TLS handshake in time"):
-                Tls(0.2, ca=ours.ca).connect((HOST, port), never)
+                Tls(0.2, ca=ours.ca).connect((HOST, port), Attempt())
             assert time.monotonic() - begin < PATIENCE / 2
             over.set()
 
@@ -326,7 +323,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(InterruptedError):
-                Tls(1000, ca=ours.ca).connect((HOST, port), shaking.is_set)
+                Tls(1000, ca=ours.ca).connect((HOST, port), Attempt(shaking.is_set))
             over.set()
 
     def test_what_a_certificate_names_is_shown_plainly(self, ours: Authority) -> None:
@@ -336,7 +333,7 @@ class TestHandshake:
             serving(lambda sock: tls.wrap_socket(sock, server_side=True).close()) as port,
             pytest.raises(CredentialError) as caught,
         ):
-            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), never)
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
         assert 'is not for "127.0.0.1"' in str(caught.value)
         assert str(caught.value).endswith(
             "(it names a.example, b.example, c.example, d.example, e.example, ...)"

@@ -17,6 +17,7 @@ import logclient
 from logclient._ext.plog import datagrams, join_runs
 from logclient.config import parse
 from logclient.delivery.engine import Engine
+from logclient.transports.attempt import Attempt
 from logclient.transports.udp import WAYS, Udp, UdpLink
 from tests.patience import PATIENCE
 
@@ -24,10 +25,6 @@ LINUX = sys.platform == "linux"
 SENDERS = [pytest.param((way, False), id=f"python {way}") for way in WAYS]
 if sys.platform != "win32":
     SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in WAYS]
-
-
-def never() -> bool:
-    return False
 
 
 def until(done: Callable[[], object]) -> None:
@@ -60,7 +57,7 @@ class TestLink:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
             server.bind(("127.0.0.1", 0))
             server.settimeout(PATIENCE)
-            link = Udp(way).connect(server.getsockname(), never)
+            link = Udp(way).connect(server.getsockname(), Attempt())
             try:
                 sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
                 assert link.send([join_runs(sent)])
@@ -70,7 +67,7 @@ class TestLink:
                 link.close()
 
     def test_what_comes_back(self, server: socket.socket) -> None:
-        link = Udp().connect(server.getsockname(), never)
+        link = Udp().connect(server.getsockname(), Attempt())
         assert link.receive() is None
         assert link.send([join_runs([b"hello"])])
         _, client = server.recvfrom(10)
@@ -122,13 +119,13 @@ class TestLink:
 
     @pytest.mark.skipif(not LINUX, reason="the path's MTU is not told here")
     def test_path(self, server: socket.socket) -> None:
-        link = Udp().connect(server.getsockname(), never)
+        link = Udp().connect(server.getsockname(), Attempt())
         assert link.mtu >= 1280 and link.headers == 28
         link.close()
 
     def test_names(self) -> None:
         with pytest.raises(OSError):
-            Udp().connect(("no-such-host.invalid", 9), never)
+            Udp().connect(("no-such-host.invalid", 9), Attempt())
         with pytest.raises(ValueError, match="way: 'fast' is none of send, mmsg, gso"):
             Udp("fast")
 

@@ -39,6 +39,7 @@ from websockets.server import ServerProtocol  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 from websockets.uri import WebSocketURI  # noqa: E402
 
+from logclient.transports.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
@@ -46,12 +47,8 @@ from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E40
 from tests.tls_rig import HOST, Authority, context, serving  # noqa: E402
 
 
-def never() -> bool:
-    return False
-
-
 def plain_link(port: int, **options: Any) -> WebSocketLink:
-    return WebSocket(Tcp(PATIENCE), **options).connect((HOST, port), never)
+    return WebSocket(Tcp(PATIENCE), **options).connect((HOST, port), Attempt())
 
 
 def received(link: WebSocketLink) -> bytes:
@@ -783,7 +780,7 @@ class TestHandshake:
 
             thread = threading.Thread(target=talk)
             thread.start()
-            WebSocket(Tcp(PATIENCE)).connect(("::1", port), never).close()
+            WebSocket(Tcp(PATIENCE)).connect(("::1", port), Attempt()).close()
             thread.join()
         assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
 
@@ -879,7 +876,7 @@ class TestHandshake:
             late = time.monotonic() + PATIENCE / 2
             try:
                 with pytest.raises(TimeoutError, match="the server did not answer the HTTP request in time"):
-                    WebSocket(Tcp(0.2)).connect((HOST, port), lambda: time.monotonic() > late)
+                    WebSocket(Tcp(0.2)).connect((HOST, port), Attempt(lambda: time.monotonic() > late))
             finally:
                 over.set()
 
@@ -893,7 +890,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(CredentialError):
-                WebSocket(Tcp(1000)).connect((HOST, port), never)
+                WebSocket(Tcp(1000)).connect((HOST, port), Attempt())
             over.set()
 
     def test_it_stops_when_told(self) -> None:
@@ -907,7 +904,7 @@ class TestHandshake:
 
         with serving(talk) as port:
             with pytest.raises(InterruptedError):
-                WebSocket(Tcp(1000)).connect((HOST, port), asked.is_set)
+                WebSocket(Tcp(1000)).connect((HOST, port), Attempt(asked.is_set))
             over.set()
 
     def test_nobody_there(self) -> None:
@@ -932,7 +929,7 @@ class TestTls:
         """More than a record of TLS, and several messages in one."""
         messages = [b"[1]", b"[2]", b"x" * 100_000, b"[3]"]
         with served(echo, ssl=tls_context(ours, version)) as port:
-            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
             assert link.tls.startswith(f"TLSv{version} ")
             assert HOST in link.facts()["names"]
             for message in messages:
@@ -950,7 +947,7 @@ class TestTls:
                 far.recv(1)
 
         with serving(talk) as port:
-            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
             for n in range(3000):
                 while (message := link.receive()) is None:
                     link.wait(-1, 10_000, False)
@@ -960,13 +957,13 @@ class TestTls:
     def test_a_certificate_that_is_not_accepted(self, ours: Authority) -> None:
         tls, unsigned = tls_context(ours, "1.3"), pytest.raises(CredentialError, match="not signed by an")
         with served(echo, ssl=tls) as port, unsigned:
-            WebSocket(Tls(PATIENCE)).connect((HOST, port), never)
+            WebSocket(Tls(PATIENCE)).connect((HOST, port), Attempt())
 
     def test_one_side_only(self, ours: Authority) -> None:
         with served(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
             plain_link(port)
         with served(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
-            WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), never)
+            WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
 
     def test_a_stop_in_the_opening_handshake_closes_the_connection(self, ours: Authority) -> None:
         tls = tls_context(ours, "1.3")
@@ -980,7 +977,7 @@ class TestTls:
                 gone.append(far.recv(1))
 
         with serving(talk) as port, pytest.raises(InterruptedError):
-            WebSocket(Tls(1000, ca=ours.ca)).connect((HOST, port), asked.is_set)
+            WebSocket(Tls(1000, ca=ours.ca)).connect((HOST, port), Attempt(asked.is_set))
         assert gone == [b""]
 
 
@@ -1055,7 +1052,7 @@ class TestProxies:
         with served(echo) as port, serving(tunnels) as way:
             environment(**{variable: f"http://{HOST}:{way}/", "https_proxy": "http://127.0.0.1:1"})
             endpoint = ("only.proxy.example", port)
-            link = configured(endpoint).connect(endpoint, never)
+            link = configured(endpoint).connect(endpoint, Attempt())
             assert link.peer == f"only.proxy.example:{port}"
             link.send([b"[1]"])
             assert received(link) == b"[1]"
@@ -1072,19 +1069,19 @@ class TestProxies:
         with served(echo, ssl=tls) as port, serving(Tunnels()) as way:
             environment(**{variable: f"{HOST}:{way}", "http_proxy": "http://127.0.0.1:1"})
             endpoint = ("only.proxy.example", port)
-            link = configured(endpoint, ours=ours).connect(endpoint, never)
+            link = configured(endpoint, ours=ours).connect(endpoint, Attempt())
             link.send([b"x" * 100_000])
             settled(link)
             assert received(link) == b"x" * 100_000
             link.close()
             with pytest.raises(CredentialError, match=r"it names only\.proxy\.example"):
-                configured((HOST, port), ours=ours).connect((HOST, port), never)
+                configured((HOST, port), ours=ours).connect((HOST, port), Attempt())
 
     def test_a_name_and_a_password(self, environment: Callable[..., None]) -> None:
         with served(echo) as port, serving(Tunnels(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             transport = configured((HOST, port))
-            transport.connect((HOST, port), never).close()
+            transport.connect((HOST, port), Attempt()).close()
             shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
@@ -1101,7 +1098,7 @@ class TestProxies:
         with serving(Tunnels(closed=True)) as way:
             environment(http_proxy=f"http://{userinfo}{HOST}:{way}")
             with pytest.raises(CredentialError) as caught:
-                configured((HOST, 9)).connect((HOST, 9), never)
+                configured((HOST, 9)).connect((HOST, 9), Attempt())
         words = str(caught.value)
         assert words.startswith(f"the proxy {HOST}:{way} ") and "407 Who Are You" in words
         assert ("does not accept" in words) == bool(userinfo) and "wrong-secret" not in words
@@ -1126,7 +1123,7 @@ class TestProxies:
         with serving(Tunnels(answer)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             with pytest.raises(kind) as caught:
-                configured((HOST, 9)).connect((HOST, 9), never)
+                configured((HOST, 9)).connect((HOST, 9), Attempt())
         assert str(caught.value).startswith(f"the proxy {HOST}:{way} {says}")
         assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
 
@@ -1135,7 +1132,7 @@ class TestProxies:
             way = listener.getsockname()[1]
         environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
         with pytest.raises(ConnectionError) as caught:
-            configured((HOST, 9)).connect((HOST, 9), never)
+            configured((HOST, 9)).connect((HOST, 9), Attempt())
         assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
 
     def test_a_proxy_that_stalls_ends_at_the_deadline(self, environment: Callable[..., None]) -> None:
@@ -1143,7 +1140,7 @@ class TestProxies:
         with serving(lambda sock: over.wait(PATIENCE)) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(TimeoutError, match=r"the proxy .* did not answer"):
-                configured((HOST, 9), connect_timeout=0.2).connect((HOST, 9), never)
+                configured((HOST, 9), connect_timeout=0.2).connect((HOST, 9), Attempt())
             over.set()
 
     def test_it_stops_when_told(self, environment: Callable[..., None]) -> None:
@@ -1158,7 +1155,7 @@ class TestProxies:
         with serving(talk) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(InterruptedError):
-                configured((HOST, 9), connect_timeout=1000).connect((HOST, 9), asked.is_set)
+                configured((HOST, 9), connect_timeout=1000).connect((HOST, 9), Attempt(asked.is_set))
             over.set()
 
     @pytest.mark.parametrize(
@@ -1188,7 +1185,7 @@ class TestProxies:
         with served(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
             if around:
-                configured((HOST, port)).connect((HOST, port), never).close()
+                configured((HOST, port)).connect((HOST, port), Attempt()).close()
             else:
                 with pytest.raises(ConfigError):
                     configured((HOST, port))
@@ -1200,13 +1197,13 @@ class TestProxies:
             endpoints = (HOST, port), ("only.proxy.example", port)
             transport = configured(*endpoints)
             for endpoint in endpoints:
-                transport.connect(endpoint, never).close()
+                transport.connect(endpoint, Attempt()).close()
         assert len(tunnels.heads) == 1
 
     def test_switched_off(self, environment: Callable[..., None]) -> None:
         with served(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1")
-            configured((HOST, port), proxy="none").connect((HOST, port), never).close()
+            configured((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
 
     def test_no_variable_no_proxy(self, environment: Callable[..., None]) -> None:
         environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
@@ -1236,12 +1233,12 @@ deflate = "on"
 with served(echo) as port:
     transport = configured((HOST, port), deflate=deflate)
     before = set(sys.modules)
-    link = transport.connect((HOST, port), never)
+    link = transport.connect((HOST, port), Attempt())
     link.send([b"[]"])
     received(link)
     link.close(1.0)
     with served(lambda far: far.close(1008, "no")) as port:
-        link = transport.connect((HOST, port), never)
+        link = transport.connect((HOST, port), Attempt())
         ends(link)
         link.close()
     new = set(sys.modules) - before

@@ -30,15 +30,12 @@ from tests.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
+from logclient.transports.attempt import Attempt  # noqa: E402
 from logclient.transports.zmq import RECEIVE, Zmq, ZmqLink, frames_of, join  # noqa: E402
 from tests.cores.router import RouterServer, Wire  # noqa: E402
 
 SETUPS = [Setup("frames"), Setup("frames", True)]
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=6), max_size=8)
-
-
-def never() -> bool:
-    return False
 
 
 @pytest.fixture
@@ -95,7 +92,7 @@ def received(link: ZmqLink) -> bytes:
 
 
 def test_messages_both_ways(router: Any) -> None:
-    link = Zmq(5.0).connect(("127.0.0.1", port_of(router)), never)
+    link = Zmq(5.0).connect(("127.0.0.1", port_of(router)), Attempt())
     assert (link.peer, link.tls, link.facts()) == (f"127.0.0.1:{port_of(router)}", "", {})
     assert link.receive() is None
     assert link.send([join([[b"", b"a", b"b"], [b"c"]]), memoryview(join([[b"d" * 100_000]]))])
@@ -109,7 +106,7 @@ def test_messages_both_ways(router: Any) -> None:
 
 
 def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
-    link = Zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), never)
+    link = Zmq(5.0, hwm=10).connect(("127.0.0.1", port_of(router)), Attempt())
     body = b"x" * 10_000
     sent = 0
     while link.send([join([[body, sent.to_bytes(4, "big")]])]):
@@ -127,7 +124,7 @@ def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
 def test_the_end_is_noticed(router: Any) -> None:
     wire = Wire(("127.0.0.1", port_of(router)))
     try:
-        link = Zmq(5.0).connect(("127.0.0.1", wire.port), never)
+        link = Zmq(5.0).connect(("127.0.0.1", wire.port), Attempt())
         link.send([join([[b"a"]])])
         who, _ = router.recv_multipart()
         router.send_multipart([who, b"last"])
@@ -162,17 +159,17 @@ def test_who_is_no_peer(kind: str, bound: Callable[..., Any]) -> None:
             "publisher": "no ZeroMQ socket",
         }
         with pytest.raises(OSError, match=words[kind]):
-            Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), never)
+            Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), Attempt())
 
 
 def test_an_attempt_can_be_stopped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(InterruptedError):
-        Zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), lambda: True)
+        Zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), Attempt(lambda: True))
 
 
 def test_no_name() -> None:
     with pytest.raises(OSError, match=r"not known|no address|name resolution"):
-        Zmq(5.0).connect(("no such host", 1), never)
+        Zmq(5.0).connect(("no such host", 1), Attempt())
 
 
 def test_curve(bound: Callable[..., Any]) -> None:
@@ -181,19 +178,19 @@ def test_curve(bound: Callable[..., Any]) -> None:
     server_public, server_secret = zmq.curve_keypair()
     public, secret = (key.decode() for key in zmq.curve_keypair())
     port = port_of(bound("ROUTER", curve_server=True, curve_secretkey=server_secret))
-    link = Zmq(5.0, curve=(server_public.decode(), public, secret)).connect(("127.0.0.1", port), never)
+    link = Zmq(5.0, curve=(server_public.decode(), public, secret)).connect(("127.0.0.1", port), Attempt())
     assert (link.tls, link.facts()) == ("CURVE", {"mechanism": "CURVE"})
     link.close()
     with pytest.raises(CredentialError, match="curve_server"):
-        Zmq(5.0, curve=(public, public, secret)).connect(("127.0.0.1", port), never)
+        Zmq(5.0, curve=(public, public, secret)).connect(("127.0.0.1", port), Attempt())
     with pytest.raises(ConnectionError, match="wants CURVE keys"):
-        Zmq(5.0).connect(("127.0.0.1", port), never)
+        Zmq(5.0).connect(("127.0.0.1", port), Attempt())
 
 
 def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
     puller = bound("PULL", RCVHWM=1)
     push = Zmq(5.0, kind="PUSH", lingers=True, hwm=1000)
-    link = push.connect(("127.0.0.1", port_of(puller)), never)
+    link = push.connect(("127.0.0.1", port_of(puller)), Attempt())
     count = 0
     while count < 500 and link.send([join([[b"x" * 20_000]])]):
         count += 1

@@ -46,6 +46,7 @@ from logclient.delivery.stats import Stats
 from logclient.errors import ConnectFailed, CredentialError, is_shortage
 from logclient.protocols.core import Core, CoreEvent
 from logclient.protocols.core import Outcome as Settled
+from logclient.transports.attempt import LOOK, Attempt, sleep
 
 if TYPE_CHECKING:
     from threading import Lock
@@ -116,21 +117,29 @@ class Limits(NamedTuple):
 
 
 class Transport(Protocol):
-    def connect(self, endpoint: Any, stopped: Callable[[], bool]) -> Link: ...
+    def connect(self, endpoint: Any, attempt: Attempt) -> Link: ...
     def pump(self, flight: Flight, core: Core, **limits: Any) -> Pump | None: ...
 
 
-class Attempt:
-    """What a transport asks while it makes a connection: whether to stop. It may sleep on ``fileno`` (-1
-    where there is none): that becomes readable when it is worth to ask again, and is to be cleared then."""
+class _Attempt(Attempt):
+    """One that ends its sleep when it is worth to ask again whether to stop."""
 
     def __init__(self, handoff: Handoff, stopped: Callable[[], bool]) -> None:
-        self.fileno = handoff.fileno
-        self.clear = handoff.rouse
-        self._stopped = stopped
+        super().__init__(stopped)
+        self._handoff = handoff
 
-    def __call__(self) -> bool:
-        return self._stopped()
+    def rest(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+        wake = self._handoff.fileno()
+        if wake >= 0:
+            self._handoff.rest()
+            try:
+                sleep([*reading, wake], writing, min(seconds, LOOK))
+            finally:
+                self._handoff.rested()
+            # First: whoever wakes us from now on is noticed by the next sleep.
+            self._handoff.rouse()
+            seconds = 0.0
+        return super().rest(reading, writing, seconds)
 
 
 class _Slow:
@@ -1166,7 +1175,7 @@ class Engine:
         endpoint = self._endpoints[self._endpoint % len(self._endpoints)]
         self._attempt_at = now
         try:
-            link = self._transport.connect(endpoint, Attempt(self.handoff, self._called_off))
+            link = self._transport.connect(endpoint, _Attempt(self.handoff, self._called_off))
         except CredentialError as error:
             self._failing = True
             self._give_back()

@@ -65,6 +65,7 @@ class Link(Protocol):
     def wait(self, wake: int, seconds: float, writable: bool) -> None: ...
     def close(self, linger: float = 0.0) -> None:
         """End it; what the transport holds may be waited for, `linger` seconds at most."""
+
     def abandon(self) -> None: ...
 
 
@@ -371,7 +372,11 @@ class PythonPump:
             seconds = max(0.0, limit - now)
         if self._drained and self.flight.inflight >= PLENTY and link.lull and link.flush():
             threads.sleep(min(seconds, link.lull))
-        link.wait(handoff.fileno(), seconds, self._full)
+        handoff.rest()
+        try:
+            link.wait(handoff.fileno(), seconds, self._full)
+        finally:
+            handoff.rested()
         if handoff.woken():
             self._nap_end = 0.0
         handoff.rouse()

@@ -14,7 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.tcp import Endpoint, TcpLink, reach, rest, spelled
+from logclient.transports.attempt import Attempt
+from logclient.transports.tcp import Endpoint, TcpLink, reach, spelled
 
 __all__ = ["HEAD", "REFUSALS", "Answer", "Proxy", "ask", "plain"]
 
@@ -46,14 +47,14 @@ def plain(text: str, length: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:length])
 
 
-def ask(link: TcpLink, request: bytes, whose: str, stopped: Callable[[], bool], deadline: float) -> Answer:
+def ask(link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: float) -> Answer:
     """Send a request that has no body; the head of the answer to it.
 
     Args:
         link: a new connection.
         request: whole.
         whose: who answers, for the words of errors.
-        stopped: whether to give up.
+        attempt: asked whether to give up.
         deadline: monotonic seconds.
 
     Raises:
@@ -79,10 +80,10 @@ def ask(link: TcpLink, request: bytes, whose: str, stopped: Callable[[], bool], 
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"{whose} did not answer the HTTP request in time")
-        if stopped():
+        if attempt.stopped():
             raise InterruptedError("stopped while connecting")
         fds = [link.fileno()]
-        rest(fds, [] if sent else fds, left, stopped)
+        attempt.rest(fds, [] if sent else fds, left)
         sent = sent or link.flush()
         data = link.receive()
         if data == b"":
@@ -161,7 +162,7 @@ class Proxy:
         self,
         endpoint: Endpoint,
         timeout: float,
-        stopped: Callable[[], bool],
+        attempt: Attempt,
         link: Callable[[Callable[[], socket.socket], bytes, float], L],
     ) -> L:
         """As ``tcp.reach``, by a tunnel; the name of `endpoint` is looked up at its other end."""
@@ -170,12 +171,12 @@ class Proxy:
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)
 
         def through(dial: Callable[[], socket.socket], _: bytes, deadline: float) -> L:
-            return link(partial(self._dig, dial, target, stopped, deadline), name, deadline)
+            return link(partial(self._dig, dial, target, attempt, deadline), name, deadline)
 
-        return reach(self.endpoint, timeout, stopped, through)
+        return reach(self.endpoint, timeout, attempt, through)
 
     def _dig(
-        self, dial: Callable[[], socket.socket], target: bytes, stopped: Callable[[], bool], deadline: float
+        self, dial: Callable[[], socket.socket], target: bytes, attempt: Attempt, deadline: float
     ) -> socket.socket:
         """A connected socket whose other end is `target`."""
         request = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n" % (target, target)
@@ -188,7 +189,7 @@ class Proxy:
         except OSError as error:
             raise ConnectionError(f"{self.peer}: {error.strerror or error}") from None
         try:
-            self._judge(ask(near, request + b"\r\n", self.peer, stopped, deadline))
+            self._judge(ask(near, request + b"\r\n", self.peer, attempt, deadline))
         except BaseException:
             near.close()
             raise

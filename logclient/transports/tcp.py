@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
 import sys
 import time
@@ -14,15 +13,12 @@ from typing import Any, TypeVar
 
 from logclient.errors import CredentialError
 from logclient.threads import original
+from logclient.transports.attempt import Attempt, sleep
 
 Endpoint = tuple[str, int]
 L = TypeVar("L")
 
 RECEIVE = 65536
-
-SLICE = 0.05
-"""Seconds between two calls of ``stopped`` while a connection is made: what is dropped meanwhile is told by
-them."""
 
 # macOS: no SIGPIPE from this socket, whatever the application made of that signal. Not every Python names it.
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
@@ -97,7 +93,7 @@ class TcpLink:
             reading.append(wake)
         else:
             seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
-        _sleep(reading, reading[:1] if writable else [], seconds)
+        sleep(reading, reading[:1] if writable else [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
         self._socket.close()
@@ -147,7 +143,7 @@ def spelled(host: str) -> bytes:
 def reach(
     endpoint: Endpoint,
     timeout: float,
-    stopped: Callable[[], bool],
+    attempt: Attempt,
     link: Callable[[Callable[[], socket.socket], bytes, float], L],
 ) -> L:
     """What `link` makes of the first address of `endpoint` with which it can.
@@ -155,7 +151,7 @@ def reach(
     Args:
         endpoint: host and port.
         timeout: seconds for one address.
-        stopped: whether to give up.
+        attempt: asked whether to give up.
         link: is given what dials that address, the host's name as it was looked up, and the deadline.
 
     Raises:
@@ -166,7 +162,7 @@ def reach(
     name, found = resolve(host, port, socket.SOCK_STREAM)
     for family, kind, number, _, address in found:
         deadline = time.monotonic() + timeout
-        dial = partial(_dial, family, kind, number, address, stopped, deadline)
+        dial = partial(_dial, family, kind, number, address, attempt, deadline)
         try:
             return link(dial, name, deadline)
         except OSError as error:
@@ -177,7 +173,7 @@ def reach(
 
 
 def _dial(
-    family: int, kind: int, number: int, address: Any, stopped: Callable[[], bool], deadline: float
+    family: int, kind: int, number: int, address: Any, attempt: Attempt, deadline: float
 ) -> socket.socket:
     sock: socket.socket = original(socket, "socket")(family, kind, number)
     try:
@@ -185,7 +181,7 @@ def _dial(
         error = sock.connect_ex(address)
         if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
             raise OSError(error, _words(error))
-        _finish(sock, stopped, deadline)
+        _finish(sock, attempt, deadline)
         if sock.getsockname() == sock.getpeername():
             # Nobody listens on a port that the system gave to this very socket.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -199,17 +195,17 @@ def _dial(
         raise
 
 
-def _finish(sock: socket.socket, stopped: Callable[[], bool], deadline: float) -> None:
+def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no answer to the connection attempt in time")
-        if rest([], [sock.fileno()], left, stopped):
+        if attempt.rest([], [sock.fileno()], left):
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, _words(error))
             return
-        if stopped():
+        if attempt.stopped():
             raise InterruptedError("stopped while connecting")
 
 
@@ -225,12 +221,12 @@ class Tcp:
     def from_config(cls, config: Any) -> Tcp:
         return cls(config.connect_timeout)
 
-    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> TcpLink:
+    def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
         """A link to the first address of `endpoint` that answers.
 
         Args:
             endpoint: host and port.
-            stopped: whether to give up.
+            attempt: asked whether to give up.
 
         Raises:
             OSError: nobody answers in time, or the name is not known.
@@ -238,16 +234,16 @@ class Tcp:
         host, port = endpoint
 
         def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> TcpLink:
-            return self._link(dial, name, f"{host}:{port}", stopped, deadline)
+            return self._link(dial, name, f"{host}:{port}", attempt, deadline)
 
-        return reach(endpoint, self.connect_timeout, stopped, link)
+        return reach(endpoint, self.connect_timeout, attempt, link)
 
     def _link(
         self,
         dial: Callable[[], socket.socket],
         name: bytes,
         peer: str,
-        stopped: Callable[[], bool],
+        attempt: Attempt,
         deadline: float,
     ) -> TcpLink:
         """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
@@ -280,30 +276,3 @@ def brought(tcp: int) -> int:
     except OSError:
         return 0  # it is gone
     return int.from_bytes(info[_BROUGHT : _BROUGHT + 8], sys.byteorder)
-
-
-def rest(reading: list[int], writing: list[int], seconds: float, stopped: Callable[[], bool]) -> bool:
-    """Sleep until one of these descriptors is ready, it is time to ask `stopped` (again), or time is over;
-    whether one of them is ready. A `stopped` with a ``fileno`` (see ``engine.Attempt``) need not be asked
-    all the time."""
-    wake: int = getattr(stopped, "fileno", lambda: -1)()
-    if wake < 0:
-        return _sleep(reading, writing, min(seconds, 0.05))
-    _sleep([*reading, wake], writing, min(seconds, SLICE))
-    # First: whoever wakes us from now on is noticed by the next sleep.
-    stopped.clear()  # type: ignore[attr-defined]
-    return _sleep(reading, writing, 0.0)
-
-
-def _sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
-    """Until one of these descriptors is ready or time is over; whether one is."""
-    try:
-        poll = original(select, "poll")()
-    except AttributeError:  # Windows
-        return any(original(select, "select")(reading, writing, writing, seconds))
-    wanted = dict.fromkeys(reading, select.POLLIN)
-    for fd in writing:
-        wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
-    for fd, events in wanted.items():
-        poll.register(fd, events)
-    return bool(poll.poll(seconds * 1000.0))

@@ -20,7 +20,8 @@ from typing import Any
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.tcp import RECEIVE, Tcp, TcpLink, rest
+from logclient.transports.attempt import Attempt
+from logclient.transports.tcp import RECEIVE, Tcp, TcpLink
 
 __all__ = ["Tls", "TlsLink", "server_context"]
 
@@ -262,7 +263,7 @@ class Tls(Tcp):
         dial: Callable[[], socket.socket],
         name: bytes,
         peer: str,
-        stopped: Callable[[], bool],
+        attempt: Attempt,
         deadline: float,
         again: bool = True,
     ) -> TlsLink:
@@ -274,16 +275,16 @@ class Tls(Tcp):
         wanted = (self._server_name or name).partition(b"%")[0].rstrip(b".")
         plain = dial()  # outside: a connection refused is no failed handshake
         try:
-            sock = _shake(context, plain, wanted, stopped, deadline)
+            sock = _shake(context, plain, wanted, attempt, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
             if why == _UNKNOWN and again and (self._ca is None or os.path.isdir(self._ca)):
                 # It was looked for in files, and one that could not be opened at that moment looks the same.
-                return self._link(dial, name, peer, stopped, deadline, again=False)
+                return self._link(dial, name, peer, attempt, deadline, again=False)
             if why != _NOT_FOR:
                 raise CredentialError(f"the server's certificate {why}") from None
             refusal = CredentialError(why.format(wanted.decode()))
-            names = self._names(dial, wanted, stopped, deadline)
+            names = self._names(dial, wanted, attempt, deadline)
             refusal.detail = names and f"it names {names}"
             raise refusal from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
@@ -299,13 +300,13 @@ class Tls(Tcp):
         return TlsLink(sock, peer, certified, self._verify)
 
     def _names(
-        self, dial: Callable[[], socket.socket], wanted: bytes, stopped: Callable[[], bool], deadline: float
+        self, dial: Callable[[], socket.socket], wanted: bytes, attempt: Attempt, deadline: float
     ) -> str:
         """Whom the server's certificate is for: only a connection that does not ask that can tell."""
         context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
         context.check_hostname = False
         try:
-            with _shake(context, dial(), wanted, stopped, deadline) as sock:
+            with _shake(context, dial(), wanted, attempt, deadline) as sock:
                 names = (sock.getpeercert() or {}).get("subjectAltName", ())
         except OSError:
             return ""
@@ -425,7 +426,7 @@ def _shake(
     context: ssl.SSLContext,
     plain: socket.socket,
     name: bytes,
-    stopped: Callable[[], bool],
+    attempt: Attempt,
     deadline: float,
 ) -> TlsSocket:
     """Wrap a connected, non-blocking socket; the plain one is used up."""
@@ -451,10 +452,10 @@ def _shake(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("no answer to the TLS handshake in time")
-            if stopped():
+            if attempt.stopped():
                 raise InterruptedError("stopped in the TLS handshake")
             fds = [sock.fileno()]
-            rest([] if writing else fds, fds if writing else [], left, stopped)
+            attempt.rest([] if writing else fds, fds if writing else [], left)
     except BaseException as error:
         try:
             if isinstance(error, ssl.SSLCertVerificationError):

@@ -12,11 +12,12 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from logclient.errors import ConfigError
 from logclient.threads import original
+from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import TcpLink, resolve
 
 __all__ = ["WAYS", "Udp", "UdpLink"]
@@ -146,7 +147,7 @@ class Udp:
     def from_config(cls, config: Any) -> Udp:
         return cls()
 
-    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> UdpLink:
+    def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
         """A socket whose peer is `endpoint`; nothing is sent.
 
         Raises:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from logclient._ext.websocket import seal, split
 from logclient.errors import CredentialError, MissingExtra
+from logclient.transports.attempt import Attempt
 from logclient.transports.http import REFUSALS, Proxy, ask, plain
 from logclient.transports.tcp import Endpoint, Tcp, TcpLink, reach
 
@@ -315,12 +316,12 @@ class WebSocket:
             proxy=proxy,
         )
 
-    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> WebSocketLink:
+    def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
         """A link to the first address of `endpoint` that answers, its opening handshake done.
 
         Args:
             endpoint: host and port.
-            stopped: whether to give up.
+            attempt: asked whether to give up.
 
         Raises:
             OSError: nobody answers in time, the name is not known, or what answers is no WebSocket server.
@@ -329,19 +330,19 @@ class WebSocket:
         host, port = endpoint
 
         def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> WebSocketLink:
-            inner = self._carrier._link(dial, name, f"{host}:{port}", stopped, deadline)
+            inner = self._carrier._link(dial, name, f"{host}:{port}", attempt, deadline)
             try:
-                return self._open(inner, name, port, stopped, deadline)
+                return self._open(inner, name, port, attempt, deadline)
             except BaseException:
                 inner.close()
                 raise
 
         if self._proxy is not None and self._proxy.leads_to(endpoint):
-            return self._proxy.reach(endpoint, self.connect_timeout, stopped, link)
-        return reach(endpoint, self.connect_timeout, stopped, link)
+            return self._proxy.reach(endpoint, self.connect_timeout, attempt, link)
+        return reach(endpoint, self.connect_timeout, attempt, link)
 
     def _open(
-        self, inner: TcpLink, name: bytes, port: int, stopped: Callable[[], bool], deadline: float
+        self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float
     ) -> WebSocketLink:
         """The opening handshake (section 4.1)."""
         host = name.partition(b"%")[0].decode("ascii")  # the scope of an address is ours alone
@@ -354,7 +355,7 @@ class WebSocket:
         request = protocol.connect()
         request.headers["User-Agent"] = "logclient"
         protocol.send_request(request)
-        answer = ask(inner, b"".join(protocol.data_to_send()), "the server", stopped, deadline)
+        answer = ask(inner, b"".join(protocol.data_to_send()), "the server", attempt, deadline)
         if answer.status in REFUSALS:
             raise CredentialError(f"the server does not let us in: {answer.words}")
         if 300 <= answer.status < 400:

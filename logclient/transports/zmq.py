@@ -33,7 +33,8 @@ from typing import Any
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.tcp import COUNTED, _sleep, brought, resolve, rest
+from logclient.transports.attempt import LOOK, Attempt, sleep
+from logclient.transports.tcp import COUNTED, brought, resolve
 
 try:
     import zmq
@@ -273,7 +274,7 @@ class ZmqLink:
             if self._swollen():
                 return
             seconds = min(seconds, _LOOK)
-        _sleep(reading, [], seconds)
+        sleep(reading, [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
         """End it; waits `linger` seconds at most for what ZeroMQ has taken and not written."""
@@ -340,7 +341,7 @@ class Zmq:
             curve=curve,
         )
 
-    def connect(self, endpoint: Endpoint, stopped: Callable[[], bool]) -> ZmqLink:
+    def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
         """A link whose handshake is done.
 
         Raises:
@@ -351,7 +352,7 @@ class Zmq:
         failure: OSError | None = None
         for *_, address in resolve(host, port, socket.SOCK_STREAM)[1]:
             try:
-                return self._link(address[0], port, f"{host}:{port}", stopped)
+                return self._link(address[0], port, f"{host}:{port}", attempt)
             except InterruptedError:
                 raise
             except OSError as error:
@@ -360,7 +361,7 @@ class Zmq:
                     failure = error
         raise failure or OSError(f"{host} has no address")
 
-    def _link(self, address: str, port: int, peer: str, stopped: Callable[[], bool]) -> ZmqLink:
+    def _link(self, address: str, port: int, peer: str, attempt: Attempt) -> ZmqLink:
         monitor: Any = None
         link = None
         try:
@@ -373,7 +374,7 @@ class Zmq:
             self._monitors += 1
             monitor = sock.get_monitor_socket(_EVENTS, f"inproc://monitor-{self._monitors}")
             sock.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
-            tcp = self._shake(monitor, stopped)
+            tcp = self._shake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
             link.tcp = tcp if brought(tcp) else -1
             link.lingers = self.lingers
@@ -427,7 +428,7 @@ class Zmq:
             server, public, secret = (key.encode("ascii") for key in self.curve)
             sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
 
-    def _shake(self, monitor: Any, stopped: Callable[[], bool]) -> int:
+    def _shake(self, monitor: Any, attempt: Attempt) -> int:
         """Wait for the handshake; the descriptor of the connection."""
         tcp = -1
         deadline = time.monotonic() + self.connect_timeout
@@ -438,10 +439,10 @@ class Zmq:
                 words = "handshake" if connected else "connection attempt"
                 raise TimeoutError(f"no answer to the {words} in time")
             if not monitor.poll(0):
-                if stopped():
+                if attempt.stopped():
                     raise InterruptedError("stopped while connecting")
                 # The descriptor tells changes only: what it told may have been taken already.
-                rest([int(monitor.FD)], [], min(left, 0.05), stopped)
+                attempt.rest([int(monitor.FD)], [], min(left, LOOK))
                 if not monitor.poll(0):
                     continue
             message = parse_monitor_message(monitor.recv_multipart())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from logclient._ext.flight import Flight
+from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 
 
@@ -304,7 +305,7 @@ class MemoryTransport:
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
 
-    def connect(self, endpoint: Any, stopped: Callable[[], bool]) -> MemoryLink:
+    def connect(self, endpoint: Any, attempt: Attempt) -> MemoryLink:
         server = self.server
         with server.changed:
             server.attempts += 1
