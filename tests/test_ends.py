@@ -446,6 +446,32 @@ def test_an_idle_sender_stays_in_the_parent() -> None:
     assert sorted(len(events) for events in sink.got.values()) == [1] * 20 + [20]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+def test_a_child_holds_nothing_of_a_connection_being_made() -> None:
+    def sockets() -> set[str]:
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                found.add(os.readlink(f"/proc/self/fd/{name}"))
+            except OSError:  # the descriptor of the list itself
+                pass
+        return {target for target in found if target.startswith("socket:")}
+
+    with BlackHole() as hole:
+        before = sockets()
+        client = logclient.connect(hole.url)
+        try:
+            client.send("one")
+            for _ in range(20):
+                until(lambda: sockets() - before)
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(len(sockets() - before))
+                assert os.waitpid(pid, 0)[1] == 0
+        finally:
+            client.close(0.0)
+
+
 # -- signals at any moment --------------------------------------------------------------------------------
 
 SENDING = """

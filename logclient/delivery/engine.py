@@ -25,7 +25,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -127,19 +127,29 @@ class _Attempt(Attempt):
     def __init__(self, handoff: Handoff, stopped: Callable[[], bool]) -> None:
         super().__init__(stopped)
         self._handoff = handoff
+        self._waits_for: list[int] = []
 
     def rest(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._handoff.fileno()
         if wake >= 0:
+            self._waits_for = reading + writing
             self._handoff.rest()
             try:
                 sleep([*reading, wake], writing, min(seconds, LOOK))
             finally:
                 self._handoff.rested()
+                self._waits_for = []
             # First: whoever wakes us from now on is noticed by the next sleep.
             self._handoff.rouse()
             seconds = 0.0
         return super().rest(reading, writing, seconds)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection that the parent is making, or the peer would not see
+        its end there. The number stays taken, as it belongs to an object whose thread is not here."""
+        for fd in self._waits_for:
+            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
+                os.dup2(nothing.fileno(), fd, inheritable=False)
 
 
 class _Slow:
@@ -282,6 +292,7 @@ class Engine:
         self.in_doubt = 0
         self._failing = False  # the last attempt to connect has failed
         self._bypassed = False  # the end of the process gave up its events while it looked a name up
+        self._attempt: _Attempt | None = None  # the last one to connect
         self._attempt_at = 0.0  # when the one that is under way began; 0: none is
 
     def _new_pump(self) -> Pump:
@@ -971,6 +982,7 @@ class Engine:
     def after_fork(self) -> None:
         """In the child: empty hand-off, new producer, no connection. The parent keeps all."""
         link, ledger, deliveries = self.link, self.ledger, self.deliveries
+        attempt = self._attempt
         self.reporter.after_fork()
         self.callbacks.after_fork()
         self.handoff.renew()
@@ -982,6 +994,8 @@ class Engine:
             self._ended = True
         if link is not None:
             link.abandon()
+        if attempt is not None:
+            attempt.abandon()
         if ledger is not None:
             ledger.abandon()
         for delivery in deliveries.values():
@@ -1175,7 +1189,8 @@ class Engine:
         endpoint = self._endpoints[self._endpoint % len(self._endpoints)]
         self._attempt_at = now
         try:
-            link = self._transport.connect(endpoint, _Attempt(self.handoff, self._called_off))
+            self._attempt = _Attempt(self.handoff, self._called_off)
+            link = self._transport.connect(endpoint, self._attempt)
         except CredentialError as error:
             self._failing = True
             self._give_back()
