@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -444,6 +445,22 @@ def test_an_idle_sender_stays_in_the_parent() -> None:
         assert kept, "each of them was at work in each fork"
         assert client.stats().connects == 1
     assert sorted(len(events) for events in sink.got.values()) == [1] * 20 + [20]
+
+
+def test_a_closed_client_leaves_no_cycle() -> None:
+    """The order of its destruction would be anybody's guess: sockets that warn of not being closed."""
+    from tests.cores.sink import Sink
+
+    gc.collect()
+    gc.disable()
+    try:
+        with Sink() as sink, logclient.connect(sink.url) as client:
+            client.send("one")
+        engine = weakref.ref(client._engine)
+        del client
+        assert until(lambda: engine() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

@@ -292,8 +292,8 @@ class Engine:
         self.in_doubt = 0
         self._failing = False  # the last attempt to connect has failed
         self._bypassed = False  # the end of the process gave up its events while it looked a name up
-        self._attempt: _Attempt | None = None  # the last one to connect
-        self._attempt_at = 0.0  # when the one that is under way began; 0: none is
+        self._attempt: _Attempt | None = None  # to connect, while it is under way
+        self._attempt_at = 0.0  # when it began; 0: none is
 
     def _new_pump(self) -> Pump:
         limits = self.limits
@@ -1207,6 +1207,7 @@ class Engine:
             self._failed(f"{self.url}: cannot connect to {_name(endpoint)}: {_words(error)}", "connect")
             return False
         finally:
+            self._attempt = None  # it holds us
             self._attempt_at = 0.0
         if self._bypassed:
             link.close()
