@@ -1123,8 +1123,6 @@ cdef int _fields(Encoder e, Out *o, PyObject *d, Py_ssize_t at, dict standard, b
             moves = place == MOVES
         if o.cut != WHOLE:
             own = _own_key(k)
-            if own == KEY_FLAGS:
-                continue
         if moves:
             # One of the names of ECS's objects: short, and without anything to escape.
             o.moved += 1
@@ -1568,7 +1566,8 @@ cdef class Encoder:
         cdef int status
         cdef size_t start = <size_t> (o.p - o.base)
         cdef dict source = d.copy() if LC_SHARED else d
-        status = _fields(self, o, <PyObject *> source, 0, None, False)
+        # One that is cut has a field of ours.
+        status = 1 if o.cut != WHOLE else _fields(self, o, <PyObject *> source, 0, None, False)
         if status == 1:
             o.p = o.base + start
             o.mangled = o.pairs = o.moved = 0
@@ -1679,7 +1678,7 @@ cdef class Encoder:
             text = override
         if fields is None and s.extra >= 0:
             o.taken = _taken(self, o, <PyObject *> attributes, s.extra, standard if s.mixed else NULL, &odd)
-            if odd:
+            if odd or o.cut != WHOLE:
                 attributes = self._hold(attributes, s)
                 fields = self._arranged(o, _normal(o, attributes, self.standard), True)
                 if fields is None:
@@ -1687,7 +1686,7 @@ cdef class Encoder:
                 o.taken = _taken(self, o, <PyObject *> fields, 0, NULL, &odd)
         elif fields is not None:
             o.taken = _taken(self, o, <PyObject *> fields, 0, NULL, &odd)
-            if odd:
+            if odd or o.cut != WHOLE:
                 fields = self._arranged(o, fields, True)
             if isinstance(fields.get("message"), str):
                 text = fields.pop("message")         # to its place
@@ -1779,9 +1778,10 @@ cdef class Encoder:
         """
         cdef dict made = {}
         cdef list moving = []
+        cdef set reserved = _reserved(o, record)
         cdef object own = None
         o.arranged = True
-        if fields is None or not self.watches:
+        if fields is None or not self.watches and o.cut == WHOLE:
             return fields
         for key, value in fields.items():
             if self.beats and (key == "@metadata" or key.startswith("@metadata.")):
@@ -1792,7 +1792,7 @@ cdef class Encoder:
                     made[key] = value
             elif self.carries and key.startswith("event.id."):
                 moving.append((key, value))
-            elif self.replaces and key in self.carriers or record and key in OURS_IN_RECORDS:
+            elif self.replaces and key in self.carriers or key in reserved:
                 moving.append((key, value))
             elif self.ecs and key in ECS_OBJECTS:
                 value = None if self.flat else _as_mapping(o, value)
@@ -1805,7 +1805,7 @@ cdef class Encoder:
             else:
                 made[key] = value
         if self.ecs:
-            made = self._untangled(o, made, moving, record)
+            made = self._untangled(o, made, moving, reserved, record)
         self._move_all(o, made, moving)
         if own:
             made["@metadata"] = own          # the last: the id goes in
@@ -1860,9 +1860,9 @@ cdef class Encoder:
             moving.append(("event." + name, event.pop(name)))
         return 0
 
-    cdef dict _untangled(self, Out *o, dict made, list moving, bint record):
+    cdef dict _untangled(self, Out *o, dict made, list moving, set reserved, bint record):
         """No scalar beside a field below it: mappings are merged with such fields, scalars move."""
-        cdef set ours = set(RECORD_NAMES if record else ())
+        cdef set ours = set(RECORD_NAMES) if record else reserved
         cdef set heads, below
         cdef dict wide, source
         for _ in range(<int> ROUNDS):
@@ -1877,7 +1877,7 @@ cdef class Encoder:
                     continue
                 for key, deep in wide[name].items():
                     path = f"{name}.{key}"
-                    if path in made or path in source or record and path in OURS_IN_RECORDS:
+                    if path in made or path in source or path in reserved:
                         moving.append((path, deep))
                     else:
                         made[path] = deep
@@ -1950,6 +1950,14 @@ cdef frozenset ECS_OBJECTS = frozenset(
 cdef tuple RECORD_NAMES = tuple([lc_keys[i].text[2:2 + lc_keys[i].n].decode()
                                  for i in range(<int> KEY_METADATA)])
 cdef frozenset OURS_IN_RECORDS = frozenset(("@timestamp", "log.level"))
+
+
+cdef set _reserved(Out *o, bint record):
+    """The names that only we may use."""
+    cdef set names = set(OURS_IN_RECORDS if record else ())
+    if o.cut != WHOLE:
+        names.add("log.flags")
+    return names
 
 
 cdef dict _as_mapping(Out *o, object value):

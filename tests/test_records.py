@@ -495,8 +495,7 @@ class TestSize:
         event = {**rest, "message": unit * 2**times}
         encoder = Encoder(max_event_bytes=limit, truncate=True)
         whole = ecs.of_mapping(event).json()
-        rest.pop("log.flags", None)
-        least = ecs.of_mapping({**rest, "message": "", "log.flags": ["truncated"]}).json()
+        least = ecs.of_mapping({**rest, "message": ""}, cut=True).json()
         if len(whole) <= limit:
             assert json.loads(encoder.encode(event)[0]) == json.loads(whole)
             return
@@ -504,15 +503,15 @@ class TestSize:
             with pytest.raises(EncodeError):
                 encoder.encode(event)
             return
-        body = encoder.encode(event)[0]
+        body, _, _, moved = encoder.encode(event)
         fields = dict(load(body))
-        assert fields["log.flags"] == ["truncated"]
-        message = ecs.of_mapping(event).fields["message"]
+        expected = ecs.of_mapping(event, cut=True)
+        message = expected.fields["message"]
         kept = fields["message"]
         assert message.startswith(kept)
-        assert {k: v for k, v in fields.items() if k not in ("message", "log.flags")} == ecs.of_mapping(
-            rest
-        ).fields
+        assert fields == expected.fields | {"message": kept}
+        assert moved == expected.moved
+        check_names(fields)
         # As long as it can be: one more character would not fit.
         following = json.dumps(message[len(kept) : len(kept) + 1], ensure_ascii=False).encode()[1:-1]
         assert len(body) <= limit
@@ -527,6 +526,44 @@ class TestSize:
         assert set(fields["message"]) == {"é"}
         assert 999 <= len(body) <= 1000
         assert mangled == 0
+
+    @pytest.mark.parametrize("record", [False, True])
+    @pytest.mark.parametrize("options", [{}, {"pairs": True}, {"carriers": (), "flat": True}, {"ecs": False}])
+    @pytest.mark.parametrize(
+        ("given", "moved"),
+        [
+            ({"log.flags": "x"}, {"labels.log_flags": "x"}),
+            ({"log.flags": ["x"], "labels.log_flags": "y"}, {"labels.log_flags_2": ["x"]}),
+            ({"log.flags.x": "y"}, {"labels.log_flags_x": "y"}),
+            ({"log": {"flags": "x", "n": "1"}}, {"labels.log_flags": "x"}),
+            ({"log": {"flags": {"x": "y"}}}, {"labels.log_flags": {"x": "y"}}),
+        ],
+    )
+    def test_the_mark_of_a_cut_is_ours(
+        self, given: dict[str, Any], moved: dict[str, Any], options: dict[str, Any], record: bool
+    ) -> None:
+        """What the application has under its name moves, and is counted."""
+        if options.get("flat") or options.get("pairs"):
+            moved = {"labels.log": given["log"]} if "log" in given else moved
+        if not options.get("ecs", True):
+            moved = moved if "log.flags" in given else given
+        encoder = Encoder(max_event_bytes=1000, truncate=True, **options)
+        if record:
+            made = logging.LogRecord("app", 20, "f.py", 1, "x" * 2000, (), None)
+            vars(made).update(given)
+            body, _, _, count = encoder.encode_record(made)
+        else:
+            body, _, _, count = encoder.encode({**given, "message": "x" * 2000})
+        if options.get("pairs"):
+            found = {name.decode(): value.decode() for name, value in split(body).items()}
+            fields = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in found.items()}
+        else:
+            fields = dict(load(body))
+        assert fields["log.flags"] == ["truncated"]
+        assert {name: fields.get(name) for name in moved} == moved
+        assert count == (0 if "log.flags" not in given and not options.get("ecs", True) else 1)
+        if options.get("ecs", True):
+            check_names(fields)
 
     def test_truncate_helps_no_other_field(self) -> None:
         with pytest.raises(EncodeError):
@@ -578,6 +615,31 @@ class TestNames:
         check(made, expected)
         if not rules.flat:
             check_names(dict(load(made[0])))
+
+    @settings(max_examples=100)
+    @given(
+        records(),
+        st.dictionaries(NAMES.filter(lambda name: name != "message.x"), VALUES | LIKE_OURS, max_size=6),
+        RULES,
+    )
+    def test_when_the_message_is_cut(
+        self, record: logging.LogRecord, mapping: dict[Any, Any], rules: ecs.Names
+    ) -> None:
+        encoder = Encoder(**rules._asdict(), truncate=True, max_event_bytes=100_000)
+        record.msg, record.args = "x" * 200_000, ()
+        mapping["message"] = record.msg
+        for made, expected in (
+            (encoder.encode(mapping), ecs.of_mapping(mapping, rules, cut=True)),
+            (encoder.encode_record(record), ecs.of_record(record, rules, cut=True)),
+        ):
+            fields = dict(load(made[0]))
+            assert len(made[0]) == 100_000
+            assert len(set(fields["message"])) == 1
+            whole = json.loads(expected.json())
+            assert fields | {"message": record.msg} == whole | {"message": record.msg}
+            assert made[1:] == (expected.flags, expected.mangled, expected.moved)
+            if rules.ecs and not rules.flat:
+                check_names(fields)
 
     @pytest.mark.parametrize(
         ("given", "fields", "moved"),

@@ -58,8 +58,9 @@ LUMBERJACK = Names()
 class Document:
     """One document: ``fields`` in their order, values as JSON has them; ``mangled``, ``moved``, ``flags``."""
 
-    def __init__(self, names: Names = LUMBERJACK, pairs: bool = False) -> None:
+    def __init__(self, names: Names = LUMBERJACK, pairs: bool = False, cut: bool = False) -> None:
         self.names = names
+        self.cut = cut  # its message is: `log.flags` is ours
         self.in_pairs = pairs
         self.flat = pairs or names.flat
         self.fields: dict[str, Any] = {}
@@ -175,7 +176,7 @@ class Document:
                 (
                     carries and key.startswith("event.id."),
                     not beats and key in names.carriers and names.identity == "id",
-                    record and key in ("@timestamp", "log.level"),
+                    key in self.reserved(record),
                     names.ecs and key in OBJECTS and (self.flat or not isinstance(value, Mapping)),
                 )
             ):
@@ -224,8 +225,12 @@ class Document:
         self.moved += own is not None or not self.names.trust_metadata
         return found if self.names.trust_metadata else {}
 
+    def reserved(self, record: bool) -> tuple[str, ...]:
+        """Names that only we may use."""
+        return ("@timestamp", "log.level") * record + ("log.flags",) * self.cut
+
     def untangled(self, kept: dict[str, Any], moving: list[tuple[str, Any]], record: bool) -> dict[str, Any]:
-        ours = IN_RECORDS if record else ()
+        ours = IN_RECORDS if record else self.reserved(record)
         for _ in range(4):
             above = {name for name in kept for other in (*kept, *ours) if other.startswith(name + ".")}
             wide = {name for name in above if isinstance(kept[name], Mapping) and kept[name]}
@@ -238,7 +243,7 @@ class Document:
                     continue
                 for key, inner in self.keys(value).items():
                     path = f"{name}.{key}"
-                    if path in kept or path in before or (record and path in ("@timestamp", "log.level")):
+                    if path in kept or path in before or path in self.reserved(record):
                         moving.append((path, inner))
                     else:
                         kept[path] = inner
@@ -323,6 +328,8 @@ class Document:
                 put("error.message", f"<unprintable {type(record.exc_info[1]).__name__}>")
             trace = trace or logging.Formatter().formatException(record.exc_info)
         put("error.stack_trace", "\n".join(t for t in (trace, record.stack_info) if t) or None)
+        if self.cut:
+            put("log.flags", ["truncated"])
         self.user(fields)
 
     # -- bytes
@@ -348,14 +355,20 @@ def like_ours(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 32 and DIGITS.issuperset(value)
 
 
-def of_mapping(obj: Mapping[Any, Any] | str, names: Names = LUMBERJACK, *, pairs: bool = False) -> Document:
-    document = Document(names, pairs)
+def of_mapping(
+    obj: Mapping[Any, Any] | str, names: Names = LUMBERJACK, *, pairs: bool = False, cut: bool = False
+) -> Document:
+    document = Document(names, pairs, cut)
     fields = {"message": obj} if isinstance(obj, str) else document.keys(obj)
     document.user(document.arranged(fields, False))
+    if cut:
+        document.fields["log.flags"] = ["truncated"]
     return document
 
 
-def of_record(record: logging.LogRecord, names: Names = LUMBERJACK, *, pairs: bool = False) -> Document:
-    document = Document(names, pairs)
+def of_record(
+    record: logging.LogRecord, names: Names = LUMBERJACK, *, pairs: bool = False, cut: bool = False
+) -> Document:
+    document = Document(names, pairs, cut)
     document.record(record)
     return document
