@@ -13,6 +13,7 @@ from logclient.errors import ConfigError, LedgerError
 from tests import shared
 from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.verify_scene import Scene
 
 np = shared.need("numpy")
 pa = shared.need("pyarrow")
@@ -186,6 +187,15 @@ def test_a_listener_whose_name_is_not_utf8(tmp_path: Path) -> None:
             ("ma\\xffin", "ma\\xffin-000001.cap")
         }
         assert len(rows) == (9 if rows_of == "events" else 4)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rows", ["events", "units"])
+def test_a_capture_of_which_nothing_is_compared(spark: Any, scene: Scene, rows: str) -> None:
+    """No segment is what its name says: the verdict names them, and there is no row."""
+    scene.write_capture()
+    (scene.capture / "main-000001.cap").rename(scene.capture / "other-000007.cap")
+    assert frames.arrivals(spark, scene.capture, rows=rows).collect() == []
 
 
 @pytest.mark.spark
