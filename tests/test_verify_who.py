@@ -18,6 +18,7 @@ shared.need("numpy")
 shared.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
+verdicts = pytest.importorskip("logclient.verify.verdict")
 
 Run = Callable[..., Any]
 
@@ -175,6 +176,19 @@ def test_listeners_of_their_own(scene: Scene, run: Run) -> None:
     page = read(scene)
     said(block(page, P), "10.0.0.1:5044 (listener a) or 10.0.0.2:5044 (listener b)", "a (5), b (14)")
     said(page.text, "0, up to 2")
+
+
+def test_producers_that_are_not_listed(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is lost of them is told all the same."""
+    monkeypatch.setattr(verdicts, "LISTED", 4)
+    for n in range(6):
+        producer = f"{n:02x}" * 10
+        scene.write_ledger(producer=producer, bodies=bodies(producer, 2))
+    scene.write_capture([bodies(f"{n:02x}" * 10)[1] for n in range(6)])
+    verdict = run()
+    assert (len(verdict.producers), verdict.producers_left_out.producers) == (4, 2)
+    assert "... and 1 more producers, and 2 lost of 2 producers not listed" in report.text(verdict)
+    assert "and 2 lost of 2 producers not listed" in blocks(read(scene))
 
 
 def test_what_nobody_sent(scene: Scene, run: Run) -> None:

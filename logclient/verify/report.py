@@ -283,8 +283,11 @@ def text(verdict: Verdict) -> str:
         told = [_process(x), *(_what(x, word) for word in _faults(x))]
         told += [f"{name} {said}" for name, said in _blame(verdict, x)]
         lines.append(f"{x.producer}: {'; '.join(filter(None, told))}")
-    if len(blamed) > 3:
-        lines.append(f"... and {len(blamed) - 3:,} more producers")
+    others = [f"{len(blamed) - 3:,} more producers"] if len(blamed) > 3 else []
+    if blamed and (unlisted := _unlisted(verdict)):
+        others.append(unlisted)
+    if others:
+        lines.append(f"... and {', and '.join(others)}")
     lines += verdict.problems[:10]
     more = len(verdict.problems) - 10 + verdict.problems_left_out
     if more > 0:
@@ -326,6 +329,20 @@ def _blamed(verdict: Verdict) -> list[ProducerVerdict]:
 
 def _faults(x: ProducerVerdict) -> list[str]:
     return [word for word in _ASKED if getattr(x.counts, word)]
+
+
+def _unlisted(verdict: Verdict) -> str:
+    """What is amiss with the producers that the verdict does not list."""
+    left = verdict.producers_left_out
+    if left is None:
+        return ""
+    told = [f"{n:,} {word}" for word in _ASKED if (n := getattr(left.counts, word))]
+    return f"{', '.join(told)} of {left.producers:,} producers not listed" if told else ""
+
+
+def _at(listener: str) -> str:
+    """A listener; the rows of a table may name none."""
+    return listener or "the table"
 
 
 def _clock(x: ProducerVerdict) -> str:
@@ -379,7 +396,7 @@ def _blame(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
     rows.append(("why", "; ".join(why)))
     rows.append(("sent to", _led(verdict, x.url) or x.url))
     if x.listeners:
-        rows.append(("arrived at", ", ".join(f"{name} ({n:,})" for name, n in x.listeners.items())))
+        rows.append(("arrived at", ", ".join(f"{_at(name)} ({n:,})" for name, n in x.listeners.items())))
     return [row for row in rows if row[1]]
 
 
@@ -396,7 +413,8 @@ def _strange(verdict: Verdict) -> list[tuple[str, str]]:
     for word in ("unexpected", "unknown"):
         for row in verdict.examples.get(word, ()):
             if "segment" in row and (row["producer"] or "") not in known:
-                place = f"listener {row['listener']}" + f" from {row['peer']}" * bool(row["peer"])
+                place = f"listener {row['listener']}" if row["listener"] else _at("")
+                place += f" from {row['peer']}" * bool(row["peer"])
                 places[place] = places.get(place, 0) + 1
     if places:
         rows.append(("arrived at", "; ".join([*places][:BLAMED])))
@@ -548,7 +566,7 @@ def _facts(verdict: Verdict) -> Html:
             "Arrived, by the capture",
             join(
                 f"{_many(capture['events'], 'event')} in {_many(capture['units'], 'wire unit')}, "
-                f"{_size(capture['bytes'])}, at {', '.join(capture['listeners']) or 'no listener'}",
+                f"{_size(capture['bytes'])}, at {', '.join(map(_at, capture['listeners'])) or 'no listener'}",
                 _folder(capture),
             ),
         ),
@@ -756,12 +774,15 @@ def _who(verdict: Verdict) -> Html | None:
                 class_="who",
             )
         )
-    more = len(blamed) - BLAMED
+    listed = len(blamed) - BLAMED
+    more = [f"{listed:,} more, in the table of producers"] if listed > 0 else []
+    if unlisted := _unlisted(verdict):
+        more.append(unlisted)
     return join(
         el("h2", "Who, where and why"),
         el("p", "Producers with anything but ok, the worst first.", class_="soft small"),
         *items,
-        el("p", f"and {more:,} more, in the table of producers", class_="soft") if more > 0 else None,
+        el("p", f"and {', and '.join(more)}", class_="soft") if more else None,
     )
 
 
@@ -829,7 +850,7 @@ def _listeners(verdict: Verdict) -> Html | None:
     rows = [
         el(
             "tr",
-            el("td", x.listener or "all"),
+            el("td", _at(x.listener)),
             el("td", ", ".join(x.hosts)),
             _number(x.events),
             _number(x.seen),
@@ -1057,7 +1078,7 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
             f"at {row['listener']}, arrival {row['arrival']:,} from {row['peer'] or 'unknown'}, {copies}",
         )
         if "key" not in row
-        else ("where", f"{row['listener']}, record {row['arrival']:,}, {copies}"),
+        else ("where", f"{_at(row['listener'])}, record {row['arrival']:,}, {copies}"),
         ("captured in", f"{row['segment']}, unit at byte {row['unit_at']:,}")
         if "key" not in row
         else ("key", "none" if row["key"] is None else row["key"]),
