@@ -555,8 +555,10 @@ class TestSize:
         else:
             body, _, _, count = encoder.encode({**given, "message": "x" * 2000})
         if options.get("pairs"):
-            found = {name.decode(): value.decode() for name, value in split(body).items()}
-            fields = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in found.items()}
+            fields = {
+                name.decode(): json.loads(value) if value[:1] in (b"[", b"{") else value.decode()
+                for name, value in split(body).items()
+            }
         else:
             fields = dict(load(body))
         assert fields["log.flags"] == ["truncated"]

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+import logclient
 from logclient import verify
+from logclient.collectors import lumberjack
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import shared
 from tests import verify_files as files
@@ -32,6 +34,7 @@ pa = shared.need("pyarrow")
 parquet = shared.need("pyarrow.parquet")
 job = pytest.importorskip("logclient.verify.job")
 records = pytest.importorskip("logclient.verify.records")
+report = pytest.importorskip("logclient.verify.report")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 pytestmark = pytest.mark.spark
@@ -521,6 +524,48 @@ def test_a_table(scene: Scene, table: Any) -> None:
     assert verdict.examples["corrupted"][0]["body"] == bad.decode()
     assert {row.get("bytes") for row in verdict.undecoded} == {None, b"nothing".hex()}
     assert verdict.capture["folder"].startswith("table ")
+
+
+def test_documents_without_their_metadata(spark: Any, scene: Scene, table: Any) -> None:
+    """What stores without `@metadata` keep of a run: nothing is taken for another event, and it is said why
+    nothing is as it was."""
+    with lumberjack.Collector(keep=True) as server:
+        client = logclient.connect(server.url, ledger=str(scene.ledger))
+        theirs = client.event_id(1), client.event_id(3), client.event_id(2**40)
+        events: list[Any] = [{}, {}, {}, {"event.id": "mine"}, {"event": {"id": "mine too"}}]
+        events.append({"event": "login"})
+        for forged in theirs:
+            events += [{"@metadata": {"_id": forged}}, {"event.id": forged}, {"event": {"id": forged}}]
+            events += [{"@metadata": {"_id": forged}, "event.id": forged}, {"event.id": forged, "event": "x"}]
+            events.append(b'{"@metadata":{"_id":"%b"},"n":%d}' % (forged.encode(), len(events) + 1))
+        for n, event in enumerate(events, 1):
+            client.send(event if isinstance(event, bytes) else {"n": n, **event})
+        documents = server.events(len(events), PATIENCE)
+        assert client.flush(PATIENCE) == 0
+        client.close()
+    for document in documents:
+        del document["@metadata"]
+    rows = [{"value": json.dumps(document, separators=(",", ":"))} for document in documents]
+
+    own = {f"{files.xxh64(x):016x}{files.xxh64(x, 43):016x}": n for n, x in ((4, b"mine"), (5, b"mine too"))}
+    frame = spark.createDataFrame([(row["value"],) for row in rows], "value string")
+    found = [(json.loads(row.value)["n"], row) for row in verify.decoded(frame, "lumberjack").collect()]
+    nameless = [n for n, event in enumerate(events, 1) if isinstance(event, bytes)]
+    seqs = {n: own.get(row.own_id, row.seq) for n, row in found}
+    assert seqs == {n: None if n in nameless else n for n in range(1, len(events) + 1)}
+    assert {row.error for _, row in found} == {None}
+
+    # Those without an id, and the two whose ids they had had, are told apart by bytes that are not theirs.
+    verdict = table(rows)
+    assert nonzero(verdict.counts) == {"events": 24, "corrupted": 19, "lost": 5, "unexpected": 5}
+    assert {json.loads(x["body"])["n"] for x in verdict.examples["corrupted"] if x["seq"] > 5} == {
+        x["seq"] for x in verdict.examples["corrupted"] if x["seq"] > 5
+    }
+    [told] = verdict.problems
+    assert told.startswith("bodies: 19 of the 19 events that are seen have another body than was sent: ")
+    said = report.text(verdict)
+    assert told in said
+    assert "arrived at the table (19)" in said
 
 
 def test_columns(scene: Scene, table: Any) -> None:

@@ -1082,7 +1082,7 @@ class Tally:
         said = _sentence(code, broken, total, because, still_open)
         if added.behind:
             said += f" {added.behind:,} reordered behind a device, where order is no promise."
-        named, unnamed = self._problems(problems)
+        named, unnamed = self._problems(problems, total)
         destinations = self._destinations(added)
         return Verdict(
             exit_code=code,
@@ -1133,7 +1133,17 @@ class Tally:
             destinations=tuple(destinations[:LISTED]),
         )
 
-    def _problems(self, of_captures: list[Problem]) -> tuple[tuple[str, ...], int]:
+    def _rewritten(self, total: Counts) -> list[str]:
+        """What is said of a topic or table whose bodies are not those that were sent."""
+        intact = total.ok + total.recovered
+        if self.plan.records is None or total.corrupted <= intact:
+            return []
+        seen = intact + total.corrupted
+        what = f"{total.corrupted:,} of the {seen:,} events that are seen have another body than was sent"
+        why = "what drops a field such as @metadata, or writes JSON anew, changes it, and may take its id"
+        return [f"bodies: {what}: each must be there byte for byte; {why}"]
+
+    def _problems(self, of_captures: list[Problem], total: Counts) -> tuple[tuple[str, ...], int]:
         """What is wrong with ledgers and captures: as much as is named, and how much more there is."""
         counts = self.ledger.rows["problems"]
         of_ledgers = (
@@ -1142,6 +1152,7 @@ class Tally:
             for problem in self.ledger.producers[p].told
         )
         others = [
+            *self._rewritten(total),
             *self._clocks(),
             *self._devices_left_out(),
             *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in of_captures),
