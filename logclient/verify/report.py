@@ -92,7 +92,7 @@ _STYLE = (
   --badbox: #fdeeec; --maybebox: #fdf4e3; --hover: #0001; --shade: #0002; """
     + _colours(0)
     + """ }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #333a43;
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa4b0; --line: #333a43;
   --page: #131619; --box: #1c2025; --good: #6ad39a; --bad: #ff8a80; --maybe: #f0b95b; --goodbox: #14261c;
   --badbox: #2e1816; --maybebox: #2b2213; --hover: #fff2; --shade: #fff2; """
     + _colours(1)
@@ -208,9 +208,18 @@ footer { margin-top: 3rem; padding-top: .75rem; border-top: 1px solid var(--line
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 11px; } .wide, pre { overflow: visible; max-height: none; }
-  h2, h3, figcaption { break-after: avoid; } figure, .verdict, tr, .map { break-inside: avoid; }
+  h2, h3, figcaption, h2 + p { break-after: avoid; }
+  figure, .verdict, tr, .map, .who, .path, pre:not(.body) { break-inside: avoid; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  dt, .who dt, .small, .key, code, pre { font-size: 10px; }
+  .wide th, .wide td { overflow-wrap: break-word; padding-right: .45rem; font-size: 10px; }
+  .wide td { white-space: normal; } .wide td.n, .totals td:first-child { white-space: nowrap; }
+  .wide code { font-size: inherit; }
+  .wide td.url { overflow-wrap: anywhere; min-width: 5rem; max-width: none; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } output { display: none; }
-  .producers th, .producers td { padding: .2rem; font-size: 8px; } th button::after { content: ""; }
+  .wide .producers th, .wide .producers td { position: static; padding: .2rem .12rem; font-size: 7px; }
+  .tall thead th { position: static; } .producers td:nth-last-child(3) { white-space: nowrap; }
+  th button { display: contents; } th button::after { content: ""; }
 }
 """
 )
