@@ -74,7 +74,7 @@ def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
         assert f" cannot see {private}/logclient-verify-" in without.stderr
         assert "--work" in without.stderr
         assert len(without.stderr.splitlines()) == 1
-        assert [x.name for x in private.iterdir() if not x.name.startswith("hsperf")] == ["out"]
+        assert [x.name for x in private.iterdir() if not x.name.startswith("hsperf")] == []
 
         hidden = private / "capture"
         hidden.mkdir()

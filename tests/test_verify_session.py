@@ -273,6 +273,7 @@ def test_a_signal_ends_it(scene: Scene, tmp_path: Path, number: signal.Signals, 
     assert shown[-1] == f"logclient: {word}\n"
     assert all(re.fullmatch(r"([a-zS ]+( \d+%)?, \d+ s)? *", line) for line in shown[:-1]), shown
     assert left_behind(tmp_path) == []
+    assert not (tmp_path / "out").exists()
     wait_until(lambda: not processes(tmp_path), "a process is left")
 
 

@@ -321,11 +321,11 @@ def run(
         if isinstance(kafka_config, str | os.PathLike):
             kafka_config = records.read_config(kafka_config)
         settings = kafka_config or {}
-    folder = _out(out)
+    folder, made = _out(out)
     own = _work(work)
     session = None
     hard = True
-    with quiet(), Watch(progress, stop) as watch:
+    with _taken_back(made), quiet(), Watch(progress, stop) as watch:
         try:
             session = Session(
                 master, heap=heap, packages=packages, conf=conf, spark=spark,
@@ -455,11 +455,13 @@ def _until(given: float | str | None) -> int | None:
     raise ConfigError(f"until: {str(given)[:40]!r} must be a time such as 2026-05-01T12:00:00Z")
 
 
-def _out(out: str | os.PathLike[str] | None) -> str:
+def _out(out: str | os.PathLike[str] | None) -> tuple[str, list[str]]:
+    """The folder, ready to be written to; and which folders are new."""
     if out is None:
-        return ""
+        return "", []
     folder = os.path.abspath(out)
     faults = os.path.join(folder, "violations")
+    made = [path for path in (faults, folder) if not os.path.lexists(path)]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
@@ -469,7 +471,19 @@ def _out(out: str | os.PathLike[str] | None) -> str:
                 os.unlink(os.path.join(faults, name))
     except OSError as error:
         raise LedgerError(f"out: {folder}: {error.strerror}") from error
-    return folder
+    return folder, made
+
+
+@contextlib.contextmanager
+def _taken_back(made: list[str]) -> Iterator[None]:
+    """When it fails, these folders go, the inner ones first, unless there is something in them."""
+    try:
+        yield
+    except BaseException:
+        for path in made:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        raise
 
 
 def _create(path: str) -> IO[bytes]:
