@@ -1894,11 +1894,14 @@ cdef class Encoder:
         """Below `labels`, under a name that is free."""
         cdef dict counts = {}
         cdef set heads
+        cdef Py_ssize_t n = len(self.labels)
         if not moving:
             return 0
         if "labels" in made and not isinstance(made["labels"], Mapping):
             moving.append(("labels", made.pop("labels")))
-        heads = _heads(made, set())[0]
+        # What fields below `labels` have before their next dot, whether it is a field or not.
+        heads = {name[:name.index(".", n)] for name in made
+                 if name.startswith(self.labels) and "." in name[n:]}
         inside = made.get("labels", ())
         for name, value in moving:
             plain = base = name.replace(".", "_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import logging
 import math
@@ -593,6 +594,14 @@ RULES = ECS_RULES | st.builds(
 )
 
 
+STEPS = st.sampled_from(["a", "b", "id", "level", "flags", "origin", "code", "type"])
+PATHS = st.lists(
+    st.sampled_from(["a", "b", "log", "error", "process", "event", "labels", "ecs", "service"]) | STEPS,
+    min_size=1,
+    max_size=3,
+).map(".".join)
+
+
 class TestNames:
     """What becomes of fields whose names could be taken for ours, or conflict."""
 
@@ -643,6 +652,51 @@ class TestNames:
             if rules.ecs and not rules.flat:
                 check_names(fields)
 
+    @settings(max_examples=200)
+    @given(
+        st.dictionaries(
+            PATHS, st.recursive(st.none(), lambda inner: st.dictionaries(STEPS, inner, max_size=3))
+        ),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_every_value_is_there_at_a_path_of_its_own(
+        self, given: dict[str, Any], record: bool, cut: bool
+    ) -> None:
+        numbers = itertools.count(10**9)
+
+        def filled(inner: Any) -> Any:
+            if inner is None:
+                return next(numbers)
+            return {name: filled(value) for name, value in inner.items()}
+
+        given = filled(given)
+        text = "x" * (20_000 if cut else 1)
+        encoder = Encoder(max_event_bytes=10_000, truncate=True)
+        if record:
+            made = logging.LogRecord("app", 20, "f.py", 1, text, (), None)
+            vars(made).update(given)
+            fields = dict(load(encoder.encode_record(made)[0]))
+        else:
+            fields = dict(load(encoder.encode({**given, "message": text})[0]))
+        assert not cut or fields["log.flags"] == ["truncated"]
+        leaves: list[tuple[str, Any]] = []
+
+        def flatten(path: str, value: Any) -> None:
+            if isinstance(value, dict) and value:
+                for name, inner in value.items():
+                    flatten(f"{path}.{name}", inner)
+            else:
+                leaves.append((path, value))
+
+        for name, value in fields.items():
+            flatten(name, value)
+        values = [value for _, value in leaves if isinstance(value, int)]
+        assert set(range(10**9, next(numbers))) <= set(values)
+        paths = sorted((*path.split("."), "") for path, value in leaves if value != {})
+        for one, other in itertools.pairwise(paths):
+            assert other[: len(one) - 1] != one[:-1], (one, other)
+
     @pytest.mark.parametrize(
         ("given", "fields", "moved"),
         [
@@ -657,6 +711,7 @@ class TestNames:
             ({"service": "x", "labels.service": "y"}, {"labels.service_2": "x", "labels.service": "y"}, 1),
             ({"url": "x", "labels": {"url": "y"}}, {"labels.url_2": "x", "labels": {"url": "y"}}, 1),
             ({"labels": "x"}, {"labels.labels": "x"}, 1),
+            ({"log": "x", "labels.log.a": "y"}, {"labels.log_2": "x", "labels.log.a": "y"}, 1),
             ({"event.id": "mine"}, {"event.id": "mine"}, 0),
             ({"event.id": "ab" * 16}, {"labels.event_id": "ab" * 16}, 1),
             ({"event": {"id": "ab" * 16, "a": 1}}, {"labels.event_id": "ab" * 16, "event": {"a": 1}}, 1),
