@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from logclient._ext.handoff import REASONS
 from logclient.collectors.lumberjack import Collector
 from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
+from tests.mutants.random_ones import found, mutated
 from tests.shared import ROOT
 
 pytestmark = pytest.mark.tree
@@ -47,6 +49,13 @@ def test_operations_know_every_reason_and_counter() -> None:
 def test_every_mutant_still_applies() -> None:
     stale = [m.name for m in listed([]) if (ROOT / m.file).read_text().count(m.old) != 1]
     assert not stale
+
+
+def test_random_mutants_are_programs() -> None:
+    places = found(seed=1)
+    assert places == found(seed=1) and places != found(seed=2)
+    for place in places[:25]:
+        assert ast.dump(ast.parse(mutated(place))) != ast.dump(ast.parse(place.source)), place
 
 
 def test_ten_lines_that_work(

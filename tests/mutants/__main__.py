@@ -13,7 +13,8 @@ Each is applied to a copy of the tree, extensions rebuilt where it touches one, 
 there: the test must fail. First every such test must pass on the untouched copy, or its failure
 would say nothing.
 
-``make mutants ARGS="name-part ..."`` runs those whose name or file contains one of the words.
+``make mutants ARGS="name-part ..."`` runs those whose name or file contains one of the words. Breaks that are
+chosen at random are those of ``random_ones.py``.
 """
 
 from __future__ import annotations
