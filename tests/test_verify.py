@@ -596,6 +596,27 @@ def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
     assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
+def test_the_rows_of_violations(scene: Scene, run: Run) -> None:
+    """`sent` is what a batch line lists, `copies` are those that arrived."""
+    stranger = files.body(files.event_id(Q, 7), "of nobody")
+    listed = {seq: raw for seq, raw in scene.bodies.items() if seq not in (13, 14, 20)}
+    fates = {"acked": sorted(listed), "dropped": [13, 14], "failed": [20]}
+    scene.write_ledger(bodies=listed, fates=fates, tail=[files.close_line(20, acked=17, dropped=2, failed=1)])
+    scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, stranger])
+    run()
+    table = shared.need("pyarrow.parquet").read_table(scene.out / "violations")
+    assert sorted(map(tuple, map(dict.values, table.to_pylist()))) == [
+        ("dropped", P, 13, 13, 0, False, None),
+        ("duplicated", P, 5, 5, 3, True, None),
+        ("lost", P, 3, 4, 0, True, None),
+        ("lost", P, 6, 6, 0, True, None),
+        ("missing", P, 20, 20, 0, False, None),
+        ("reordered", P, 16, 16, 1, True, None),
+        ("unexpected", P, 14, 14, 2, False, None),
+        ("unexpected", Q, 7, 7, 1, False, None),
+    ]
+
+
 def test_what_is_not_ours_in_the_folder_stays(scene: Scene, run: Run) -> None:
     (scene.out / "violations").mkdir(parents=True)
     note = scene.out / "violations" / "note.txt"

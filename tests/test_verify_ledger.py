@@ -149,11 +149,19 @@ def test_killed_between_two_parts(tmp_path: Path, data: bytes) -> None:
     assert evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
 
 
-@pytest.mark.parametrize("more", [[BATCH], [files.batch_line(events(6))], [b"{"], [b"damage\n"]])
-def test_a_close_that_is_not_the_last_line(tmp_path: Path, more: list[Any]) -> None:
-    last, kind, _ = evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, *more])
-    assert last >= 5
-    assert kind in ("unclosed", "holes")
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (BATCH, (5, "holes")),
+        (files.batch_line(events(6)), (6, "unclosed")),
+        (files.deferred_line([1]), (5, "unclosed")),
+        ({"t": "later"}, (5, "unclosed")),
+        (b"{", (5, "unclosed")),
+        (b"damage\n", (5, "holes")),
+    ],
+)
+def test_a_close_that_is_not_the_last_line(tmp_path: Path, more: Any, expected: tuple[int, str]) -> None:
+    assert evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, more])[:2] == expected
 
 
 def test_stopped(tmp_path: Path) -> None:
