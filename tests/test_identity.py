@@ -182,8 +182,11 @@ def test_log_records(tmp_path: Path) -> None:
     assert moved == 3
 
 
-def test_trust_metadata() -> None:
-    with lumberjack.Collector(keep=True) as server, logclient.connect(server.url, trust="metadata") as client:
+def test_trust_metadata(tmp_path: Path) -> None:
+    with (
+        lumberjack.Collector(keep=True, capture=str(tmp_path)) as server,
+        logclient.connect(server.url, trust="metadata", compression=0) as client,
+    ):
         client.send({"@metadata": {"pipeline": "p", "_id": client.event_id(7)}})
         client.send({"@metadata": {"_id": "x"}})
         ids = [client.event_id(1), client.event_id(2)]
@@ -192,6 +195,8 @@ def test_trust_metadata() -> None:
             {"@metadata": {"_id": ids[1]}, "event.id": ids[1]},
         ]
         assert client.stats().moved == 2
+    (segment,) = tmp_path.glob("*.cap*")
+    assert segment.read_bytes().count(b'"_id"') == 2  # never two in one document
 
 
 def test_raw_bytes_are_sent_unchanged_and_listed(tmp_path: Path) -> None:
