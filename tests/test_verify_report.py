@@ -412,6 +412,19 @@ def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
     assert f"{example['bytes_at']:08x}  32 4a 00 00 00 02" in page.text
 
 
+def test_the_worst_example_is_open(scene: Scene, run: Run) -> None:
+    """The first of each word that breaks the promise, of those that arrived."""
+    copies = [files.body(files.event_id(P, seq), "other") for seq in (2, 3)]
+    scene.write_ledger().write_capture([1, *copies, 4, 4, 5, 5, *range(6, 21)])
+    verdict = run()
+    assert (verdict.counts.corrupted, verdict.counts.duplicated) == (2, 2)
+    html = (scene.out / "report.html").read_text()
+    shown = re.findall(r"<details( open)?[^>]*><summary><code>(\w+)", html)
+    assert [(seq, bool(opened)) for opened, name in shown for seq in [int(name[20:], 16)]] == [
+        (2, True), (3, False), (4, False), (5, False)
+    ]  # fmt: skip
+
+
 def test_examples_come_from_many_producers(scene: Scene, run: Run) -> None:
     scene.write_ledger()
     for i in range(5):
@@ -443,6 +456,9 @@ def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
     assert "2025-11-20 00:06:45 UTC: 5 lost" in page.titles
     assert "100 lost in 401 to 500" in page.titles
     assert "1 lost in 896 to 900" in page.titles
+    html = (scene.out / "report.html").read_text()
+    ticks = re.findall(r'<text x="([\d.]+%)"[^>]* class="tick">([^<]*)</text>', html)
+    assert ticks[:3] == [("0%", "00:00:00"), ("49.75%", "00:08:20"), ("100%", "00:16:45")]
 
 
 @pytest.mark.parametrize(
