@@ -39,7 +39,7 @@ FOLDERS = ("logclient/verify", "logclient/delivery")
 
 HANG_S = 60
 """For one test."""
-GROUP_S = 900
+GROUP_S = 300
 """For a group of them."""
 PATIENCE = "10"
 """Of tests that wait for what a mutant makes impossible."""
