@@ -586,3 +586,20 @@ def test_an_element_takes_no_markup_but_its_own() -> None:
 )  # fmt: skip
 def test_durations(us: float, shown: str) -> None:
     assert charts.duration(us) == shown
+
+
+@pytest.mark.parametrize(
+    ("finest_us", "shown"),
+    [
+        (1, "2025-11-20 00:00:01.234567"),
+        (999, "2025-11-20 00:00:01.234567"),
+        (1_000, "2025-11-20 00:00:01.234"),
+        (999_999, "2025-11-20 00:00:01.234"),
+        (1_000_000, "2025-11-20 00:00:01"),
+        (86_400_000_000 - 1, "2025-11-20 00:00:01"),
+        (86_400_000_000, "2025-11-20"),
+    ],
+)
+def test_times_of_day(finest_us: int, shown: str) -> None:
+    """As fine as a step of time is wide."""
+    assert charts.clock(1_763_596_801_234_567, finest_us) == shown
