@@ -425,6 +425,27 @@ def test_the_worst_example_is_open(scene: Scene, run: Run) -> None:
     ]  # fmt: skip
 
 
+def test_examples_of_what_is_nobodys(scene: Scene, run: Run) -> None:
+    """It is named by the hash of its own id, or of its body."""
+    strangers = [files.body(None, "theirs", user="an id of theirs"), files.body(None, "without any")]
+    scene.write_ledger().write_capture([*scene.bodies, *strangers])
+    found = run().examples["unexpected"]
+    named = sorted(example["hash"] for example in found)
+    assert named == sorted(ident.removeprefix("~") for _, ident in job.violations(scene.out))
+    assert {example["id"] for example in found} == {None}
+    page = read(scene)
+    assert all(f"hash {name}" in page.text for name in named)
+
+
+def test_without_examples(scene: Scene, run: Run) -> None:
+    """Every fault is listed all the same."""
+    scene.write_ledger().write_capture([*range(2, 21), files.body(files.event_id("ee" * 10, 9), "?")])
+    assert run(examples=0).examples == {}
+    assert sorted(job.violations(scene.out)) == [
+        ("lost", files.event_id(P, 1)), ("unexpected", files.event_id("ee" * 10, 9))
+    ]  # fmt: skip
+
+
 def test_examples_come_from_many_producers(scene: Scene, run: Run) -> None:
     scene.write_ledger()
     for i in range(5):
@@ -459,6 +480,8 @@ def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
     html = (scene.out / "report.html").read_text()
     ticks = re.findall(r'<text x="([\d.]+%)"[^>]* class="tick">([^<]*)</text>', html)
     assert ticks[:3] == [("0%", "00:00:00"), ("49.75%", "00:08:20"), ("100%", "00:16:45")]
+    levels = re.findall(r'<text x="2" [^>]* class="tick">([^<]*)</text>', html)
+    assert levels[:2] == ["5", "5"]  # the most of a step: events, and what went wrong
 
 
 @pytest.mark.parametrize(
