@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.delivery.isolation import ASIDE, CERTAIN, FLOW, TRIAL, Isolation, upper_bound
+from logclient.delivery.isolation import (
+    ASIDE,
+    CERTAIN,
+    FLOW,
+    PATIENCE,
+    TRIAL,
+    TRIALS,
+    Isolation,
+    upper_bound,
+)
 
 Blind = Callable[[], Iterator[Iterator[bool]]]
 """A server that never looks at events: for each connection, for each window on it, whether it breaks."""
@@ -351,6 +360,20 @@ def test_a_suspect_without_a_decision_is_reported_once() -> None:
     world.run(lambda w: w.now > 20_000.0)
     assert world.undecided.count(300) == 1
     assert 300 in world.quarantine or 300 in world.condemned
+
+
+@pytest.mark.parametrize(("controls", "seconds"), [(TRIALS - 1, 0.0), (0, PATIENCE)])
+def test_when_a_suspect_is_called_undecided(controls: int, seconds: float) -> None:
+    """After so many trials, or so much time; once."""
+    search = Isolation(1, Random(1).random)
+    search.quarantine([7], 1.0)
+    (suspect,) = search.suspects.values()
+    assert search.undecided(1e9) == []  # nothing was tried
+    suspect.since, suspect.trials, suspect.controls = 1.0, 0, controls
+    assert search.undecided(1.0 + 0.9 * seconds) == []
+    suspect.trials = 1
+    assert search.undecided(1.0 + seconds) == [suspect]
+    assert search.undecided(1e9) == []
 
 
 SIZES = st.integers(1, 64)
