@@ -340,6 +340,7 @@ def test_what_breaks_the_promise_stands_out(scene: Scene, run: Run) -> None:
     assert "1 event was acknowledged and never arrived." in page.text
     assert "1 event arrived after a later one." in page.text
     assert "!" in next(line for line in report.text(verdict).splitlines() if line.startswith("reordered"))
+    assert "undecodable" not in report.text(verdict)
 
 
 def test_what_a_protocol_does_not_promise_does_not_stand_out(scene: Scene, run: Run) -> None:
@@ -407,6 +408,7 @@ def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
     [row] = verdict.undecoded
     assert row["wrong"] == "not one JSON object in UTF-8"
     assert b"[]" in bytes.fromhex(row["bytes"])
+    assert f"undecodable: 1 {row['reason']}" in report.text(verdict).splitlines()
     page = read(scene)
     assert f"{example['sent_hash']} was sent, {example['arrived_hash']} arrived" in page.text
     assert f"{example['bytes_at']:08x}  32 4a 00 00 00 02" in page.text
