@@ -455,8 +455,8 @@ class _Packer:
         at = self.start + self.events
         for first, last in seqs:
             span = self.spans[-1] if self.spans else None
-            # Joined where sequences and places both go on: a quiet producer has a line an event.
-            if span is not None and span[1] + 1 == first and span[2] + first - span[0] == at:
+            # Joined where it goes on, as places always do: a quiet producer has a line an event.
+            if span is not None and span[1] + 1 == first:
                 span[1] = last
             else:
                 self.spans.append([first, last, at])
