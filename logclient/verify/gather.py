@@ -52,7 +52,7 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
     name = f"{number}-{uuid.uuid4().hex}.arrivals"
     with open(os.path.join(work, name), "wb", buffering=0) as file:
         mapper = Mapper(plan, packed, only, name, file)
-        if only is None and "live" in task:
+        if only is None:
             low, high = task["live"]
             yield from mapper.skeleton(packed.live[low:high])
         for segment in task.get("segments", ()):

@@ -195,7 +195,3 @@ class Places:
     def take(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         for keys, counts in rows:
             self.counts[np.frombuffer(keys, np.int32)] += np.frombuffer(counts, np.int64)
-
-    def of(self, kind: int) -> I64:
-        """The counts of a kind, a number for each part."""
-        return self.counts[kind * PLACES : kind * PLACES + self.n]
