@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
@@ -293,6 +294,27 @@ class TestReceiving:
             peer.line(3)
             until(lambda: client.state == "synchronized")
         assert heard == [0, 1, 2]
+
+    def test_a_listener_wakes_the_sender(self, peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It sleeps, without a connection and with nothing to send; who listens is connected all the same."""
+        sleeps, rest = threading.Event(), Engine._rest
+
+        def told(engine: Engine, until: float) -> None:
+            if engine.link is None:
+                sleeps.set()
+            rest(engine, until)
+
+        monkeypatch.setattr("logclient.delivery.engine.TURN", 100 * PATIENCE)
+        monkeypatch.setattr(Engine, "_rest", told)
+        with connect(peer) as client:
+            assert client.submit("first").result(PATIENCE) == OK
+            sleeps.clear()
+            peer.line().close()
+            assert sleeps.wait(PATIENCE)
+            heard: list[int] = []
+            client.on("a", lambda action, meta: heard.append(action["n"]))
+            peer.line(1).send({"type": "a", "n": 1})
+            until(lambda: heard == [1])
 
     def test_callbacks_that_are_too_slow(
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
