@@ -62,7 +62,7 @@ GROUPS = {
             """verify_evidence verify_who verify verify_captures verify_ledger verify_logjam verify_logux
             verify_plog verify_frames verify_report verify_logjam_wire verify_attempts verify_capture""",
         ),
-        ("not spark", "damage verify_random"),
+        ("not spark", "identity damage verify_random"),
         (
             "spark",
             "verify_records verify_session verify verify_frames verify_logjam verify_logux verify_plog",
@@ -74,7 +74,7 @@ GROUPS = {
             "engine_traces engine_reports engine_contract engine_tcp callbacks isolation ages poison",
         ),
         ("not spark", "engine_lifecycle ends exit_fork_signal lumberjack_face errors aio"),
-        ("not spark", "logjam_client plog_client logux_client tls udp zmq websocket"),
+        ("not spark", "logjam_client plog_client logux_client tls udp zmq websocket prefork_uwsgi"),
     ],
 }
 # What is most likely to notice a break of a module, by itself.
