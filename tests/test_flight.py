@@ -80,8 +80,9 @@ class Machine(RuleBasedStateMachine):
         """One of them looks again, and pushes if there is room; nobody can take that away."""
         which %= len(self.waiting)
         real, model, size, level = self.waiting[which]
-        ready = real.look()
-        assert ready == model.look() == real.wait(0.0)
+        assert real.look() == model.look()
+        ready = real.wait(0.0)  # the second look of a newcomer: it may have room granted to those before it
+        assert ready == model.look()
         if ready:
             before = self.model.next_seq
             self.put(size, level, 0, (real, model))
