@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,9 +16,11 @@ from hypothesis import strategies as st
 import logclient
 from logclient.client import Client
 from logclient.collectors import logjam, logux, lumberjack, plog
-from logclient.verify import decode
-from tests import verify_inprocess as inprocess
 from tests.patience import PATIENCE
+
+np = pytest.importorskip("numpy")
+decode = pytest.importorskip("logclient.verify.decode")
+inprocess = pytest.importorskip("tests.verify_inprocess")
 
 Forge = Callable[[str], list[Any]]
 

@@ -9,12 +9,11 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logclient.verify.job import run
-from logclient.verify.verdict import Verdict
 from tests.kills import (
     KILLS,
     RESENT,
@@ -31,6 +30,9 @@ from tests.processes import CollectorProcess
 from tests.shared import shared_path
 
 pytest.importorskip("websockets")
+
+if TYPE_CHECKING:
+    from logclient.verify.verdict import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.tree, pytest.mark.timeout(20 * PATIENCE)]
 
