@@ -168,6 +168,24 @@ def test_an_active_session_is_used_and_not_stopped(
     assert shared.need("pyspark").SparkContext._active_spark_context is context
 
 
+def test_stopped_in_a_session_that_is_there(
+    spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's jobs are cancelled; the session is its owner's and goes on."""
+    monkeypatch.setattr(sessions, "LOOK_S", 0.001)
+    stop = threading.Event()
+
+    def progress(text: str) -> None:
+        if text.startswith("comparing"):
+            stop.set()
+
+    with pytest.raises(sessions.VerifyError, match=r"^stopped$"):
+        verify.run(scene.ledger, scene.capture, progress=progress, stop=stop)
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: not tracker.getActiveJobsIds(), "a job goes on")
+    assert spark.range(3).count() == 3
+
+
 @pytest.mark.parametrize(
     "late",
     [{"master": "local[1]"}, {"heap": "2g"}, {"packages": "a:b:1"}, {"conf": {"spark.x": "1"}}],
