@@ -16,6 +16,7 @@ from logclient import config, registry
 from logclient.cli import Complaints
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.protocols.readable import escape, shown
+from logclient.transports.attempt import Attempt
 
 __all__ = ["run"]
 
@@ -103,7 +104,7 @@ class _Call:
         # Each address of a name has the time-out; all of them together hardly more.
         end = begun + self.timeout + _GRACE_S / 2
         try:
-            link = self.transport.connect(self.endpoint, lambda: time.monotonic() > end)
+            link = self.transport.connect(self.endpoint, Attempt(lambda: time.monotonic() > end))
             self.connect_s = time.monotonic() - begun
         except CredentialError as error:
             self.status, self.words = "refused", str(error)
