@@ -12,6 +12,9 @@ import pytest
 # The source tree. The tests of other Pythons run from a copy beside their wheel and set this.
 ROOT = Path(os.environ.get("LOGCLIENT_TREE") or Path(__file__).resolve().parent.parent)
 
+TESTED = Path(__file__).resolve().parent.parent
+"""Where these tests are: the source tree, or beside them only the wheel of another Python."""
+
 REQUIRE_ALL = os.environ.get("LOGCLIENT_REQUIRE") == "all"
 
 

@@ -12,7 +12,7 @@ import pytest
 import logclient
 from logclient import errors
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.shared import TESTED, clean_environment
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ else:
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
+        cwd=TESTED, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr

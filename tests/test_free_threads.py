@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.shared import TESTED, clean_environment
 
 KEYS = {"locked", "logged", "sent", "acked", "failed", "dropped", "ignored", "more"}
 
@@ -31,7 +31,7 @@ def test_the_same_storm_here() -> None:
     """What the long test runs, in this interpreter and short."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.free_threads", "0.5"],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
+        cwd=TESTED, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
     )  # fmt: skip
     check(done, locked=getattr(sys, "_is_gil_enabled", lambda: True)())
 

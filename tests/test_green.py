@@ -21,7 +21,7 @@ import pytest
 from tests.cores.sink import Sink
 from tests.dead_servers import KINDS, Mute, Refusing
 from tests.processes import LOGGING
-from tests.shared import ROOT, clean_environment, missing, need
+from tests.shared import clean_environment, missing, need
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs are for POSIX")
 
@@ -91,7 +91,6 @@ def run(framework: str, text: str, url: str, *options: str) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
         env=clean_environment(PYTHONFAULTHANDLER="1", PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
         start_new_session=True,
     )
@@ -534,7 +533,7 @@ try:
 except logclient.ConfigError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("threads: replaced by __main__, which does not give back the original ones")
     assert done.stdout.count("\n") == 1
 
@@ -551,5 +550,5 @@ with logclient.connect(sys.argv[1]) as client:
 """
     with Sink() as sink:
         command = [sys.executable, "-c", text, sink.url]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("acked\n", "")

@@ -22,7 +22,7 @@ from logclient._ext.record import own_thread
 from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.shared import TESTED, clean_environment
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
@@ -33,7 +33,7 @@ def run(code: str, *arguments: str) -> str:
     """What a program prints; it must end well. Memory that was freed is overwritten there."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
-        cwd=ROOT, env={**clean_environment(), "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
+        cwd=TESTED, env={**clean_environment(), "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
         timeout=4 * PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
