@@ -299,13 +299,13 @@ class TestReceiving:
         """It sleeps, without a connection and with nothing to send; who listens is connected all the same."""
         sleeps, rest = threading.Event(), Engine._rest
 
-        def told(engine: Engine, until: float) -> None:
+        def watched(engine: Engine, until: float) -> None:
             if engine.link is None:
                 sleeps.set()
             rest(engine, until)
 
         monkeypatch.setattr("logclient.delivery.engine.TURN", 100 * PATIENCE)
-        monkeypatch.setattr(Engine, "_rest", told)
+        monkeypatch.setattr(Engine, "_rest", watched)
         with connect(peer) as client:
             assert client.submit("first").result(PATIENCE) == OK
             sleeps.clear()

@@ -455,7 +455,7 @@ class _Packer:
         at = self.start + self.events
         for first, last in seqs:
             span = self.spans[-1] if self.spans else None
-            # Joined where it goes on, as places always do: a quiet producer has a line an event.
+            # Places go on by themselves, so sequences decide: a quiet producer has a line an event.
             if span is not None and span[1] + 1 == first:
                 span[1] = last
             else:
