@@ -188,6 +188,7 @@ ctypedef struct lc_client:
     # clocks, the newest last
     lc_clock clocks[CLOCKS]
     int clock_count
+    double since                 # nothing was made earlier under the oldest of them
     lc_clock maybe               # seen once
     bint maybe_count
     uint64_t last_seq            # of the events whose time was told
@@ -219,8 +220,11 @@ cdef void look_at_clocks(lc_client *w, double now, double wall) noexcept nogil:
                 return           # the same look
             ahead = min(ahead, w.maybe.ahead)
         if w.clock_count == CLOCKS:
+            w.since = w.clocks[0].last
             memmove(&w.clocks[0], &w.clocks[1], (CLOCKS - 1) * sizeof(lc_clock))
             w.clock_count -= 1
+    else:
+        w.since = now
     c = &w.clocks[w.clock_count]
     c.ahead = ahead
     c.first = w.maybe.first if w.maybe_count else now
@@ -253,7 +257,7 @@ cdef double made_at(lc_client *w, int64_t us, double now, uint64_t seq) noexcept
         if least == 0:
             break
         at = wall - w.clocks[i].ahead
-        off = misfit(at, w.clocks[i - 1].last if i else -1e300, until, before)
+        off = misfit(at, w.clocks[i - 1].last if i else w.since, until, before)
         if off < least:
             least = off
             best = at

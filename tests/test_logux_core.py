@@ -10,7 +10,7 @@ from random import Random, random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logclient._ext.flight import Batch, Flight
@@ -599,6 +599,7 @@ ticks = st.lists(
 class TestClocks:
     @settings(max_examples=300)
     @given(ticks)
+    @example([*(Tick(0.5, "set", by) for by in (-60.0, -60.0, 60.0)), Tick(0.5, "event", 0.0)])
     def test_times_are_true_whatever_the_wall_clock_does(self, ticks: list[Tick]) -> None:
         """Looked at once a second, set by minutes and hours, while events wait up to a few seconds."""
         hot, twin = Hot(PRODUCER, b'"a"'), oracle.Clocks()

@@ -227,6 +227,7 @@ class Engine:
         self._look: Callable[[float], object] | None = getattr(self.core, "look", None)
         if self._look is not None:
             self.core.wall = time.time  # type: ignore[attr-defined]
+            self._look(time.monotonic())  # nothing is made before
         # Of a core that looks how fast it may send, between two runs of the pump.
         self._regulate: Callable[[float], tuple[float, bool]] | None = getattr(self.core, "regulate", None)
         self.pump = self._new_pump()

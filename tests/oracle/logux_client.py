@@ -106,6 +106,7 @@ class Clocks:
     def __init__(self) -> None:
         self.seen: list[list[float]] = []
         self.maybe: tuple[float, float] | None = None
+        self.since = 0.0
         self.last = (0, 0.0)
 
     def look(self, now: float, wall: float) -> None:
@@ -126,7 +127,11 @@ class Clocks:
                 ahead = min(ahead, self.maybe[0])
             if self.maybe is not None:
                 first = self.maybe[1]
-        self.seen = [*self.seen, [ahead, first, now]][-KEPT:]
+        else:
+            self.since = now
+        if len(self.seen) == KEPT:
+            self.since = self.seen.pop(0)[2]
+        self.seen.append([ahead, first, now])
         self.maybe = None
 
     def when(self, us: int, now: float, seq: int) -> float:
@@ -135,7 +140,7 @@ class Clocks:
         candidates = []
         until = now
         for place in range(len(self.seen) - 1, -1, -1):
-            since = self.seen[place - 1][2] if place else -1e300
+            since = self.seen[place - 1][2] if place else self.since
             candidates.append((wall - self.seen[place][0], since, until))
             until = self.seen[place][1]
         if self.maybe is not None:
