@@ -157,6 +157,7 @@ cdef void _free_batch(lc_flight *f, lc_batch *b) noexcept nogil:
     for i in range(b.chunk_count):
         _let_go(f, <lc_chunk *> b.chunks[i])
     free(b.id_hash)
+    free(b.id_second)
     free(f.spare)
     f.spare = b
 
@@ -397,6 +398,7 @@ cdef int flight_apply(lc_flight *f, lc_outcomes *out) noexcept nogil:
 cdef void _free_suspect(lc_batch *b) noexcept nogil:
     free(<void *> b.body[0])
     free(b.id_hash)
+    free(b.id_second)
     free(b)
 
 
@@ -516,17 +518,11 @@ cdef lc_batch *_extract(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
     cdef lc_batch *own = _room(1)
     cdef uint8_t *body = <uint8_t *> malloc(b.size[i] + 1)
     cdef lc_batch **at = &f.quarantine
-    cdef uint64_t *ids = NULL
-    if b.id_hash != NULL:
-        ids = <uint64_t *> malloc(16)
-    if own == NULL or body == NULL or (b.id_hash != NULL and ids == NULL):
+    if own == NULL or body == NULL:
         free(own)
         free(body)
-        free(ids)
         return NULL
     memcpy(body, b.body[i], b.size[i])
-    if ids != NULL:
-        memcpy(ids, b.id_hash + 2 * <size_t> i, 16)
     own.n = 1
     own.bytes = room
     own.seq[0] = b.seq[i]
@@ -538,8 +534,7 @@ cdef lc_batch *_extract(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
     own.level[0] = b.level[i]
     own.fate[0] = <uint8_t> ASIDE
     own.reason[0] = <uint8_t> R_NONE
-    own.id_hash = ids
-    own.listed = 1                               # it was on the wire before
+    own.listed = 1                               # it was on the wire before: its ids are in the ledger
     own.cursor = 1
     f.serial += 1
     own.serial = f.serial
@@ -598,22 +593,25 @@ cdef int _range(lc_wire *w, uint64_t first, uint64_t last, bint more) noexcept n
     return _text(w, tmp, <size_t> n)
 
 
-cdef inline bint _listed(lc_batch *b, uint32_t i, bint ids) noexcept nogil:
+cdef inline bint _listed(lc_batch *b, uint32_t i) noexcept nogil:
     cdef uint8_t fate = b.fate[i] & ~SETTLED
-    if fate != INFLIGHT and fate != HANDED:
-        return False
-    return not ids or (b.id_hash != NULL and (b.id_hash[2 * i] or b.id_hash[2 * i + 1]))
+    return fate == INFLIGHT or fate == HANDED
 
 
-cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop, bint ids) noexcept nogil:
-    # The listed sequences of start..stop as ranges (with `ids`, those with an id of their own).
+cdef inline bint _named(const uint64_t *names, uint32_t i) noexcept nogil:
+    return names != NULL and (names[2 * i] or names[2 * i + 1])
+
+
+cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop, const uint64_t *names,
+                 bint all_) noexcept nogil:
+    # The listed sequences of start..stop as ranges: `all_`, or those that have a name.
     cdef uint32_t i
     cdef bint some = False
     cdef bint more = False
     cdef uint64_t first = 0
     cdef uint64_t last = 0
     for i in range(start, stop):
-        if not _listed(b, i, ids):
+        if not _listed(b, i) or not (all_ or _named(names, i)):
             continue
         if some and b.seq[i] == last + 1:
             last = b.seq[i]
@@ -627,8 +625,8 @@ cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop, bint id
     return _range(w, first, last, more) if some else 0
 
 
-cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint ids) noexcept nogil:
-    # One `batch` (or `ids`) line for the events start..stop that went on the wire.
+cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcept nogil:
+    # One `batch` line for the events start..stop that went on the wire.
     cdef lc_wire *w = &f.line
     cdef lc_wire *t = &f.packed
     cdef char tmp[96]
@@ -641,47 +639,78 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop, bint id
     cdef uint8_t *hashes
     cdef uint8_t *deltas
     for i in range(start, stop):
-        if _listed(b, i, ids):
+        if _listed(b, i):
             if n == 0:
                 base = b.created_us[i]
             n += 1
-            own += not ids and _listed(b, i, True)
+            own += _named(b.id_hash, i)
     if n == 0:
         return 0
     t.size = 0
-    deltas = wire_reserve(t, <size_t> n * (16 if ids else 12))
+    deltas = wire_reserve(t, <size_t> n * 12)
     if deltas == NULL:
         return -1
     hashes = deltas + 4 * <size_t> n
-    if _text(w, b'{"t":"ids","seqs":[' if ids else b'{"t":"batch","seqs":[', 19 if ids else 21) < 0:
-        return -1
-    if _ranges(w, b, start, stop, ids) < 0:
+    if _text(w, b'{"t":"batch","seqs":[', 21) < 0 or _ranges(w, b, start, stop, NULL, True) < 0:
         return -1
     for i in range(start, stop):
-        if not _listed(b, i, ids):
+        if not _listed(b, i):
             continue
-        if ids:
-            memcpy(deltas + 16 * <size_t> k, b.id_hash + 2 * <size_t> i, 16)
-        else:
-            delta = <int32_t> (b.created_us[i] - base)
-            memcpy(deltas + 4 * <size_t> k, &delta, 4)
-            memcpy(hashes + 8 * <size_t> k, b.hash + i, 8)
+        delta = <int32_t> (b.created_us[i] - base)
+        memcpy(deltas + 4 * <size_t> k, &delta, 4)
+        memcpy(hashes + 8 * <size_t> k, b.hash + i, 8)
         k += 1
-    if ids:
-        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u,"ids":"', n)
-        if _text(w, tmp, k) < 0 or _base64(w, deltas, 16 * <size_t> n) < 0:
+    k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u', n)
+    if _text(w, tmp, k) < 0:
+        return -1
+    if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, b.id_hash, False) < 0
+                or _text(w, b']', 1) < 0):
+        return -1
+    k = <uint32_t> snprintf(tmp, sizeof(tmp), b',"base":%lld,"created":"', <long long> base)
+    if _text(w, tmp, k) < 0 or _base64(w, deltas, 4 * <size_t> n) < 0:
+        return -1
+    if _text(w, b'","hashes":"', 12) < 0 or _base64(w, hashes, 8 * <size_t> n) < 0:
+        return -1
+    return _text(w, b'"}\n', 3)
+
+
+cdef int64_t _names(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop,
+                    const uint64_t *names) noexcept nogil:
+    # Pack the names that the listed events start..stop have; how many. -1 when memory is out.
+    cdef lc_wire *t = &f.packed
+    cdef uint8_t *to
+    cdef uint32_t i, n = 0
+    t.size = 0
+    to = wire_reserve(t, 16 * <size_t> (stop - start))
+    if to == NULL:
+        return -1
+    for i in range(start, stop):
+        if _listed(b, i) and _named(names, i):
+            memcpy(to + 16 * <size_t> n, names + 2 * <size_t> i, 16)
+            n += 1
+    return n
+
+
+cdef int _ids_line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcept nogil:
+    # One `ids` line for the events start..stop that went on the wire with ids of their own.
+    cdef lc_wire *w = &f.line
+    cdef lc_wire *t = &f.packed
+    cdef char tmp[64]
+    cdef int64_t n = _names(f, b, start, stop, b.id_hash)
+    cdef int k
+    if n <= 0:
+        return <int> n
+    if _text(w, b'{"t":"ids","seqs":[', 19) < 0 or _ranges(w, b, start, stop, b.id_hash, False) < 0:
+        return -1
+    k = snprintf(tmp, sizeof(tmp), b'],"n":%lld,"ids":"', <long long> n)
+    if _text(w, tmp, k) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0:
+        return -1
+    if b.id_second != NULL:
+        n = _names(f, b, start, stop, b.id_second)
+        if n < 0:
             return -1
-    else:
-        k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u', n)
-        if _text(w, tmp, k) < 0:
-            return -1
-        if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, True) < 0
-                    or _text(w, b']', 1) < 0):
-            return -1
-        k = <uint32_t> snprintf(tmp, sizeof(tmp), b',"base":%lld,"created":"', <long long> base)
-        if _text(w, tmp, k) < 0 or _base64(w, deltas, 4 * <size_t> n) < 0:
-            return -1
-        if _text(w, b'","hashes":"', 12) < 0 or _base64(w, hashes, 8 * <size_t> n) < 0:
+        if n and (_text(w, b'","beside":[', 12) < 0 or _ranges(w, b, start, stop, b.id_second, False) < 0
+                  or _text(w, b'],"second":"', 12) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0):
             return -1
     return _text(w, b'"}\n', 3)
 
@@ -697,13 +726,13 @@ cdef int flight_ledger(lc_flight *f, lc_batch *b) noexcept nogil:
     base = b.created_us[start]
     for i in range(start, b.cursor):
         if not -SPAN_US <= b.created_us[i] - base <= SPAN_US:
-            if _line(f, b, start, i, False) < 0:
+            if _line(f, b, start, i) < 0:
                 return -1
             start = i
             base = b.created_us[i]
-    if _line(f, b, start, b.cursor, False) < 0:
+    if _line(f, b, start, b.cursor) < 0:
         return -1
-    if b.id_hash != NULL and _line(f, b, b.listed, b.cursor, True) < 0:
+    if b.id_hash != NULL and _ids_line(f, b, b.listed, b.cursor) < 0:
         return -1
     b.listed = b.cursor
     return 0

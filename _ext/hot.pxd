@@ -71,6 +71,7 @@ ctypedef struct lc_batch:
     uint8_t *reason          # Reason
     uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
     uint64_t *id_hash        # 2 words an event: the name of the user's own id, 0, 0 = ours; NULL until needed
+    uint64_t *id_second      # ... of the id that is found where the first one's carrier is dropped on the way
     lc_batch *next
     uint64_t serial          # the flight's name for it
     uint32_t low             # events before this index have their fate

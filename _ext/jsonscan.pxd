@@ -673,4 +673,14 @@ cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     return &o.event_id
 
 
+# What the decoder finds instead of it where "@metadata" is gone: another id, or NULL.
+cdef inline const lc_span *second_id(const lc_object *o) noexcept nogil:
+    cdef const lc_span *own = &o.dotted_id if o.dotted_id.at != NULL else &o.event_id
+    if o.metadata_id.at == NULL or own.at == NULL:
+        return NULL
+    if own.size == o.metadata_id.size and memcmp(own.at, o.metadata_id.at, own.size) == 0:
+        return NULL
+    return own
+
+
 from libc.string cimport memcmp, memcpy, memset

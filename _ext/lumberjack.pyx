@@ -68,6 +68,7 @@ from logclient._ext.ids cimport (
     hash_bodies,
     is_ours,
     keep_foreign,
+    keep_second_id,
     keep_user_id,
     lc_digits,
     lc_get32,
@@ -90,6 +91,7 @@ from logclient._ext.jsonscan cimport (
     lc_object,
     lc_span,
     scan_object,
+    second_id,
     user_id,
 )
 from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
@@ -358,6 +360,8 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
             if not scanned and scan_object(p, end, &o) < 0:
                 return 0
             if keep_user_id(batch, i, user_id(&o)) < 0:
+                return STOP_MEMORY
+            if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
                 return STOP_MEMORY
     size = close + 1 - start
     if start != p:

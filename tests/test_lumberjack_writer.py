@@ -314,7 +314,7 @@ class TestOracle:
         assert report == {s: {5: "not_json", 4: "unencodable"}[r] for s, r in want.failed.items()}
         if want.sequences:
             assert {s: h for s, h in batch.hashes().items() if s in want.hashes} == want.hashes
-            assert ids_of(lines) == {s: w for s, w in want.id_hashes.items() if w != (0, 0)}
+            assert ids_of(lines) == {s: w for s, w in want.id_hashes.items() if w}
 
     @pytest.mark.parametrize("identity", [True, False])
     @pytest.mark.parametrize("kind", [RAW, DOCUMENT])
@@ -349,17 +349,19 @@ def inflated(data: bytes) -> bytes:
     return data[:6] + zlib.decompress(data[12:])
 
 
-def ids_of(lines: bytes) -> dict[int, tuple[int, int]]:
+def ids_of(lines: bytes) -> dict[int, list[tuple[int, int]]]:
     """The user's own ids in a ledger's lines."""
-    found = {}
+    found: dict[int, list[tuple[int, int]]] = {}
     announced = []
     for line in map(json.loads, lines.splitlines()):
         if line["t"] == "batch":
             announced += [s for first, last in line.get("own", ()) for s in range(first, last + 1)]
         if line["t"] == "ids":
-            raw = base64.b64decode(line["ids"])
-            seqs = [s for first, last in line["seqs"] for s in range(first, last + 1)]
-            found.update(zip(seqs, struct.iter_unpack("<QQ", raw), strict=True))
+            for at, name in (("seqs", "ids"), ("beside", "second")):
+                seqs = [s for first, last in line.get(at, ()) for s in range(first, last + 1)]
+                raw = struct.iter_unpack("<QQ", base64.b64decode(line.get(name, "")))
+                for seq, words in zip(seqs, raw, strict=True):
+                    found.setdefault(seq, []).append(words)
     assert announced == list(found)
     return found
 
@@ -370,10 +372,14 @@ class TestUsersOwnId:
             b'{"@metadata":{"_id":"a\\"b"},"event.id":"x"}',
             b'{"a":1}',
             b'{"@metadata":{},"event":{"id":12}}',
+            b'{"@metadata":{"_id":"one"},"event.id":"one"}',
+            b'{"@metadata":{"_id":"one"},"event":{"id":"two"}}',
         ]
         flight, batch = flight_of([(b, RAW) for b in bodies])
         hot_of().encode(batch.capsule, 10, 0.0)
-        assert ids_of(flight.encoded(batch)) == {1: oracle.words(b'a\\"b'), 3: oracle.words(b"12")}
+        named = {1: [b'a\\"b', b"x"], 3: [b"12"], 4: [b"one"], 5: [b"one", b"two"]}
+        want = {n: [oracle.words(x) for x in own] for n, own in named.items()}
+        assert ids_of(flight.encoded(batch)) == want
 
     def test_no_ids_without_identity(self) -> None:
         flight, batch = flight_of([(b'{"@metadata":{"_id":"a"},"event.id":"x"}', RAW)])

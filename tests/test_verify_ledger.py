@@ -117,6 +117,7 @@ def evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, st
 OPEN, OPEN2 = files.open_line(P), files.open_line(P, 2)
 BATCH, DROPPED = files.batch_line(events(1, 2, 3)), files.dropped_line([4, 5])
 CLOSE = files.close_line(5)
+IDS = {"t": "ids", "seqs": [[1, 2]], "n": 2, "ids": "A" * 43 + "="}
 
 
 def test_closed(tmp_path: Path) -> None:
@@ -209,6 +210,10 @@ DAMAGE: list[tuple[Any, str]] = [
     ({"t": "ids", "seqs": [[1, 2]], "n": 2, "ids": "AAAA"}, "ids"),
     ({"t": "ids", "seqs": [[1, 2]], "n": 1, "ids": "A" * 43 + "="}, "n is 1"),
     ({"t": "ids", "seqs": [], "n": 0, "ids": ""}, "empty"),
+    ({**IDS, "beside": [[3, 3]], "second": "A" * 22 + "=="}, "beside"),
+    ({**IDS, "beside": [[1, 1]], "second": "AAAA"}, "second"),
+    ({**IDS, "beside": [[1, 1]]}, "second"),
+    ({**IDS, "beside": []}, "empty"),
     ({"t": "deferred", "seqs": []}, "empty"),
     (files.dropped_line([]), "empty"),
     (b"[" * 100_000 + b"\n", ""),

@@ -574,6 +574,33 @@ def test_documents_without_their_metadata(spark: Any, scene: Scene, table: Any) 
     assert "arrived at the table (19)" in said
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["metadata kept", "metadata gone"])
+def test_raw_bytes_with_two_ids(scene: Scene, table: Any, kept: bool) -> None:
+    """No event is taken for another one, whichever of its ids the store keeps."""
+    with lumberjack.Collector(keep=True) as server:
+        client = logclient.connect(server.url, ledger=str(scene.ledger))
+        client.send({"n": 1})
+        client.send({"n": 2})
+        client.send(b'{"@metadata":{"_id":"x"},"event.id":"%b","n":3}' % client.event_id(1).encode())
+        client.send(b'{"@metadata":{"_id":"y"},"event.id":"z","n":4}')
+        documents = server.events(4, PATIENCE)
+        assert client.flush(PATIENCE) == 0
+        client.close()
+    if not kept:
+        for document in documents:
+            del document["@metadata"]
+    values = [json.dumps(document, separators=(",", ":")) for document in documents]
+    # Without it every body is another one: two are told by their ids, two have one id.
+    whole, gone = (table([{"value": value} for value in some]) for some in (values, values[1:]))
+    if kept:
+        assert nonzero(whole.counts) == {"events": 4, "ok": 4}
+        assert nonzero(gone.counts) == {"events": 4, "ok": 3, "lost": 1}
+    else:
+        assert nonzero(whole.counts) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 2}
+        assert nonzero(gone.counts) == {"events": 4, "corrupted": 2, "lost": 2, "unexpected": 1}
+        assert {x["seq"] for x in whole.examples["corrupted"]} == {2, 4}
+
+
 def test_columns(scene: Scene, table: Any) -> None:
     """Order by arrival at each listener, wherever the rows are; text is UTF-8; a time is one."""
     scene.bodies = {seq: files.body(files.event_id(P, seq), f"é {seq}") for seq in range(1, 21)}

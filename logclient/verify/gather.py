@@ -433,7 +433,7 @@ class Mapper:
                 producer, sequence = self.by_users_id(events, producer, sequence)
                 rest &= producer < 0
         if len(self.ledger.pooled):
-            producer, sequence = self.without_pooled(ok, producer, sequence)
+            producer, sequence = self.without_pooled(producer, sequence)
             rest = ~ok & (producer < 0) if rest is None else rest
         self.known += len(producer) if rest is None else int((producer >= 0).sum())
         # Nobody's events have no place in the tables; the row of 0 behind them is the pool's.
@@ -504,12 +504,12 @@ class Mapper:
             rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
         return producer, sequence
 
-    def without_pooled(self, ok: npt.NDArray[np.bool_], producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Send to the pool what arrived with an id of ours that a user gave to another event, too."""
+    def without_pooled(self, producer: I64, sequence: I64) -> tuple[I64, I64]:
+        """Send to the pool what arrived of events that share an id with another one."""
         producer = producer.copy()
         sequence = sequence.copy()
-        for p in np.intersect1d(producer[ok], self.ledger.pooled[:, 0]).tolist():
-            rows = np.flatnonzero(ok & (producer == p))
+        for p in np.intersect1d(producer, self.ledger.pooled[:, 0]).tolist():
+            rows = np.flatnonzero(producer == p)
             rows = rows[np.isin(sequence[rows], self.ledger.pooled_of(p))]
             producer[rows] = len(self.ledger)
             sequence[rows] = 0

@@ -398,7 +398,14 @@ class _Packer:
         elif kind == "ids":
             seqs = _seqs(fields["seqs"])
             n = _count(seqs, fields)
-            self.ids.append(_base64(fields["ids"], 16 * n, "ids"))
+            ids = _base64(fields["ids"], 16 * n, "ids")
+            if "beside" in fields:
+                beside = _seqs(fields["beside"])
+                if not _inside(beside, seqs):
+                    raise ValueError("beside that are not in its seqs")
+                ids += _base64(fields["second"], 16 * _many(beside), "second")
+                seqs = seqs + beside
+            self.ids.append(ids)
             self.id_seqs.extend(seqs)
         elif kind == "deferred":
             self.deferred.extend(_seqs(fields["seqs"]))
@@ -476,8 +483,12 @@ def _who(fields: dict[str, Any]) -> str:
     return f"it speaks of producer {str(fields.get('producer'))[:40]}, part {str(fields.get('part'))[:40]}"
 
 
+def _many(seqs: list[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in seqs)
+
+
 def _count(seqs: list[tuple[int, int]], fields: dict[str, Any]) -> int:
-    n = sum(last - first + 1 for first, last in seqs)
+    n = _many(seqs)
     if type(fields["n"]) is not int or n != fields["n"]:
         raise ValueError(f"n is {str(fields['n'])[:40]}, its seqs are {n}")
     return n

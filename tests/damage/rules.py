@@ -120,7 +120,13 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
             raise Damaged
     elif kind == "ids":
         words = struct.unpack(f"<{2 * len(seqs)}Q", _packed(line.get("ids"), 16 * len(seqs)))
-        found["ids"] = list(zip(words[::2], words[1::2], strict=True))
+        found["ids"] = list(zip(seqs, zip(words[::2], words[1::2], strict=True), strict=True))
+        if "beside" in line:
+            beside = _seqs(line["beside"])
+            if not set(beside) <= set(seqs):
+                raise Damaged
+            words = struct.unpack(f"<{2 * len(beside)}Q", _packed(line.get("second"), 16 * len(beside)))
+            found["ids"] += zip(beside, zip(words[::2], words[1::2], strict=True), strict=True)
     elif kind == "outcome":
         found["status"] = _text(line.get("status"))
         if found["status"] not in ("acked", "handed", "failed"):
@@ -244,7 +250,7 @@ class Producer:
                     self.hash.update(zip(seqs, fields["hashes"], strict=True))
                     self.created.update(zip(seqs, fields["created"], strict=True))
                 elif kind == "ids":
-                    self.ids += zip(seqs, fields["ids"], strict=True)
+                    self.ids += fields["ids"]
                 elif kind in ("outcome", "dropped"):
                     fate = fields.get("status", "dropped")
                     for seq in seqs:
@@ -623,7 +629,7 @@ class Judgement:
         if mine is not None and mine.identity != "none":
             return arrival.producer, arrival.seq
         events = self.owners.get(arrival.own, []) if arrival.own else []
-        if len(events) == 1:
+        if len(events) == 1 and events[0] not in self.shared:
             return events[0]
         return "pool" if events or self.pool else None
 

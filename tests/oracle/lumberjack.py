@@ -241,7 +241,19 @@ class Encoded(NamedTuple):
     sequences: list[int]  # in the window, in order
     failed: dict[int, int]  # sequence: reason
     hashes: dict[int, int]
-    id_hashes: dict[int, tuple[int, int]]
+    id_hashes: dict[int, list[tuple[int, int]]]
+
+
+def names(body: bytes, own: tuple[int, int], version: int) -> list[tuple[int, int]]:
+    """The names of a user's own id, and of what is found in its place where `@metadata` is gone."""
+    if own == (0, 0):
+        return []
+    looked = places(body) if version == 2 else None
+    first, *others = [None] if looked is None else looked[3]
+    second = next((i for i in others if i is not None), None)
+    if first is None or second in (None, first) or words(first) != own:
+        return [own]
+    return [own, words(second)]
 
 
 def encode_window(
@@ -265,7 +277,7 @@ def encode_window(
         used += room
         out.sequences.append(sequence)
         out.hashes[sequence] = xxh64(carried)
-        out.id_hashes[sequence] = own
+        out.id_hashes[sequence] = names(carried, own, version)
     if not frames:
         return out
     inner = b"".join(frames)

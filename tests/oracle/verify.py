@@ -116,7 +116,8 @@ class Facts:
                 self.hash[seq] = struct.unpack_from("<Q", packed, 8 * i)[0]
         elif line["t"] == "ids":
             packed = base64.b64decode(line["ids"])
-            for i, seq in enumerate(seqs):
+            packed += base64.b64decode(line.get("second", ""))
+            for i, seq in enumerate(seqs + _seqs(line, "beside")):
                 self.users.append((seq, struct.unpack_from("<QQ", packed, 16 * i)))
         elif line["t"] in ("outcome", "dropped"):
             if line["t"] == "dropped":
@@ -221,7 +222,7 @@ def judge(
             by_event[arrival.producer][arrival.seq].append((place, arrival))
             continue
         events = owners.get(arrival.user, []) if arrival.user else []
-        if len(events) == 1:
+        if len(events) == 1 and events[0] not in shared:
             producer, seq = events[0]
             by_event[producer][seq].append((place, arrival))
         elif pool_exists:
