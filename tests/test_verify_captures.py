@@ -287,6 +287,30 @@ def test_an_earlier_run_of_events_without_ids(tmp_path: Path, monkeypatch: pytes
     check_right(verdict)
 
 
+def test_another_run_of_events_without_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later than this one, too: nothing in it has a hash of the ledgers."""
+    scene = Scene(tmp_path)
+    scene.bodies = {seq: files.body(None, f"event {seq}") for seq in range(1, 21)}
+    scene.write_ledger(identity="none")
+    theirs = [*(files.body(None, f"other {n}") for n in range(9)), *others()]
+    scene.write_capture(theirs, listener="old", run="1")
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert nonzero(verdict) == {"events": 20, "unknown": 39}
+    scene.write_capture(run="2")
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 19}
+
+    # One that has is of these producers, wherever the first copy of it arrived.
+    for listener, run in (("a", "3"), ("z", "4")):
+        scene.write_capture([*theirs[:3], scene.bodies[7]], listener=listener, run=run)
+        verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+        assert {row["run"] for row in verdict.capture["runs"] if row["ours"]} == {"2", run}
+        check_broken(verdict, ok=20, duplicated=1, unexpected=3, unknown=19)
+        (scene.capture / f"{listener}-000001.cap").unlink()
+
+
 def test_a_run_of_others_beside_a_producer_that_sent_nothing(scene: Scene, run: Run) -> None:
     """Its events would have no ids: nothing that arrived can be any of them."""
     scene.write_ledger(bodies={}, identity="none")

@@ -214,11 +214,14 @@ def orders(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 # -- runs
 
 
-def foreign(facts: Iterable[dict[str, Any]], since: int | None) -> set[str]:
+def foreign(
+    facts: Iterable[dict[str, Any]], matched: set[tuple[int, int]], since: int | None
+) -> set[str]:
     """The segments of runs in which nothing of these ledgers arrived, though something did.
 
     Args:
         facts: of all segments, as `gather` has them.
+        matched: listeners and ranks of those with an event that the ledgers have by its hash.
         since: when the first event of the ledgers was made.
     """
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -229,7 +232,10 @@ def foreign(facts: Iterable[dict[str, Any]], since: int | None) -> set[str]:
     def arrived(some: list[dict[str, Any]], what: str) -> int:
         return sum(fact[what] for fact in some)
 
-    # Without ids of their own, events may be of any run: only the time tells.
+    def alike(some: list[dict[str, Any]]) -> bool:
+        return any((fact["index"], fact["rank"]) in matched for fact in some)
+
+    # Bodies without ids may be the same in any run: there the time tells.
     early = {
         key
         for key, some in runs.items()
@@ -238,12 +244,12 @@ def foreign(facts: Iterable[dict[str, Any]], since: int | None) -> set[str]:
     ours = {
         key
         for key, some in runs.items()
-        if arrived(some, "known") or (arrived(some, "pooled") and key not in early)
+        if arrived(some, "known") or (alike(some) and key not in early)
     }
     return {
         fact["name"]
         for key, some in runs.items()
-        if key not in ours and arrived(some, "events") and (ours or not arrived(some, "pooled"))
+        if key not in ours and arrived(some, "events") and (ours or not alike(some))
         for fact in some
     }
 

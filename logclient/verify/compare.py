@@ -910,6 +910,21 @@ def name(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
     return None, None, f"{a:016x}"
 
 
+def _segments(rows: npt.NDArray[Any]) -> tuple[U64, U64]:
+    """The listeners of rows of `_Pool.ARRIVED`, and the ranks of the segments among theirs."""
+    ranks = rows["x"] >> (UNIT_BITS + EVENT_BITS)
+    return (rows["listener"] & LISTENER).astype(np.uint64), ranks.astype(np.uint64)
+
+
+def _summed(rows: npt.NDArray[Any], keys: U64) -> npt.NDArray[Any]:
+    """The first row of each key, with what all of them count; `keys` are in order."""
+    starts = np.flatnonzero(np.concatenate(([True], (keys[1:] != keys[:-1]).any(axis=1))))
+    counts = np.add.reduceat(rows["n"], starts)
+    rows = rows[starts]
+    rows["n"] = counts
+    return rows
+
+
 class _Pool:
     """A share of the hashes: events of the ledgers without an id of their own, and what arrived without one.
 
@@ -962,11 +977,7 @@ class _Pool:
         self.waiting = 0
         if len(rows):
             rows = rows[np.lexsort((rows["x"], rows["listener"], rows["hash"]))]
-            starts = np.flatnonzero(np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1])))
-            counts = np.add.reduceat(rows["n"], starts)
-            rows = rows[starts]
-            rows["n"] = counts
-        self.arrived = rows
+            self.arrived = _summed(rows, np.stack((rows["hash"], *_segments(rows)), axis=1))
 
     def finish(self) -> Iterator[dict[str, Any]]:
         self.compact()
@@ -981,13 +992,19 @@ class _Pool:
         begins = np.flatnonzero(starts)
         nth = np.arange(len(rows)) - begins[group] if len(rows) else np.empty(0, np.int64)
         hashes = rows["hash"][begins]
-        have = self.arrived["hash"]
+        come = self.arrived
+        if len(come):
+            ours = come[np.isin(come["hash"], hashes)]
+            for listener, rank in np.unique(np.stack(_segments(ours), axis=1), axis=0).tolist():
+                yield _result("matched", self.key, int(listener), json.dumps(int(rank)))
+            come = _summed(come, come["hash"][:, None])
+        have = come["hash"]
         copies = np.zeros(len(hashes), np.int64)
         matched = np.zeros(len(have), bool)
         if len(have) and len(hashes):
             at = np.minimum(np.searchsorted(have, hashes), len(have) - 1)
             hit = have[at] == hashes
-            copies[hit] = self.arrived["n"][at[hit]]
+            copies[hit] = come["n"][at[hit]]
             matched[at[hit]] = True
         seen = nth < copies[group] if len(rows) else np.empty(0, bool)
         sure, acked = rows["fate"] >= HANDED, rows["fate"] == ACKED
@@ -1031,7 +1048,7 @@ class _Pool:
             places.add(sequences, DUPLICATED, extra[which])
             self.writer.add("duplicated", p, sequences, sequences, extra[which] + sizes[which], True)
             yield _result("pool", self.key, -1, json.dumps(head), *places.row(), p=p)
-        strange = self.arrived[~matched]
+        strange = come[~matched]
         if len(strange):
             named = ((*name(NOBODY, row["hash"], 0), row) for row in strange)
             yield _nobodys(self.plan, self.packed, self.writer, self.key, NOBODY, len(strange), named)

@@ -199,7 +199,6 @@ class Mapper:
         self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte, to begin with
         self.known = 0  # events of a producer of the ledgers
-        self.pooled = 0  # events without an id of their own
         self.last = np.append(packed.last, 0)
         self.bases = np.append(packed.bases[:-1], 0)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
@@ -311,7 +310,7 @@ class Mapper:
         segment = sources.Segment(*fields)
         reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
         facts = Facts(self.plan)
-        self.known = self.pooled = 0
+        self.known = 0
         find = self.decoder(protocol, listener) if protocol else None
         devices = Stretches(segment.listener)
         pieces = Pieces(self, listener)
@@ -353,6 +352,7 @@ class Mapper:
             devices_left_out=devices.left_out,
             listener=segment.listener,
             index=listener,
+            rank=rank,
             number=segment.number,
             name=segment.name,
             size=segment.size,
@@ -365,7 +365,6 @@ class Mapper:
             closed=reader.closed,
             header=reader.header is not None,
             known=self.known,
-            pooled=self.pooled,
         )
         if reader.header is not None:
             facts.fields.update(
@@ -458,7 +457,6 @@ class Mapper:
                 rest |= strange & (producer == len(self.ledger))  # ids that the user gave twice
                 strange &= producer < len(self.ledger)
                 pooled = np.flatnonzero(rest)
-                self.pooled += len(pooled)
                 yield from self.pool_rows(hashes[pooled], xs[pooled], listener)
             else:
                 strange |= rest

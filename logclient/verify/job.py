@@ -548,7 +548,7 @@ class _Verification:
         seconds = {"pack": round(done - began, 3)}
         tally = self.tally(plan, packed, "comparing")
         since = packed.span[0] if packed.span[0] <= packed.span[1] else None
-        others = captures.foreign(tally.facts, since)
+        others = captures.foreign(tally.facts, tally.matched, since)
         if others:  # once more without them: what is theirs is in all the sums
             facts = [fact for fact in tally.facts if fact["name"] in others]
             plan = plan.without(others)

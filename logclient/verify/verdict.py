@@ -453,6 +453,7 @@ class Tally:
         self.longest: list[tuple[int, int, int]] = []  # gaps: producer, first, events
         self.at: dict[int, I64] = {}  # listener -> seen, duplicated, corrupted, reordered
         self.facts: list[dict[str, Any]] = []
+        self.matched: set[tuple[int, int]] = set()  # segments with events compared by hash: listener, rank
         self.others: list[dict[str, Any]] = []  # of segments of other runs, which are not compared
         self.results: list[str] = []  # files of rows
         self.files: list[str] = []
@@ -484,6 +485,8 @@ class Tally:
         head = json.loads(row["head"])
         if kind == "fact":
             self.facts.append(head)
+        elif kind == "matched":
+            self.matched.add((row["listener"], head))
         elif kind == "order":
             self.order.setdefault(row["key"], {})[row["listener"]] = head
         elif kind == "phantom" and head["p"] < 0:

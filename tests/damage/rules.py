@@ -690,6 +690,10 @@ class Judgement:
             if segment.header:
                 runs[segment.header.get("host", ""), segment.header["run"]].append(segment)
         begin = min((at for mine in self.producers.values() for at in mine.created.values()), default=None)
+        hashes = {
+            mine.hash[seq] for name, mine in self.producers.items() for seq in mine.hash
+            if self.pooled(name, seq)
+        }  # fmt: skip
         ours, others = set(), []
         for key, some in runs.items():
             events = [arrival for segment in some for arrival in found[segment.name]]
@@ -697,13 +701,17 @@ class Judgement:
             known = any(isinstance(owner, tuple) for owner in owners)
             known |= any(arrival.own in self.owners for arrival in events)
             early = begin is not None and all(arrival.received_us < begin for arrival in events)
+            alike = any(
+                owner == "pool" and arrival.hash in hashes
+                for owner, arrival in zip(owners, events, strict=True)
+            )
             if not events:
                 continue
-            if known or ("pool" in owners and not early):
+            if known or (alike and not early):
                 ours.add(key)
             else:
-                others.append((key, "pool" in owners))
-        names = {segment.name for key, pooled in others if ours or not pooled for segment in runs[key]}
+                others.append((key, alike))
+        names = {segment.name for key, alike in others if ours or not alike for segment in runs[key]}
         if names:
             self.capture.problems += 1
             self.capture.doubt |= not any(
