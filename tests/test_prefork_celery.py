@@ -24,9 +24,11 @@ RECENT_S = 0.2
 # A pool process that is killed while it waits for a task holds the pool's lock, and nobody gets a task any
 # more: that is Celery's own. So these end in the middle of one.
 ENDS = """
-import os, time
+import faulthandler, os, signal, time
 from pathlib import Path
 from tasks import app, log
+
+faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 @app.task
 def end(number, folder):
@@ -58,6 +60,15 @@ class Running(NamedTuple):
         )
         command = [sys.executable, "-c", SEND, str(first), str(end), str(int(number)), str(folder)]
         subprocess.run(command, cwd=EXAMPLES / "celery", env=environment, check=True)
+
+    def stop(self) -> None:
+        """End the worker by SIGTERM. About one time in a hundred, without logclient too, Celery's pool never
+        ends: it takes the lock of its queue of tasks, and a process that is gone has it."""
+        try:
+            assert self.server.end(signal.SIGTERM) == 0
+        except subprocess.TimeoutExpired:
+            os.kill(self.server.pid, signal.SIGUSR2)
+            self.server.said("_help_stuff_finish")
 
     def ended(self, number: int) -> tuple[int, float]:
         """The pool process that has ended by this signal, and when it sent it to itself."""
@@ -97,7 +108,7 @@ def test_a_worker_and_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40") as run:
         run.send(0, 200)
         wait_for(lambda: len(run.answers()) >= 200, "all results")
-        assert run.server.end(signal.SIGTERM) == 0
+        run.stop()
         messages = site.messages()
         assert owed(run.answers(), messages) == []
         assert len(run.workers()) >= 5
