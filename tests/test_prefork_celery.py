@@ -40,8 +40,8 @@ def end(number, folder):
 
 SEND = """
 import sys, ends, tasks
-first, end, number, folder = sys.argv[1:]
-for order in range(int(first), int(end)):
+count, number, folder = sys.argv[1:]
+for order in range(int(count)):
     tasks.price.delay(f"{order}")
 if number != "0":
     ends.end.delay(int(number), folder)
@@ -51,15 +51,6 @@ if number != "0":
 class Running(NamedTuple):
     site: Site
     server: Server
-
-    def send(self, first: int, end: int, number: int = 0) -> None:
-        """Tasks, from a process that is no worker; behind them one that ends by the signal `number`."""
-        folder = self.site.folder
-        environment = clean_environment(
-            PYTHONPATH=f"{folder}{os.pathsep}{ROOT}", PYTHONDONTWRITEBYTECODE="1", BROKER_FOLDER=str(folder)
-        )
-        command = [sys.executable, "-c", SEND, str(first), str(end), str(int(number)), str(folder)]
-        subprocess.run(command, cwd=EXAMPLES / "celery", env=environment, check=True)
 
     def stop(self) -> None:
         """End the worker by SIGTERM. About one time in a hundred, without logclient too, Celery's pool never
@@ -94,9 +85,20 @@ class Running(NamedTuple):
         return {answer.worker for answer in self.answers()}
 
 
+def send(folder: Path, tasks: int, number: int) -> None:
+    """Add tasks, from a process that is no worker; the last one ends by signal `number`, unless it is 0."""
+    environment = clean_environment(
+        PYTHONPATH=f"{folder}{os.pathsep}{ROOT}", PYTHONDONTWRITEBYTECODE="1", BROKER_FOLDER=str(folder)
+    )
+    command = [sys.executable, "-c", SEND, str(tasks), str(int(number)), str(folder)]
+    subprocess.run(command, cwd=EXAMPLES / "celery", env=environment, check=True)
+
+
 @contextmanager
-def celery(site: Site, *options: str) -> Iterator[Running]:
+def celery(site: Site, *options: str, tasks: int, number: int = 0) -> Iterator[Running]:
+    """A worker that finds all its tasks: its broker's files may be read while they are being written."""
     (site.folder / "ends.py").write_text(ENDS)
+    send(site.folder, tasks, number)
     command = [program("celery"), "--app", "ends", "worker", "--concurrency", "3", *options]
     environment = {"LOG_URL": site.url, "BROKER_FOLDER": str(site.folder)}
     with serving(command, EXAMPLES / "celery", site.folder / "celery.out", **environment) as server:
@@ -105,8 +107,7 @@ def celery(site: Site, *options: str) -> Iterator[Running]:
 
 def test_a_worker_and_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pool processes that have had enough are replaced; the worker ends by SIGTERM, without hurry."""
-    with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40") as run:
-        run.send(0, 200)
+    with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40", tasks=200) as run:
         wait_for(lambda: len(run.answers()) >= 200, "all results")
         run.stop()
         messages = site.messages()
@@ -126,8 +127,7 @@ def test_a_pool_process_ends(
 ) -> None:
     """In the middle of a task; then the worker by -9, and its pool with it."""
     killed = number == signal.SIGKILL
-    with Site(tmp_path) as site, celery(site) as run:
-        run.send(0, 100, number)
+    with Site(tmp_path) as site, celery(site, tasks=100, number=number) as run:
         ended, moment = run.ended(number)
         answers = run.answers()
         sure = [a for a in answers if a.worker != ended or not killed or a.at < moment - RECENT_S]
