@@ -1086,7 +1086,8 @@ def test_flush_does_not_wait_for_what_comes_later(make: Make, setup: Setup) -> N
     waiter.start()
     rig.many(10)
     waiter.join(PATIENCE)
-    assert answers == [0] and rig.stats().queued + rig.stats().inflight == 10
+    stats = rig.stats()
+    assert answers == [0] and stats.queued + stats.inflight == 10
     rig.server.script = acknowledge
     rig.server.peers[0].ack()
 
