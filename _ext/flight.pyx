@@ -602,16 +602,16 @@ cdef inline bint _named(const uint64_t *names, uint32_t i) noexcept nogil:
     return names != NULL and (names[2 * i] or names[2 * i + 1])
 
 
-cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop, const uint64_t *names,
-                 bint all_) noexcept nogil:
-    # The listed sequences of start..stop as ranges: `all_`, or those that have a name.
+cdef int _ranges(lc_wire *w, lc_batch *b, uint32_t start, uint32_t stop,
+                 const uint64_t *names) noexcept nogil:
+    # The listed sequences of start..stop as ranges: those that have a name, or all when `names` is NULL.
     cdef uint32_t i
     cdef bint some = False
     cdef bint more = False
     cdef uint64_t first = 0
     cdef uint64_t last = 0
     for i in range(start, stop):
-        if not _listed(b, i) or not (all_ or _named(names, i)):
+        if not _listed(b, i) or (names != NULL and not _named(names, i)):
             continue
         if some and b.seq[i] == last + 1:
             last = b.seq[i]
@@ -651,7 +651,7 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcep
     if deltas == NULL:
         return -1
     hashes = deltas + 4 * <size_t> n
-    if _text(w, b'{"t":"batch","seqs":[', 21) < 0 or _ranges(w, b, start, stop, NULL, True) < 0:
+    if _text(w, b'{"t":"batch","seqs":[', 21) < 0 or _ranges(w, b, start, stop, NULL) < 0:
         return -1
     for i in range(start, stop):
         if not _listed(b, i):
@@ -663,7 +663,7 @@ cdef int _line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noexcep
     k = <uint32_t> snprintf(tmp, sizeof(tmp), b'],"n":%u', n)
     if _text(w, tmp, k) < 0:
         return -1
-    if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, b.id_hash, False) < 0
+    if own and (_text(w, b',"own":[', 8) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0
                 or _text(w, b']', 1) < 0):
         return -1
     k = <uint32_t> snprintf(tmp, sizeof(tmp), b',"base":%lld,"created":"', <long long> base)
@@ -700,7 +700,7 @@ cdef int _ids_line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noe
     cdef int k
     if n <= 0:
         return <int> n
-    if _text(w, b'{"t":"ids","seqs":[', 19) < 0 or _ranges(w, b, start, stop, b.id_hash, False) < 0:
+    if _text(w, b'{"t":"ids","seqs":[', 19) < 0 or _ranges(w, b, start, stop, b.id_hash) < 0:
         return -1
     k = snprintf(tmp, sizeof(tmp), b'],"n":%lld,"ids":"', <long long> n)
     if _text(w, tmp, k) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0:
@@ -709,7 +709,7 @@ cdef int _ids_line(lc_flight *f, lc_batch *b, uint32_t start, uint32_t stop) noe
         n = _names(f, b, start, stop, b.id_second)
         if n < 0:
             return -1
-        if n and (_text(w, b'","beside":[', 12) < 0 or _ranges(w, b, start, stop, b.id_second, False) < 0
+        if n and (_text(w, b'","beside":[', 12) < 0 or _ranges(w, b, start, stop, b.id_second) < 0
                   or _text(w, b'],"second":"', 12) < 0 or _base64(w, t.data, 16 * <size_t> n) < 0):
             return -1
     return _text(w, b'"}\n', 3)

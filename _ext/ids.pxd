@@ -122,7 +122,7 @@ cdef inline int keep_user_id(lc_batch *batch, uint32_t i, const lc_span *own) no
     return _keep(&batch.id_hash, batch.n, i, own)
 
 
-# Another one beside it.
+# The id in an event's second carrier, where that differs from the first one's.
 cdef inline int keep_second_id(lc_batch *batch, uint32_t i, const lc_span *own) noexcept nogil:
     return _keep(&batch.id_second, batch.n, i, own)
 

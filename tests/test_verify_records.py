@@ -590,7 +590,7 @@ def test_raw_bytes_with_two_ids(scene: Scene, table: Any, kept: bool) -> None:
         for document in documents:
             del document["@metadata"]
     values = [json.dumps(document, separators=(",", ":")) for document in documents]
-    # Without it every body is another one: two are told by their ids, two have one id.
+    # Without `@metadata` every body differs from what was sent; two of the events share one id.
     whole, gone = (table([{"value": value} for value in some]) for some in (values, values[1:]))
     if kept:
         assert nonzero(whole.counts) == {"events": 4, "ok": 4}
