@@ -336,7 +336,7 @@ def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
     first, settled = submit(rig), submit(rig)
     first.add_done_callback(gate)
     settled.add_done_callback(note)
-    rig.settle()
+    assert settled.result(PATIENCE) == Outcome("acked")
     assert gate.entered.wait(PATIENCE)
     rig.server.script = silent
     pending = submit(rig)
@@ -353,3 +353,38 @@ def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
     in_child(work)
     gate.open.set()
     until(lambda: ran == [(os.getpid(), "acked")])
+
+
+@needs_fork
+def test_a_fork_while_outcomes_are_told(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the child those that were not told yet have failed: none of them is waited for for ever."""
+    rig = build(FIFO)
+    rig.server.script = silent
+    settle, told, go_on = Delivery.settle, threading.Event(), threading.Event()
+    ours = os.getpid()
+
+    def settle_and_wait(delivery: Delivery, outcome: Outcome) -> None:
+        settle(delivery, outcome)
+        if os.getpid() == ours:
+            told.set()
+            assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Delivery, "settle", settle_and_wait)
+    deliveries = [submit(rig) for _ in range(3)]
+    ran: list[tuple[int, int]] = []
+    for delivery in deliveries:
+        delivery.add_done_callback(lambda delivery: ran.append((os.getpid(), delivery.seq)))
+    rig.server.events(3)
+    rig.server.peers[0].ack()
+    assert told.wait(PATIENCE)  # the sender is between the first and the second
+    until(lambda: ran)
+
+    def work() -> None:
+        found = [delivery.result(PATIENCE / 4) for delivery in deliveries]
+        assert found == [Outcome("acked"), Outcome("failed", "forked"), Outcome("failed", "forked")]
+        until(lambda: ran[1:] == [(os.getpid(), 2), (os.getpid(), 3)])
+
+    in_child(work)
+    go_on.set()
+    assert [delivery.result(PATIENCE) for delivery in deliveries] == [Outcome("acked")] * 3
+    until(lambda: ran == [(ours, 1), (ours, 2), (ours, 3)])

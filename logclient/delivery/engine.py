@@ -853,10 +853,8 @@ class Engine:
         self.flight.commit()
         self._book()
         with self._follow:
-            unsettled = list(self.deliveries.values())
-            self.deliveries.clear()
-        for delivery in unsettled:
-            delivery.settle(Outcome("failed", "closed"))
+            unsettled = list(self.deliveries)
+        self._tell([(seq, Outcome("failed", "closed")) for seq in unsettled])
         self._total_ledger()
         if self.ledger is not None:
             self.pump.set_ledger(-1)
@@ -1558,7 +1556,7 @@ class Engine:
             self._settle(fates)
 
     def _settle(self, fates: list[tuple[int, int, str, str]]) -> None:
-        done: list[tuple[Delivery, Outcome]] = []
+        done: list[tuple[int, Outcome]] = []
         with self._follow:
             for first, last, status, reason in fates:
                 if last - first < len(self.deliveries):
@@ -1566,9 +1564,18 @@ class Engine:
                 else:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
-                done.extend((self.deliveries.pop(seq), outcome) for seq in found)
-        for delivery, outcome in done:
-            delivery.settle(outcome)
+                done.extend((seq, outcome) for seq in found)
+        self._tell(done)
+
+    def _tell(self, done: list[tuple[int, Outcome]]) -> None:
+        """Settle the deliveries of these sequences."""
+        deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
+        for seq, outcome in done:
+            deliveries[seq].settle(outcome)
+        # Only now: a child settles what it finds here, and would wait for all others for ever.
+        with self._follow:
+            for seq, _ in done:
+                del deliveries[seq]
 
     def _total_ledger(self) -> None:
         """Write the `close` line; a process that still logs while it exits writes another.
