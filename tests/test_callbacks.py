@@ -356,17 +356,17 @@ def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
 
 
 @needs_fork
-def test_a_fork_while_outcomes_are_told(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the child those that were not told yet have failed: none of them is waited for for ever."""
+def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the child, deliveries that were not settled before the fork fail, and none stays pending."""
     rig = build(FIFO)
     rig.server.script = silent
-    settle, told, go_on = Delivery.settle, threading.Event(), threading.Event()
+    settle, settled, go_on = Delivery.settle, threading.Event(), threading.Event()
     ours = os.getpid()
 
     def settle_and_wait(delivery: Delivery, outcome: Outcome) -> None:
         settle(delivery, outcome)
         if os.getpid() == ours:
-            told.set()
+            settled.set()
             assert go_on.wait(PATIENCE)
 
     monkeypatch.setattr(Delivery, "settle", settle_and_wait)
@@ -376,7 +376,7 @@ def test_a_fork_while_outcomes_are_told(build: Make, monkeypatch: pytest.MonkeyP
         delivery.add_done_callback(lambda delivery: ran.append((os.getpid(), delivery.seq)))
     rig.server.events(3)
     rig.server.peers[0].ack()
-    assert told.wait(PATIENCE)  # the sender is between the first and the second
+    assert settled.wait(PATIENCE)  # the first delivery alone
     until(lambda: ran)
 
     def work() -> None:

@@ -854,7 +854,7 @@ class Engine:
         self._book()
         with self._follow:
             unsettled = list(self.deliveries)
-        self._tell([(seq, Outcome("failed", "closed")) for seq in unsettled])
+        self._settle_deliveries([(seq, Outcome("failed", "closed")) for seq in unsettled])
         self._total_ledger()
         if self.ledger is not None:
             self.pump.set_ledger(-1)
@@ -1565,14 +1565,14 @@ class Engine:
                     found = [seq for seq in self.deliveries if first <= seq <= last]
                 outcome = Outcome(status, reason)
                 done.extend((seq, outcome) for seq in found)
-        self._tell(done)
+        self._settle_deliveries(done)
 
-    def _tell(self, done: list[tuple[int, Outcome]]) -> None:
+    def _settle_deliveries(self, done: list[tuple[int, Outcome]]) -> None:
         """Settle the deliveries of these sequences."""
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
             deliveries[seq].settle(outcome)
-        # Only now: a child settles what it finds here, and would wait for all others for ever.
+        # Removed afterwards: in the child of a fork in between, what is still here fails.
         with self._follow:
             for seq, _ in done:
                 del deliveries[seq]
