@@ -48,6 +48,9 @@ class Decoded(Events):
 class Decoder:
     """Decodes captured units (one window each: its W frame to the last frame of it).
 
+    A unit that begins with a 'J', 'D' or 'C' frame of version 1 is of the literal form (``strict_spec``):
+    its events are not counted beforehand, and it may have 'json' frames.
+
     Args:
         producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
             taken when its prefix is one of these, else ``event.id``, else the user's own id is
@@ -92,17 +95,18 @@ def expand(unit: ReadableBuffer, max_inflated: int = 67108864) -> bytes:
 
 @final
 class Window:
-    """One whole window from a writer."""
+    """One whole window from a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
 
     @property
     def version(self) -> int:
         """1 or 2."""
     @property
     def ack(self) -> int:
-        """The number that acknowledges all of it: its highest sequence number, as Logstash does."""
+        """The number that acknowledges all of it: its highest sequence number, as Logstash does; in the
+        literal form its last one."""
     @property
     def unit(self) -> bytes:
-        """The bytes as they came, W frame to the last frame."""
+        """The bytes as they came, W frame to the last frame; in the literal form the one frame."""
     @property
     def inflated(self) -> int:
         """Bytes of its frames, uncompressed."""
@@ -114,6 +118,9 @@ class Window:
     @property
     def sequences(self) -> list[int]:
         """The frames' sequence numbers, for partial acks."""
+    @property
+    def types(self) -> str:
+        """A letter an event: ``J`` for a JSON text, ``D`` for a pair block."""
 
 @final
 class Reader:
@@ -123,10 +130,12 @@ class Reader:
     (`error`) otherwise. Lengths are checked before anything is allocated.
 
     Args:
-        max_window: events in a window.
+        max_window: events in a window; in the literal form, in one compressed frame.
         max_frame: bytes of one event.
         max_unit: bytes of a window as carried.
         max_inflated: bytes of a window, uncompressed.
+        strict_spec: read the literal form: version 1 alone, 'json' frames in it, and window frames that
+            say how many frames may be without an acknowledgement. Before the first there is no bound.
     """
 
     def __init__(
@@ -136,11 +145,17 @@ class Reader:
         max_frame: int = 16777216,
         max_unit: int = 67108864,
         max_inflated: int = 67108864,
+        strict_spec: bool = False,
     ) -> None: ...
     def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
         """Take bytes; the windows that they complete. After an `error` all is ignored."""
+    def acknowledge(self, events: int, /) -> None:
+        """So many events more are acknowledged: the writer may send as many again (literal form)."""
     def receive_eof(self) -> None:
         """The writer closed: an unfinished window becomes an `error`."""
+    @property
+    def window_size(self) -> int | None:
+        """What the last window frame said (literal form); None: there was none."""
     @property
     def error(self) -> str | None:
         """One line: what the writer did that the protocol does not allow."""
@@ -175,6 +190,10 @@ class Hot(Writer):
         identity: splice the id in.
         check: check that raw bodies are what the protocol carries.
         silence: seconds without a byte from the reader before the connection counts as dead.
+        frames: ``json`` or ``data``; empty: what the version has, and ``json`` with `strict_spec`.
+        strict_spec: write the literal form, in version 1: numbers run over the connection, and its window
+            frame, `window` times `inflight`, is how many frames go without an acknowledgement.
+        first: with `strict_spec`, the number of the first frame of each connection.
 
     Raises:
         ValueError: an argument outside its range.
@@ -192,6 +211,9 @@ class Hot(Writer):
         identity: bool = True,
         check: bool = True,
         silence: float = 30.0,
+        frames: str = "",
+        strict_spec: bool = False,
+        first: int = 1,
     ) -> None: ...
     @property
     def compressor(self) -> str:

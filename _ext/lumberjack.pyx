@@ -10,6 +10,14 @@
 # The writer numbers the events of each window from 1: the only numbering on which Logstash (acks
 # the highest sequence) and go-lumber (acks the count) agree. Version 1 always compresses: Logstash
 # misreads a 'data' frame that is split over two reads.
+#
+# The literal form (strict_spec) follows the protocol text, which no released server does:
+#
+#   'J'           in version 1 too; the text has no other version
+#   'W'           the most frames without an acknowledgement; sent once, and no part of a unit
+#   sequence      runs over the whole connection, from 4,294,967,295 to 1; 0 stays a keep-alive's
+#   'A'           acknowledges all frames up to this number
+#   a unit        one 'D', 'J' or 'C' frame on its way, as it is captured
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -110,6 +118,7 @@ cdef enum:
     TAIL_ID2 = 68
     PAIR_SIZE = 48               # version 1's carrier
     CAREFUL_WINDOWS = 10
+    NUMBER_LAST = 0xFFFFFFFF
     FRAME_HEAD = 10              # version, type, sequence, length
     EVENT_HEAD = 24              # what the hand-off counts beside a body: a batch of it is one window
     ROOM_KEPT = 1 << 22
@@ -248,6 +257,14 @@ cdef enum:
 # All that the nogil half needs. `self` of lc_hot.
 ctypedef struct lc_writer:
     uint8_t version              # '1' or '2'
+    bint json                    # bodies are JSON, not pair blocks
+    bint literal                 # the fields marked L are in use
+    bint announced               # L: this connection has its window frame
+    uint32_t first               # L: number of the first frame of a connection
+    uint32_t next                # L: number of the next frame
+    uint32_t last_acked          # L: the last number that was acknowledged
+    uint32_t unacked             # L: frames that are not
+    uint64_t acked               # L: frames that are, on this connection
     bint identity
     bint check
     bint compress
@@ -275,6 +292,20 @@ ctypedef struct lc_writer:
 
 cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
     return 1 if w.careful else w.inflight
+
+
+# Running numbers: a circle of 1 to 4,294,967,295, without 0.
+cdef inline uint32_t number_after(uint32_t number) noexcept nogil:
+    return 1 if number == NUMBER_LAST else number + 1
+
+
+cdef inline uint32_t number_before(uint32_t number) noexcept nogil:
+    return <uint32_t> NUMBER_LAST if number == 1 else number - 1
+
+
+# How many numbers `number` is ahead of `start`.
+cdef inline uint32_t numbers_between(uint32_t start, uint32_t number) noexcept nogil:
+    return number - start if number >= start else number - start - 1
 
 
 cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
@@ -414,6 +445,8 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef uint32_t waiting = 0, lanes = xxh64_lanes()
     cdef int64_t done
     cdef uint32_t i, n = 0
+    cdef uint32_t number = w.next if w.literal else 1
+    cdef uint32_t head = 0 if w.announced else 6     # of the window frame
     if w.wrong or w.count >= allowed_windows(w):
         return 0
     if events > w.window:
@@ -427,7 +460,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         to = wire
         if wire_reserve(wire, 6) == NULL:
             return STOP_MEMORY
-        wire.size += 6
+        wire.size += head
     for i in range(batch.cursor, batch.n):
         if batch.fate[i] != PENDING:
             continue
@@ -443,8 +476,8 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         p = wire_reserve(to, FRAME_HEAD + size + TAIL_SIZE + SCAN_PAD)
         if p != NULL:
             p[0] = w.version
-            lc_put32(p + 2, n + 1)
-            if w.version == c'2':
+            lc_put32(p + 2, number)
+            if w.json:
                 p[1] = c'J'
                 done = finish_json(w, batch, i, p + FRAME_HEAD, size)
                 if done > 0:
@@ -462,7 +495,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             return STOP_MEMORY
         if done == 0:
             batch.fate[i] = FAILED
-            batch.reason[i] = R_NOT_JSON if w.version == c'2' else R_UNENCODABLE
+            batch.reason[i] = R_NOT_JSON if w.json else R_UNENCODABLE
             continue
         at[waiting] = to.size + body
         sizes[waiting] = done
@@ -482,30 +515,36 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             run.count = 1
             window.runs += 1
         n += 1
+        number = number_after(number)
     if n == 0:
         wire.size = begin
         return 0
     hash_bodies(batch, to.data, at, sizes, index, waiting)
     if w.compress:
-        p = wire_reserve(wire, 12)
+        p = wire_reserve(wire, head + 6)
         if p != NULL:
-            wire.size += 12
+            wire.size += head + 6
             if deflate_window(&w.deflater, w.raw.data, w.raw.size, wire) < 0:
                 p = NULL
         if p == NULL:
             undo(batch, batch.cursor, window)
             wire.size = begin
             return STOP_MEMORY
-        p = wire.data + begin
-        p[6] = w.version
-        p[7] = c'C'
-        lc_put32(p + 8, <uint32_t> (wire.size - begin - 12))
+        p = wire.data + begin + head
+        p[0] = w.version
+        p[1] = c'C'
+        lc_put32(p + 2, <uint32_t> (wire.size - begin - head - 6))
         w.raw.size = 0
         trim(&w.raw, ROOM_KEPT + 2 * w.window_bytes)
-    p = wire.data + begin
-    p[0] = w.version
-    p[1] = c'W'
-    lc_put32(p + 2, n)
+    if head:
+        p = wire.data + begin
+        p[0] = w.version
+        p[1] = c'W'
+        lc_put32(p + 2, w.window * w.inflight if w.literal else n)
+    if w.literal:
+        w.announced = True
+        w.next = number
+        w.unacked += n
     window.n = n
     window.behind = w.count > 0
     if w.count == 0:
@@ -541,6 +580,36 @@ cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) 
     return STOP_PROTOCOL
 
 
+cdef void pop_window(lc_writer *w) noexcept nogil:
+    w.head = (w.head + 1) % w.inflight
+    w.count -= 1
+    if w.careful:
+        w.careful -= 1
+
+
+# One ack of the literal form: all frames up to this number, in however many windows they are.
+cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_outcomes *out) noexcept nogil:
+    cdef uint32_t left = numbers_between(w.last_acked, number), some
+    cdef lc_window *window
+    if left > w.unacked or left == 0:
+        if numbers_between(number, w.last_acked) < w.acked:
+            return 0             # nothing is taken back
+        return writer_wrong(w, WRONG_NUMBER if w.unacked else WRONG_TIME, p, 6)
+    w.unacked -= left
+    w.acked += left
+    w.last_acked = number
+    while left:
+        window = &w.windows[w.head]
+        some = min(left, window.n - window.acked)
+        if give_acked(window, window.acked + some, out) < 0:
+            return STOP_MEMORY
+        left -= some
+        if window.acked == window.n:
+            pop_window(w)
+    out.progress += 1
+    return 0
+
+
 # One whole ack frame.
 cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nogil:
     cdef uint32_t number = lc_get32(p + 2)
@@ -549,6 +618,8 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nog
     if number == 0:
         return 0
     w.wrong_number = number
+    if w.literal:
+        return take_running_ack(w, p, number, out)
     if w.count == 0:
         return writer_wrong(w, WRONG_TIME, p, 6)
     window = &w.windows[w.head]
@@ -561,10 +632,7 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nog
         return STOP_MEMORY
     out.progress += 1
     if number == window.n:
-        w.head = (w.head + 1) % w.inflight
-        w.count -= 1
-        if w.careful:
-            w.careful -= 1
+        pop_window(w)
     return 0
 
 
@@ -619,6 +687,7 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
     if w.count > 1:
         w.careful = CAREFUL_WINDOWS
     w.count = 0
+    w.unacked = 0
     w.partial_size = 0
 
 
@@ -634,7 +703,7 @@ cdef class Hot(Writer):
 
     def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
                  int inflight=2, int compression=3, bint identity=True, bint check=True,
-                 double silence=30.0):
+                 double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1):
         cdef lc_writer *w = &self.w
         cdef int i
         cdef bytes name = producer.hex().encode()
@@ -651,7 +720,20 @@ cdef class Hot(Writer):
                 raise ValueError(f"{name_of}: {low} to {high}, not {value}")
         if not silence > 0:
             raise ValueError(f"silence: more than 0 seconds, not {silence}")
+        if strict_spec and version != 1:
+            raise ValueError(f"version: the protocol's text has 1 alone (strict_spec), not {version}")
+        if frames not in ("", "json", "data"):
+            raise ValueError(f"frames: json or data, not {frames!r}")
+        if frames == "json" and version == 1 and not strict_spec:
+            raise ValueError("frames: json in version 1 needs strict_spec")
+        if frames == "data" and version == 2:
+            raise ValueError("frames: version 2 has json alone")
+        if not first:
+            raise ValueError("first: 1 to 4294967295, not 0")
         w.version = b"12"[version - 1]
+        w.json = (frames or ("data" if version == 1 and not strict_spec else "json")) == "json"
+        w.literal = strict_spec
+        w.first = first
         w.window = window
         w.window_bytes = window_bytes
         w.identity = identity
@@ -666,7 +748,7 @@ cdef class Hot(Writer):
             if w.windows[i].items == NULL:
                 raise MemoryError()
         # memory that is there need not be asked for
-        w.compress = version == 1 or compression > 0
+        w.compress = version == 1 and not strict_spec or compression > 0
         if w.compress:
             import zlib
             self.zlib = zlib
@@ -711,6 +793,9 @@ cdef class Hot(Writer):
         cdef lc_writer *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
+        if w.wrong == WRONG_NUMBER and w.literal:
+            return (f"ack {w.wrong_number} although the frames sent and not acknowledged are "
+                    f"{number_after(w.last_acked)} to {number_before(w.next)}")
         if w.wrong == WRONG_NUMBER:
             return f"ack {w.wrong_number} for a window of {w.wrong_window} events"
         if w.wrong == WRONG_TIME:
@@ -720,6 +805,11 @@ cdef class Hot(Writer):
 
     def connected(self, double now):
         self.w.count = 0
+        self.w.announced = False
+        self.w.next = self.w.first
+        self.w.last_acked = number_before(self.w.first)
+        self.w.unacked = 0
+        self.w.acked = 0
         self.w.partial_size = 0
         self.w.wrong = WRONG_NONE
         self.w.last_sign = now
@@ -770,6 +860,7 @@ ctypedef struct lc_entry:
     uint32_t size
     uint32_t sequence
     bint inflated
+    bint pairs                   # of a 'data' frame
 
 
 cdef enum Fault:
@@ -790,6 +881,7 @@ cdef enum Fault:
     FAULT_ZLIB
     FAULT_INFLATED_SIZE
     FAULT_NESTED
+    FAULT_CREDIT             # more frames without an acknowledgement than the window allows
     FAULT_EOF
 
 
@@ -801,7 +893,11 @@ ctypedef struct lc_reader:
     lc_wire data
     size_t base              # where the window begins in data
     size_t at                # the first byte not looked at
-    bint inside              # a window frame has been read
+    bint inside              # a window frame has been read, and not yet all of its events
+    bint literal             # the fields marked L are in use; `n` is the most events in a unit
+    bint announced           # L: a window frame has come
+    uint32_t credit          # L: what it said
+    uint64_t unacked         # L: events that we have not acknowledged
     uint8_t version
     uint32_t n
     uint32_t got
@@ -825,11 +921,15 @@ cdef int reader_fault(lc_reader *r, Fault fault, uint64_t value) noexcept nogil:
     return -1
 
 
-cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, bint inflated) noexcept nogil:
+cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, bint inflated,
+                      bint pairs) noexcept nogil:
     cdef lc_entry *e
     cdef uint32_t capacity
     if r.got == r.n:
         return reader_fault(r, FAULT_EXTRA, r.n)
+    if r.announced and r.unacked >= r.credit:
+        return reader_fault(r, FAULT_CREDIT, r.credit)
+    r.unacked += r.literal
     if r.got == r.capacity:
         # as events come, not as many as were announced
         capacity = r.capacity * 2 if r.capacity else 64
@@ -843,6 +943,7 @@ cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, b
     e.size = <uint32_t> size
     e.sequence = sequence
     e.inflated = inflated
+    e.pairs = pairs
     r.got += 1
     if <int32_t> sequence > r.highest:
         r.highest = <int32_t> sequence
@@ -895,10 +996,11 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
     cdef size_t begin
     cdef uint8_t *to
     if p[0] != r.version:
-        return reader_fault(r, FAULT_MIXED if p[0] == c'1' or p[0] == c'2' else FAULT_VERSION, p[0])
+        return reader_fault(r, FAULT_MIXED if (p[0] == c'1' or p[0] == c'2') and not r.literal
+                            else FAULT_VERSION, p[0])
     if left < 2:
         return 0
-    if p[1] == c'J' and r.version == c'2':
+    if p[1] == c'J' and (r.version == c'2' or r.literal):
         if left < FRAME_HEAD:
             return 0
         size = lc_get32(p + 6)
@@ -911,7 +1013,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
         if left - FRAME_HEAD < size:
             return 0
         used[0] = FRAME_HEAD + <size_t> size
-        return reader_event(r, at + FRAME_HEAD, size, lc_get32(p + 2), depth > 0)
+        return reader_event(r, at + FRAME_HEAD, size, lc_get32(p + 2), depth > 0, False)
     if p[1] == c'D' and r.version == c'1':
         pairs = reader_pairs(r, p, left)
         if depth == 0 and pairs == 0 and r.at - r.base + left > r.max_unit:
@@ -919,7 +1021,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
         if pairs <= 0:
             return <int> pairs
         used[0] = <size_t> pairs
-        return reader_event(r, at + 6, pairs - 6, lc_get32(p + 2), depth > 0)
+        return reader_event(r, at + 6, pairs - 6, lc_get32(p + 2), depth > 0, True)
     if p[1] == c'C':
         # servers take a compressed frame in a compressed frame; deeper nesting has hung one of them
         if depth == 2:
@@ -952,6 +1054,13 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
                                 if done == INFLATE_TOO_LARGE else FAULT_MEMORY, r.max_inflated)
         used[0] = 6 + <size_t> size
         return reader_region(r, begin, r.inflated.size, depth + 1)
+    if p[1] == c'W' and r.literal:
+        if left < 6:
+            return 0
+        r.announced = True
+        r.credit = lc_get32(p + 2)
+        used[0] = 6
+        return 1
     if p[1] == c'W':
         return reader_fault(r, FAULT_INNER_WINDOW if depth else FAULT_EARLY_WINDOW, 0)
     return reader_fault(r, FAULT_TYPE, p[1])
@@ -969,6 +1078,26 @@ cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept 
             return reader_fault(r, FAULT_CUT, 0)
         at += used
     return 1
+
+
+# The same for the literal form: 1 a unit is whole.
+cdef int reader_step_literal(lc_reader *r) noexcept nogil:
+    cdef size_t used = 0
+    cdef int done
+    while r.at < r.data.size:
+        r.base = r.at
+        r.got = 0
+        r.inflated.size = 0
+        done = reader_frame(r, r.data.data + r.at, r.data.size - r.at, 0, 0, &used)
+        if done <= 0:
+            return done
+        r.at += used
+        if used > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if r.got:
+            return 1
+        r.base = r.at            # a window frame, or a compressed one without events
+    return 0
 
 
 # Go on: 1 a window is whole, 0 more bytes are needed, -1 a fault.
@@ -1045,6 +1174,11 @@ cdef class Window:
         cdef uint32_t i
         return [self.entries[i].sequence for i in range(self.n)]
 
+    @property
+    def types(self):
+        cdef uint32_t i
+        return "".join(["D" if self.entries[i].pairs else "J" for i in range(self.n)])
+
     def __repr__(self):
         return f"<Window: version {self.version}, {self.n} events, {len(self.unit)} bytes>"
 
@@ -1060,7 +1194,7 @@ cdef class Reader:
         memset(&self.r, 0, sizeof(lc_reader))
 
     def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
-                 uint32_t max_unit=67108864, uint32_t max_inflated=67108864):
+                 uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
         if self.zlib is not None:
             raise TypeError("already made")
         import zlib
@@ -1069,6 +1203,10 @@ cdef class Reader:
         self.r.max_frame = max_frame
         self.r.max_unit = max_unit
         self.r.max_inflated = max_inflated
+        self.r.literal = strict_spec
+        if strict_spec:
+            self.r.version = c'1'
+            self.r.n = max_window
         inflater_open(&self.r.inflater)
 
     def __dealloc__(self):
@@ -1098,7 +1236,7 @@ cdef class Reader:
             raise MemoryError()
         while True:
             with nogil:
-                done = reader_step(r)
+                done = reader_step_literal(r) if r.literal else reader_step(r)
             if done <= 0:
                 break
             windows.append(self.window())
@@ -1127,20 +1265,20 @@ cdef class Reader:
         w.unit = PyBytes_FromStringAndSize(<const char *> r.data.data + r.base, r.at - r.base)
         if r.inflated.size:
             w.content = PyBytes_FromStringAndSize(<const char *> r.inflated.data, r.inflated.size)
-        w.n = r.n
-        if r.n:
-            w.entries = <lc_entry *> malloc(r.n * sizeof(lc_entry))
+        w.n = r.got
+        if r.got:
+            w.entries = <lc_entry *> malloc(r.got * sizeof(lc_entry))
             if w.entries == NULL:
                 raise MemoryError()
-            memcpy(w.entries, r.entries, r.n * sizeof(lc_entry))
-            # Logstash answers with the highest number, go-lumber with the count: whoever begins each
-            # window at 1 gets the same from both, a running number wants the first, and numbers
-            # that Logstash reads as negative (it never acknowledges them) get the second.
-            w.ack = r.highest if r.highest > 0 else r.n
-        for i in range(r.n):
-            w.inflated += FRAME_HEAD + r.entries[i].size
-        if w.version == 1:
-            w.inflated -= 4 * <Py_ssize_t> r.n
+            memcpy(w.entries, r.entries, r.got * sizeof(lc_entry))
+            # The text acknowledges the last event. Logstash answers with the highest number, go-lumber
+            # with the count: whoever begins each window at 1 gets the same from both, a running number
+            # wants the first, and numbers that Logstash reads as negative (it never acknowledges them) get
+            # the second.
+            w.ack = (r.entries[r.got - 1].sequence if r.literal
+                     else r.highest if r.highest > 0 else r.got)
+        for i in range(r.got):
+            w.inflated += (6 if r.entries[i].pairs else FRAME_HEAD) + r.entries[i].size
         r.inside = False
         r.base = r.at
         return w
@@ -1149,6 +1287,13 @@ cdef class Reader:
         cdef lc_reader *r = &self.r
         if not r.fault and (r.inside or r.at < r.data.size):
             reader_fault(r, FAULT_EOF, 0)
+
+    def acknowledge(self, uint32_t events, /):
+        self.r.unacked -= min(<uint64_t> events, self.r.unacked)
+
+    @property
+    def window_size(self):
+        return self.r.credit if self.r.announced else None
 
     @property
     def pending(self):
@@ -1163,6 +1308,8 @@ cdef class Reader:
 
     cdef str words(self, Fault fault, uint64_t value):
         cdef lc_reader *r = &self.r
+        if fault == FAULT_VERSION and r.literal:
+            return f"expected version '1', received byte 0x{value:02x}"
         if fault == FAULT_VERSION:
             return f"expected version '1' or '2', received byte 0x{value:02x}"
         if fault == FAULT_NO_WINDOW:
@@ -1185,6 +1332,10 @@ cdef class Reader:
             return f"a window of more than {r.max_unit} bytes"
         if fault == FAULT_CUT:
             return "a compressed frame that ends inside a frame"
+        if fault == FAULT_EXTRA and r.literal:
+            return f"more than {r.n} events in a compressed frame"
+        if fault == FAULT_CREDIT:
+            return f"more than the {value} frames without an acknowledgement that its window allows"
         if fault == FAULT_EXTRA:
             return f"more than the {r.n} events of the window in its compressed frame"
         if fault == FAULT_ZLIB:
@@ -1195,7 +1346,9 @@ cdef class Reader:
             return "a compressed frame nested more than once"
         if fault == FAULT_EOF and r.inside:
             return f"closed after {r.got} of {r.n} events"
-        return "closed inside a window frame" if fault == FAULT_EOF else "out of memory"
+        if fault == FAULT_EOF:
+            return "closed inside a frame" if r.literal else "closed inside a window frame"
+        return "out of memory"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -1244,6 +1397,7 @@ ctypedef struct lc_decoder:
     # of the unit at hand
     int32_t unit
     uint8_t version
+    bint literal                 # no window frame leads it: `n` is no count
     uint32_t n
     uint32_t got
     int64_t at                   # in the unit, expanded
@@ -1267,13 +1421,14 @@ cdef int add_fault(lc_decoder *d, Status status, size_t length) noexcept nogil:
 
 # The id of a body: the first that is there of "@metadata"._id, "event.id" and "event".id, as the writer has
 # it; whoever adds one further back names no other event. -1 when memory is out.
-cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Status *status) noexcept nogil:
+cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, bint pairs, lc_id *id_,
+                   Status *status) noexcept nogil:
     cdef lc_object o
     cdef lc_span pair
     cdef lc_span *own
     cdef lc_id some
     cdef int bad
-    if d.version == c'2':
+    if not pairs:
         bad = scan_copy(p, size, &d.scratch, &o)
         if bad and d.scratch.capacity < size + SCAN_PAD:
             return -1
@@ -1299,7 +1454,7 @@ cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Sta
 
 
 # One event. 0, or -1 when memory is out.
-cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32_t wire,
+cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
                             int64_t offset) noexcept nogil:
     cdef uint64_t hash = xxh64_of(p, size, SEED)
     cdef const uint8_t *tail
@@ -1313,7 +1468,7 @@ cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32
     if d.identity:
         # our own writer's ending, exactly: nothing but both carriers at the top level reads so
         tail = p + size - TAIL_SIZE
-        if (d.version == c'2' and size >= TAIL_SIZE
+        if (not pairs and size >= TAIL_SIZE
                 and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
                 and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
                 and memcmp(tail + TAIL_ID1, tail + TAIL_ID2, ID_SIZE) == 0
@@ -1322,7 +1477,7 @@ cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, uint32
             read_id(&d.names, tail + TAIL_ID1, &id_)
             if is_ours(&d.names, &id_):
                 status = S_OK
-        if status != S_OK and search_id(d, p, size, &id_, &status) < 0:
+        if status != S_OK and search_id(d, p, size, pairs, &id_, &status) < 0:
             return -1
     return add_row(d, status, &id_, hash, wire, offset, size)
 
@@ -1354,27 +1509,27 @@ cdef int decode_region(lc_decoder *d, const uint8_t *p, size_t left, int depth) 
     cdef int done
     cdef lc_wire *to
     while left:
-        if d.got == d.n:
+        if d.got == d.n and not d.literal:
             return add_fault(d, S_BAD_FRAME, left)
         if p[0] != d.version:
             return add_fault(d, S_BAD_FRAME, left)
         if left < 2:
             return add_fault(d, S_TORN, left)
-        if p[1] == c'J' and d.version == c'2':
+        if p[1] == c'J' and (d.version == c'2' or d.literal):
             if left < FRAME_HEAD:
                 return add_fault(d, S_TORN, left)
             size = lc_get32(p + 6)
             if left - FRAME_HEAD < size:
                 return add_fault(d, S_TORN, left)
             frame = FRAME_HEAD + <size_t> size
-            if decode_body(d, p + FRAME_HEAD, size, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
+            if decode_body(d, p + FRAME_HEAD, size, False, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
                 return -1
             d.at += frame
         elif p[1] == c'D' and d.version == c'1':
             frame = pairs_size(p, left)
             if frame == 0:
                 return add_fault(d, S_TORN, left)
-            if decode_body(d, p + 6, frame - 6, lc_get32(p + 2), d.at + 6) < 0:
+            if decode_body(d, p + 6, frame - 6, True, lc_get32(p + 2), d.at + 6) < 0:
                 return -1
             d.at += frame
         elif p[1] == c'C' and depth < 2:
@@ -1396,11 +1551,21 @@ cdef int decode_region(lc_decoder *d, const uint8_t *p, size_t left, int depth) 
             done = decode_region(d, to.data, to.size, depth + 1)
             if done:
                 return done
+        elif p[1] == c'W' and d.literal:
+            if left < 6:
+                return add_fault(d, S_TORN, left)
+            frame = 6
+            d.at += frame
         else:
             return add_fault(d, S_BAD_FRAME, left)
         p += frame
         left -= frame
     return 0
+
+
+# Whether two bytes begin a unit of the literal form.
+cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
+    return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
 
 
 cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size, int32_t unit) noexcept nogil:
@@ -1409,14 +1574,17 @@ cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size, int32_t unit)
     d.at = 0
     d.got = 0
     d.inflated_size = 0
-    if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W':
+    d.literal = size > 1 and is_literal(p)
+    if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not d.literal:
         return add_fault(d, S_BAD_FRAME, size)
     if size < 6:
         return add_fault(d, S_TORN, size)
     d.version = p[0]
-    d.n = lc_get32(p + 2)
-    d.at = 6
-    done = decode_region(d, p + 6, size - 6, 0)
+    d.n = 0
+    if not d.literal:
+        d.n = lc_get32(p + 2)
+        d.at = 6
+    done = decode_region(d, p + d.at, size - <size_t> d.at, 0)
     if done == 0 and d.got < d.n:
         return add_fault(d, S_TORN, 0)
     return done
@@ -1503,13 +1671,16 @@ def decode_windows(data, offsets, lengths, producers=b"", *, bint identity=True,
 def expand(unit, Py_ssize_t max_inflated=67108864):
     """The unit with its compressed frames inflated in place; see the stub."""
     cdef bytes raw = bytes(unit)
-    parts = [raw[:6]]
-    expand_region(raw[6:], 0, max_inflated, parts)
+    cdef bint literal = len(raw) > 1 and is_literal(<const uint8_t *> PyBytes_AS_STRING(raw))
+    cdef Py_ssize_t head = 0 if literal else 6
+    parts = [raw[:head]]
+    expand_region(raw[head:], 0, max_inflated, parts, literal)
     return b"".join(parts)
 
 
 # What is left of max_inflated, or -1: something was wrong, the rest is there as it is.
-cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts) except? -2:
+cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts,
+                              bint literal) except? -2:
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(region)
     cdef size_t left = len(region), at = 0, size
     cdef bytes content
@@ -1522,6 +1693,8 @@ cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, 
             size = pairs_size(p + at, left)
         elif p[at + 1] == c'C' and depth < 2:
             size = 6 + <size_t> lc_get32(p + at + 2)
+        elif p[at + 1] == c'W' and literal:
+            size = 6
         if size == 0 or size > left:
             break
         if p[at + 1] == c'C':
@@ -1531,7 +1704,7 @@ cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, 
                 break
             if len(content) > max_inflated:
                 break
-            max_inflated = expand_region(content, depth + 1, max_inflated - len(content), parts)
+            max_inflated = expand_region(content, depth + 1, max_inflated - len(content), parts, literal)
             if max_inflated < 0:
                 return -1
         else:

@@ -142,7 +142,7 @@ class Client(Sender):
             self._engine.handoff,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
-            pairs=config.protocol == "lumberjack" and config.version == 1,
+            pairs=config.frames == "data",
             text=None if self.documents is None else self.documents.text,
             identity=config.identity,
             trust_metadata=config.trust == "metadata",

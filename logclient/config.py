@@ -421,7 +421,8 @@ _TABLE = (
     Option("subprotocol", "number", _subprotocol, 1, "1",
            "Version of the application's own protocol, which the server may refuse; 0: say none.", _LOGUX),
     Option("strict_spec", "boolean", _boolean, False, "false",
-           "Speak to the letter of the protocol's text where released servers differ; see logux.md.", _LOGUX),
+           "Speak to the letter of the protocol's text where released servers differ; see lumberjack.md and "
+           "logux.md.", (*_LJ, *_LOGUX)),
     Option("action_type", "text", _action_type, "log/add", "log/add",
            "The type of actions that are made of events.", _LOGUX),
     Option("ack", "choice", _choice("processed", "synced"), "processed", "processed",
@@ -443,6 +444,9 @@ _TABLE = (
            "none: directly.", _LOGUX),
     Option("version", "choice", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
+    Option("frames", "choice", _choice("json", "data"), "json", "json (version=1: data)",
+           "What events travel in: json, or data, pairs of strings. A choice only with strict_spec, where "
+           "the default is json.", _LJ),
     Option("identity", "choice", _choice("id", "own", "none"), "id", "id",
            "Whether each event carries its id; own: one that the application gave it instead, which must be "
            "unique; none: verify compares multisets of hashes. See formats.md."),
@@ -573,6 +577,7 @@ class Config(NamedTuple):
     max_message: int
     proxy: str
     version: int
+    frames: str
     identity: str
     trust: str
     check: bool
@@ -670,6 +675,8 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         raise ConfigError("curve_secret: needs curve_server")
     if values["ca"] is not None and values["verify"] == "none":
         raise ConfigError("ca: has no use with verify=none")
+    if row.protocol == "lumberjack":
+        _choose_frames(values, given)
     if values["strict_spec"] and "subprotocol" not in given:
         values["subprotocol"] = f"{values['subprotocol']}.0.0"
     if values["strict_spec"] != isinstance(values["subprotocol"], str):
@@ -689,6 +696,24 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         given=frozenset(given),
         **values,
     )
+
+
+def _choose_frames(values: dict[str, Any], given: set[str]) -> None:
+    """What Lumberjack's events travel in: the version says it, and the protocol's text has both in version 1.
+
+    Raises:
+        ConfigError: a version and frames that do not go together.
+    """
+    strict = values["strict_spec"]
+    if strict:
+        if values["version"] == 2 and "version" in given:
+            raise ConfigError("version: the protocol's text has 1 alone (strict_spec)")
+        values["version"] = 1
+    own = "data" if values["version"] == 1 and not strict else "json"
+    if "frames" not in given:
+        values["frames"] = own
+    if values["frames"] != own and not strict:
+        raise ConfigError(f"frames: version {values['version']} has {own} alone; strict_spec=true has both")
 
 
 def _read(option: Option, value: Any, read: Callable[[Any], Any]) -> Any:

@@ -42,7 +42,7 @@ def test_is_a_core() -> None:
 
 class TestOptions:
     def test_defaults(self) -> None:
-        assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20)
+        assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20, "", False)
 
     @pytest.mark.parametrize(("options", "words"), [
         ({"window": 0}, "window: 1 to 10000, not 0"), ({"version": 3}, "version: 1 to 2, not 3"),
@@ -58,7 +58,7 @@ class TestOptions:
             "lumberjack://h?window=7&compression=0&inflight=1"
         )
         core = Lumberjack.from_config(config, PRODUCER)
-        assert core.options == Options(window=7, compression=0, inflight=1)
+        assert core.options == Options(window=7, compression=0, inflight=1, frames="json")
 
     def test_compressor(self) -> None:
         assert core_of().compressor == "none"

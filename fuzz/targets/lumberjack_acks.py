@@ -1,7 +1,8 @@
 """What a Lumberjack writer makes of a reader's bytes: through the core, connected, windows on their way.
 
-An input: windows in flight and events in each (two bits, three bits), bytes that arrive at one time (0:
-all), an allocation that fails (0: none), and what arrives. Held against the plain-Python twin.
+An input: windows in flight and events in each (two bits, three bits), options (two more), bytes that
+arrive at one time (0: all), an allocation that fails (0: none), and what arrives. Held against the
+plain-Python twin.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ EXTENSIONS = ("lumberjack",)
 MAX_LEN = 600
 
 AGAIN = 32  # lose the connection, connect once more and feed it all again
+LITERAL = 64  # running numbers (``strict_spec``)
 DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
     b"1A\0\0\0\1",
     b"2A\xff\xff\xff\xff",
@@ -58,6 +60,10 @@ def seeds() -> Iterator[bytes]:
                 yield bytes([windows | events << 2, step, 0]) + data
                 yield bytes([windows | events << 2 | AGAIN, step, 0]) + data[: 6 * (events + 1)]
                 yield bytes([windows | events << 2 | AGAIN, step, 1 + events % 3]) + data
+                running = [1, 0, 1, events + 1, 2 * events + 2, events, 3 * events + 3, 25]
+                data = b"".join(b"1A" + struct.pack(">I", ack) for ack in running)
+                yield bytes([windows | events << 2 | LITERAL, step, 0]) + data
+                yield bytes([windows | events << 2 | LITERAL | AGAIN, step, events % 4]) + data[: 6 * windows]
     for data in (b"2", b"2X", b"3A", b"HTTP/1.1", b"2A\0\0\0", b"\0" * 6):
         yield bytes([1, 0, 0]) + data
         yield bytes([1, 1, 0]) + data
@@ -100,7 +106,11 @@ def run(data: memoryview) -> None:
     if len(data) < 3:
         return
     how, step, failing = data[:3]
-    core = Lumberjack(Options(window=10, inflight=4, compression=0), bytes(range(10)))
+    literal = bool(how & LITERAL)
+    core = Lumberjack(
+        Options(version=1 if literal else 2, strict_spec=literal, window=10, inflight=4, compression=0),
+        bytes(range(10)),
+    )
     core.connected(100.0)
     if not _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing) or not how & AGAIN:
         return
@@ -114,8 +124,14 @@ def run(data: memoryview) -> None:
 
 def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: int, failing: int) -> bool:
     """False when memory was out."""
-    twin = oracle.Acks()
-    twin.windows = [(sequences, 0) for sequences in _events.send(core, windows, events)]
+    sent = _events.send(core, windows, events)
+    twin: oracle.Acks | oracle.RunningAcks
+    if core.options.strict_spec:
+        twin = oracle.RunningAcks()
+        twin.send([sequence for sequences in sent for sequence in sequences])
+    else:
+        twin = oracle.Acks()
+        twin.windows = [(sequences, 0) for sequences in sent]
     acked: list[int] = []
     errors: list[str] = []
     broken = False
@@ -142,6 +158,7 @@ def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: i
         memory.fail_at(0)
     must(acked == twin.acked, "outcomes", acked, twin.acked)
     must(len(errors) == broken, "errors", errors, broken)
-    must(core.windows == len(twin.windows), "windows", core.windows, twin.windows)
-    must((core.next_timeout(101.0) is None) == (not twin.windows), "the deadline")
+    left = len([sequences for sequences in sent if sequences[-1] not in twin.acked])
+    must(core.windows == left, "windows", core.windows, left)
+    must((core.next_timeout(101.0) is None) == (not left), "the deadline")
     return True

@@ -1,7 +1,7 @@
 """Lumberjack's frames as a reader takes them and as the decoder of captures does.
 
 An input: a byte of options, bytes that arrive at one time (0: all), an allocation that fails (0: none), a
-stream. Both are held against the plain-Python twin.
+stream. Both are held against the plain-Python twin; an option reads the literal form (``strict_spec``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOUNDS = (1 << 20, 1 << 14, 80, 0)
 LIMITS = [oracle.Limits(max_window=1000 if i else 10_000, max_frame=1 << 16 if i < 2 else 40,
                         max_unit=1 << 17 if i < 2 else 120, max_inflated=bound) for i,
                         bound in enumerate(BOUNDS)]  # fmt: skip
-IDENTITY, PACKED, TWICE = 1, 32, 64  # bits of the options; 2 and 4: producers, 8 and 16: bounds
+IDENTITY, PACKED, TWICE, LITERAL = 1, 32, 64, 128  # bits of the options; 2 and 4: producers, 8 and 16: bounds
 
 sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
 hasten(oracle, xxh64=xxh64)
@@ -38,7 +38,7 @@ OURS = b'"@metadata":{"_id":"%s"},"event.id":"%s"}' % (ID, ID)
 
 DICTIONARY = [
     b"2W\x00\x00\x00\x01", b"1W\x00\x00\x00\x01", b"2J\x00\x00\x00\x01\x00\x00\x00\x02{}",
-    b"1D\x00\x00\x00\x01",
+    b"1D\x00\x00\x00\x01", b"1J\x00\x00\x00\x01\x00\x00\x00\x02{}", b"1W\xff\xff\xff\xff",
     b"2C\x00\x00", b"1C\x00\x00", b"2A", b"x\x9c", b"\x00\x00\x00\x08event.id\x00\x00\x00 ",
     b"\xff\xff\xff\xff",
     b"\x00\x00\x00\x00", b"\x00\x00'\x10", b"\x00\x00'\x11", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", ID,
@@ -117,6 +117,22 @@ def seeds() -> Iterator[bytes]:
     for step in (0, 1, 7):
         yield bytes([IDENTITY, step, 0]) + _window(4, *old, version=1)
         yield bytes([IDENTITY, step, 0]) + _window(4, *old[:2], _compressed(b"".join(old[2:]), 1), version=1)
+    numbers = (1, 0xFFFFFFFF, 0)
+    literal = [b"1J" + _json(n, own[1])[2:] for n in numbers] + [_data(2, *pairs)]
+    for step in (0, 1, 7):
+        for some in range(0, 32, 8):
+            head = bytes([IDENTITY | LITERAL | some, step, 0])
+            for size in (0, 1, 2, 4, 1 << 31):
+                yield head + _window(size, *literal, version=1)
+                yield head + _window(size, _compressed(b"".join(literal), 1), *literal[:1], version=1)
+            yield head + b"".join(literal)
+            yield (
+                head + _compressed(_window(3, *literal[:2], version=1), 1) + _compressed(b"", 1) + literal[3]
+            )
+            yield head + _window(9, _compressed(_compressed(literal[0], 1), 1), b"2J", version=1)
+            yield head + _window(9, _compressed(literal[0][:-1], 1), version=1)
+            yield head + _window(9, b"1X", version=1)
+            yield head + _window(9, _compressed(b"1W\0\0", 1), version=1)
     whole = _window(3, _json(1, own[0]), _compressed(_json(2, own[4]) + _compressed(_json(3, b"{}"))))
     for failing in range(1, 24):
         yield bytes([IDENTITY, 0, failing]) + whole
@@ -155,7 +171,10 @@ def run(data: memoryview) -> None:
     if options & PACKED:
         stream = exact(_packed(bytes(stream)))
     limits, producers = LIMITS[options >> 3 & 3], PRODUCERS[options >> 1 & 3]
-    _read(stream, limits, step, failing)
+    if options & LITERAL:
+        _read_literal(stream, limits, step, failing)
+    else:
+        _read(stream, limits, step, failing)
     _decode(stream, producers, bool(options & IDENTITY), limits.max_inflated, bool(options & TWICE), failing)
 
 
@@ -179,6 +198,31 @@ def _read(stream: memoryview, limits: oracle.Limits, step: int, failing: int) ->
     must(all(len(w) == len(w.events) and w.inflated >= 0 for w in got), "counts")
     reader.receive_eof()
     must((reader.error is not None) == (broken or bool(pending)), "cut", reader.error)
+
+
+def _read_literal(stream: memoryview, limits: oracle.Limits, step: int, failing: int) -> None:
+    """Every second unit is acknowledged at once."""
+    twin = oracle.LiteralReader(limits)
+    memory.fail_at(failing)
+    try:
+        reader = Reader(**limits._asdict(), strict_spec=True)
+        for number, piece in enumerate(pieces(stream, step)):
+            got = reader.receive_data(piece)
+            reads = [oracle.Read(w.version, w.ack, w.unit, w.events, w.sequences, w.types) for w in got]
+            want = twin.feed(bytes(piece))
+            must(reads == want, "units", reads, want)
+            must((reader.error is not None) == twin.broken, "broken", reader.error, twin.broken)
+            must(twin.broken or reader.pending == len(twin.left), "pending", reader.pending, twin.left)
+            must(reader.window_size == twin.credit, "the window", reader.window_size, twin.credit)
+            if number % 2:
+                reader.acknowledge(sum(map(len, got)))
+                twin.acknowledge(sum(map(len, got)))
+        reader.receive_eof()
+        must((reader.error is not None) == (twin.broken or bool(twin.left)), "cut", reader.error)
+    except MemoryError:
+        must(failing, "no memory, although no allocation failed")
+    finally:
+        memory.fail_at(0)
 
 
 def _decode(

@@ -69,6 +69,7 @@ class Frame(NamedTuple):
 
     seq: int
     body: bytes
+    type: str = "J"  # "D": a block of pairs
 
 
 _U32 = struct.Struct(">I")
@@ -78,29 +79,30 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def _frames(window: Window) -> list[Frame]:
-    return [Frame(seq, body) for seq, body in zip(window.sequences, window.events, strict=True)]
+    return list(map(Frame, window.sequences, window.events, window.types))
 
 
 def _rebuilt(window: Window, frames: list[Frame]) -> bytes:
-    """A window of the same version with these events; compressed when the original was."""
+    """A unit of the same form with these events; compressed when the original was."""
     version = window.unit[0]
     parts = []
-    for seq, body in frames:
-        if window.version == 1:
-            parts.append(_HEAD.pack(version, _D, seq))
+    for frame in frames:
+        if frame.type == "D":
+            parts.append(_HEAD.pack(version, _D, frame.seq))
         else:
-            parts.append(_HEAD.pack(version, _J, seq) + _U32.pack(len(body)))
-        parts.append(body)
+            parts.append(_HEAD.pack(version, _J, frame.seq) + _U32.pack(len(frame.body)))
+        parts.append(frame.body)
     content = b"".join(parts)
-    if window.unit[7] == _C:
+    head = b"" if window.unit[1] != _W else _HEAD.pack(version, _W, len(frames))
+    if window.unit[len(head) + 1] == _C:
         content = zlib.compress(content, 3)
         content = _HEAD.pack(version, _C, len(content)) + content
-    return _HEAD.pack(version, _W, len(frames)) + content
+    return head + content
 
 
-def _document(version: int, body: bytes) -> Any:
+def _document(type: str, body: bytes) -> Any:
     """A JSON value, or the map of a block of pairs: of equal keys the last wins, as with both servers."""
-    if version != 1:
+    if type != "D":
         return json.loads(body)
     texts, at = [], 4
     while at < len(body):
@@ -110,10 +112,10 @@ def _document(version: int, body: bytes) -> Any:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _event_id(version: int, body: bytes) -> str:
+def _event_id(type: str, body: bytes) -> str:
     """The id an event carries: ``@metadata._id``, else ``event.id``; "" when it has none of our form."""
     try:
-        document = _document(version, body)
+        document = _document(type, body)
     except (ValueError, RecursionError):
         return ""
     if not isinstance(document, dict):
@@ -124,16 +126,16 @@ def _event_id(version: int, body: bytes) -> str:
 
 
 def decode(unit: bytes) -> list[Any]:
-    """The events of one captured window: JSON values (version 2) or maps of strings (version 1).
+    """The events of one captured window: JSON values ('json' frames) or maps of strings ('data' frames).
 
     Raises:
         ValueError: it is not one whole window, or an event is not JSON.
     """
-    reader = Reader()
+    reader = Reader(strict_spec=unit[:1] == b"1" and unit[1:2] in b"JDC")
     windows = reader.receive_data(unit) if unit else []
     if len(windows) != 1 or reader.pending:
         raise ValueError(f"unit: {reader.error or 'not one whole window'}")
-    return [_document(windows[0].version, body) for body in windows[0].events]
+    return list(map(_document, windows[0].types, windows[0].events))
 
 
 def _altered(before: Any, after: Any) -> bool:
@@ -145,19 +147,20 @@ def _altered(before: Any, after: Any) -> bool:
 
 def _corrupt(window: Window, random: Random) -> tuple[bytes, list[str]] | None:
     """Flip a bit in one event, which keeps its id and its form: (unit, ids), or None when none can be."""
-    frames, version = _frames(window), window.version
-
-    def read(body: bytes) -> Any:
-        try:
-            return _document(version, body)
-        except struct.error as error:
-            raise ValueError(str(error)) from error
+    frames = _frames(window)
 
     for index in random.sample(range(len(frames)), len(frames)):
-        body = frames[index].body
+        _, body, type = frames[index]
+
+        def read(body: bytes, type: str = type) -> Any:
+            try:
+                return _document(type, body)
+            except struct.error as error:
+                raise ValueError(str(error)) from error
+
         changed = flipped(body, random, read, _altered)
         if changed is not None:
-            event_id = _event_id(version, body)
+            event_id = _event_id(type, body)
             frames[index] = frames[index]._replace(body=changed)
             return _rebuilt(window, frames), [event_id] if event_id else []
     return None
@@ -166,17 +169,17 @@ def _corrupt(window: Window, random: Random) -> tuple[bytes, list[str]] | None:
 def _add(window: Window, random: Random) -> tuple[bytes, list[str]]:
     """Append a copy of one event under an id that was never sent: (unit, ids)."""
     frames = _frames(window)
-    body = random.choice(frames).body
-    old = _event_id(window.version, body)
+    _, body, type = random.choice(frames)
+    old = _event_id(type, body)
     new = foreign_id(old, random) if old else ""
     body = body.replace(old.encode(), new.encode()) if old else body
-    frames.append(Frame(max(frame.seq for frame in frames) + 1, body))
+    frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
     return _rebuilt(window, frames), [new] if new else []
 
 
-def _step(data: bytes, count: str) -> Step:
-    """Bytes for the writer, which are a row of the capture."""
-    return Step(data, count, rows=(data,))
+def _step(data: bytes, count: str, events: int = 0) -> Step:
+    """Bytes for the writer, which are a row of the capture; `events` that they acknowledge."""
+    return Step(data, count, rows=(data,), events=events)
 
 
 # --- the server --------------------------------------------------------------------------------
@@ -205,6 +208,8 @@ class Collector(Streams[Counts, Window, _Connection]):
         max_window: events in a window; a larger one breaks the protocol.
         max_bytes: bytes of a window, on the wire and decompressed.
         check: an event that is not one JSON object in UTF-8 breaks the protocol, as with Logstash.
+        strict_spec: read the literal form, as the protocol's text has it: see docs/lumberjack.md. Each
+            frame with events is a unit, and has its ack. There are no keep-alives.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
         tls: speak TLS, as this context says: see ``logclient.transports.tls.server_context``.
@@ -234,6 +239,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         count_duplicates: bool = False,
         keep: bool = False,
         tls: SSLContext | None = None,
+        strict_spec: bool = False,
     ) -> None:
         super().__init__(
             "lumberjack",
@@ -249,7 +255,8 @@ class Collector(Streams[Counts, Window, _Connection]):
             keep=keep,
             tls=tls,
         )
-        self._keepalive = keepalive
+        self._keepalive = 0.0 if strict_spec else keepalive
+        self._strict_spec = strict_spec
         self._idle = idle
         self._max_window = max_window
         self._max_bytes = max_bytes
@@ -290,7 +297,12 @@ class Collector(Streams[Counts, Window, _Connection]):
     _CAPTURED = "captured_windows"
 
     def _connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
-        reader = Reader(max_window=self._max_window, max_unit=self._max_bytes, max_inflated=self._max_bytes)
+        reader = Reader(
+            max_window=self._max_window,
+            max_unit=self._max_bytes,
+            max_inflated=self._max_bytes,
+            strict_spec=self._strict_spec,
+        )
         return _Connection(sock, peer, number, reader, now)
 
     def _gone(self, connection: _Connection) -> None:
@@ -343,7 +355,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         if end == "cut-before-write":
             self._doom(connection, "cuts_before_write")
             return
-        ack = _step(encode_ack(window.version, window.ack), "acks")
+        ack = _step(encode_ack(window.version, window.ack), "acks", len(window))
         self._captured(connection, window, plan, ack, now)
 
         if end == "stall" and plan.end is not None:
@@ -358,7 +370,8 @@ class Collector(Streams[Counts, Window, _Connection]):
             some = int(partial.fault.value) or len(window) // 2
             if 0 < some < len(window):
                 number = window.sequences[some - 1]
-                connection.steps.append(_step(encode_ack(window.version, number), "partial_acks"))
+                connection.steps.append(_step(encode_ack(window.version, number), "partial_acks", some))
+                ack.events -= some
             else:  # a part of one event there is not
                 self._faults.give_back(partial)
                 end = "" if partial is plan.end else end
@@ -376,7 +389,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         return len(unit)
 
     def _ids(self, unit: Window) -> list[str]:
-        found = (_event_id(unit.version, body) for body in unit.events)
+        found = map(_event_id, unit.types, unit.events)
         return [event_id for event_id in found if event_id]
 
     def _corrupted(self, unit: Window, random: Random) -> tuple[bytes, list[str]] | None:
@@ -389,6 +402,10 @@ class Collector(Streams[Counts, Window, _Connection]):
         tally.add(self._decoded(unit))
 
     # --- out: acks
+
+    def _said(self, connection: _Connection, step: Step, now: float) -> None:
+        if step.events:
+            connection.reader.acknowledge(step.events)
 
     def _beside(self, connection: _Connection, now: float) -> None:
         if self._keepalive and now - connection.wrote_at >= self._keepalive and self._busy(connection):

@@ -28,6 +28,7 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 # What a URL may say of the server that is to listen there, by the beginning of its scheme.
 _PORT = config._integer(0, 65535)
+_LUMBERJACK: dict[str, Callable[[str], Any]] = {"strict_spec": config._boolean}
 _LOGJAM: dict[str, Callable[[str], Any]] = {
     "push": _PORT,
     "publish": config._optional(_PORT),
@@ -60,6 +61,8 @@ _LOGUX: dict[str, Callable[[str], Any]] = {
     "deflate": config._choice("off", "on"),
 }
 _OWN = {
+    "lumberjack": _LUMBERJACK,
+    "lumberjack+tls": _LUMBERJACK,
     "logjam": _LOGJAM,
     "logjam+push": _LOGJAM,
     "logux": _LOGUX,
@@ -117,7 +120,7 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             elif given.protocol == "plog":
                 collectors.append(_plog(host, port, {**options, **own}))
             else:
-                collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options))
+                collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options, **own))
     return collectors
 
 

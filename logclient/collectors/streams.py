@@ -40,7 +40,7 @@ U = TypeVar("U")
 class Step:
     """One thing to do on a connection; steps are done in order, each not before it is due."""
 
-    __slots__ = ("count", "data", "due", "rows", "syncs")
+    __slots__ = ("count", "data", "due", "events", "rows", "syncs")
 
     def __init__(
         self,
@@ -49,12 +49,14 @@ class Step:
         due: float = 0.0,
         rows: Sequence[bytes] = (),
         syncs: int = 0,
+        events: int = 0,
     ) -> None:
         self.data = data  # None: close the connection
         self.count = count  # the field of the counts it adds to
         self.due = due
         self.rows = rows  # of the capture: what is sent, unit by unit
         self.syncs = syncs  # Logux: how many answers it asks for
+        self.events = events  # Lumberjack: how many it acknowledges
 
 
 class _Held(NamedTuple):

@@ -16,6 +16,12 @@ A window is ``W n`` and n frames, numbered from 1 in each window; compressed, al
 one ``C`` frame. Acks of different windows look alike, so they are matched first in, first out, and
 after any doubt the connection is dropped.
 
+With ``strict_spec`` frames are written as the protocol's text has them, which no released server reads.
+The one ``W`` of a connection says how many frames may be without an ack: `window` times `inflight`.
+Numbers run on over the connection, and after 4,294,967,295 comes 1, as an ack of 0 stays a keep-alive. An
+ack is for all frames up to its number: one that was acknowledged before is ignored, any other that is not
+awaited is BROKEN.
+
 =========  ==================================================  ====================
            first carrier of the id                             second carrier
 =========  ==================================================  ====================
@@ -78,6 +84,10 @@ class Options(NamedTuple):
     """Seconds without a byte from the reader before it counts as dead."""
     window_bytes: int = 1 << 20
     """Bytes in a window before compression, at most; a longer event travels alone."""
+    frames: str = ""
+    """``json`` or ``data``; empty: as the version has it, and ``json`` with `strict_spec`."""
+    strict_spec: bool = False
+    """Write the literal form, in version 1."""
 
 
 class Lumberjack(CompiledCore):
@@ -109,6 +119,8 @@ class Lumberjack(CompiledCore):
                 identity=options.identity != "none",
                 check=options.check,
                 silence=options.silence,
+                frames=options.frames,
+                strict_spec=options.strict_spec,
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -204,13 +216,15 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
 
     Here it is told what is there; what is allowed is told by the `Reader`. After a fault the walk goes
     on as long as one frame can be told from the next, and is judged again from the next window on.
-    Bytes that begin with an ack are a reader's, all others a writer's.
+    Bytes that begin with an ack are a reader's, all others a writer's. Those that begin with an event's frame
+    of version 1 are taken for the literal form, as it is captured.
 
     Args:
         max_inflated: a compressed frame that inflates further is not opened.
     """
     view = memoryview(data)
-    judge = _Judge(bytes(view[1:2]) == b"A", max_inflated)
+    head = bytes(view[:2])
+    judge = _Judge(head[1:] == b"A", head in (b"1J", b"1D", b"1C"), max_inflated)
     for frame, whole, content in _walk(view, 0, max_inflated):
         wrong = judge.look(frame, view) if whole else ""
         if wrong:
@@ -228,10 +242,11 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
 class _Judge:
     """What is wrong with a frame that is whole."""
 
-    def __init__(self, acks: bool, max_inflated: int) -> None:
+    def __init__(self, acks: bool, literal: bool, max_inflated: int) -> None:
         self.acks = acks
         self.max_inflated = max_inflated
-        self.reader: Reader | None = None if acks else Reader(max_inflated=max_inflated)
+        # A unit of the literal form has no window frame of its own.
+        self.reader: Reader | None = None if acks else Reader(max_inflated=max_inflated, strict_spec=literal)
 
     def look(self, frame: Frame, view: memoryview) -> str:
         kind = frame.fields["type"]

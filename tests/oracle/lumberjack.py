@@ -230,10 +230,10 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
     return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), beside
 
 
-def frame(version: int, number: int, body: bytes) -> bytes:
-    if version == 1:
+def frame(version: int, number: int, body: bytes, json: bool) -> bytes:
+    if not json:
         return b"1D" + struct.pack(">I", number) + body
-    return b"2J" + struct.pack(">II", number, len(body)) + body
+    return b"%dJ" % version + struct.pack(">II", number, len(body)) + body
 
 
 class Encoded(NamedTuple):
@@ -256,33 +256,52 @@ def names(body: bytes, own: tuple[int, int], version: int) -> list[tuple[int, in
     return [own, words(second)]
 
 
+class Literal(NamedTuple):
+    """The literal form: what the next frame's number is, and what the window frame says."""
+
+    number: int = 1
+    credit: int | None = None  # None: there is one already
+    json: bool = True
+
+
+def after(number: int) -> int:
+    """The next running number; 0 is none."""
+    return number % 0xFFFFFFFF + 1
+
+
 def encode_window(
     events: list[tuple[int, int, bytes]], producer: bytes, *, version: int = 2, window: int = 2048,
     window_bytes: int = 1 << 20, identity: bool = True, check: bool = True, compress: bool = False,
+    literal: Literal | None = None,
 ) -> Encoded:  # fmt: skip
     """The first window of (sequence, kind, body); frames compressed by the standard zlib."""
     frames: list[bytes] = []
     used = 0
     out = Encoded(b"", [], {}, {}, {})
+    number, json = (1, version == 2) if literal is None else (literal.number, literal.json)
+    form = 2 if json else 1
     for sequence, kind, body in events:
         room = 24 + (len(body) + 7) // 8 * 8  # as the hand-off counts
         if len(frames) == window or (frames and used + room > window_bytes):
             break
-        done = finish(body, kind, sequence, producer, version=version, identity=identity, check=check)
+        done = finish(body, kind, sequence, producer, version=form, identity=identity, check=check)
         if isinstance(done, int):
             out.failed[sequence] = done
             continue
         carried, own = done
-        frames.append(frame(version, len(frames) + 1, carried))
+        frames.append(frame(version, number, carried, json))
+        number = after(number)
         used += room
         out.sequences.append(sequence)
         out.hashes[sequence] = xxh64(carried)
-        out.id_hashes[sequence] = names(carried, own, version)
+        out.id_hashes[sequence] = names(carried, own, form)
     if not frames:
         return out
     inner = b"".join(frames)
     head = b"%dW" % version + struct.pack(">I", len(frames))
-    if compress or version == 1:
+    if literal is not None:
+        head = b"" if literal.credit is None else b"1W" + struct.pack(">I", literal.credit)
+    if compress or (version == 1 and literal is None):
         small = zlib.compress(inner, 3)
         inner = b"%dC" % version + struct.pack(">I", len(small)) + small
     return out._replace(data=head + inner)
@@ -326,6 +345,46 @@ class Acks:
                     del self.windows[0]
 
 
+class RunningAcks:
+    """The same for the literal form: an ack is for all frames up to its number."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.number = first
+        self.sent: list[tuple[int, int]] = []  # (number, sequence) of each frame of this connection
+        self.left = b""
+        self.acked: list[int] = []
+        self.alive = self.progress = 0
+
+    def send(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            self.sent.append((self.number, sequence))
+            self.number = after(self.number)
+
+    @property
+    def unacked(self) -> int:
+        return len(self.sent) - len(self.acked)
+
+    def feed(self, data: bytes) -> None:
+        self.left += data
+        while self.left:
+            if self.left[:1] not in (b"1", b"2") or self.left[1:2] not in (b"", b"A"):
+                raise BrokenError("frame")
+            if len(self.left) < 6:
+                return
+            (number,) = struct.unpack(">I", self.left[2:6])
+            self.left = self.left[6:]
+            self.alive += 1
+            if number == 0:
+                continue
+            numbers = [n for n, _ in self.sent]
+            if number not in numbers:
+                raise BrokenError("number")
+            upto = numbers.index(number) + 1
+            if upto > len(self.acked):
+                self.acked += [sequence for _, sequence in self.sent[len(self.acked) : upto]]
+                self.progress += 1
+
+
 # --- the reader ---------------------------------------------------------------------------------
 
 
@@ -335,6 +394,7 @@ class Read(NamedTuple):
     unit: bytes
     events: list[bytes]
     sequences: list[int]
+    types: str = ""  # of the literal form
 
 
 class NeedMore(Exception):
@@ -360,14 +420,20 @@ def inflate(data: bytes, limit: int) -> bytes:
     return out
 
 
-def one_frame(data: bytes, version: int, limits: Limits) -> tuple[int, str, int, bytes]:
-    """(size, type, sequence, body) of the frame that `data` begins with."""
+def one_frame(
+    data: bytes, version: int, limits: Limits, literal: bool = False
+) -> tuple[int, str, int, bytes]:
+    """(size, type, sequence or window size, body) of the frame that `data` begins with."""
     if data[:1] != b"%d" % version:
         raise FaultyError("version")
     kind = data[1:2].decode("latin-1")
     if kind == "":
         raise NeedMore
-    if kind == "J" and version == 2:
+    if kind == "W" and literal:
+        if len(data) < 6:
+            raise NeedMore
+        return 6, kind, struct.unpack_from(">I", data, 2)[0], b""
+    if kind == "J" and (version == 2 or literal):
         if len(data) < 10:
             raise NeedMore
         sequence, size = struct.unpack_from(">II", data, 2)
@@ -484,6 +550,83 @@ def read_window(data: bytes, limits: Limits) -> tuple[Read, int]:
     return Read(version, highest if highest > 0 else n, data[:at], events, sequences), at
 
 
+class LiteralReader:
+    """The reader of the literal form: a unit is one frame with events."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.left = b""
+        self.broken = False
+        self.credit: int | None = None
+        self.unacked = 0
+
+    def feed(self, data: bytes) -> list[Read]:
+        found: list[Read] = []
+        if self.broken:
+            return found
+        self.left += data
+        try:
+            while self.left:
+                frames: list[tuple[str, int, bytes]] = []
+                self._inflated = 0
+                size = self._take(self.left, 0, frames)
+                if size > self.limits.max_unit:
+                    raise FaultyError("unit")
+                unit, self.left = self.left[:size], self.left[size:]
+                if frames:
+                    types = "".join(type for type, _, _ in frames)
+                    numbers = [number for _, number, _ in frames]
+                    found.append(Read(1, numbers[-1], unit, [body for _, _, body in frames], numbers, types))
+        except NeedMore:
+            pass
+        except FaultyError:
+            self.broken = True
+        return found
+
+    def acknowledge(self, events: int) -> None:
+        self.unacked = max(0, self.unacked - events)
+
+    def _take(self, data: bytes, nested: int, frames: list[tuple[str, int, bytes]]) -> int:
+        if nested == 0 and data[:1] == b"1":
+            # a length is judged before the bytes come
+            size = 0
+            if data[1:2] == b"C" and len(data) > 5:
+                size = 6 + struct.unpack(">I", data[2:6])[0]
+            elif data[1:2] == b"J" and len(data) > 9:
+                size = 10 + struct.unpack(">I", data[6:10])[0]
+            if size > self.limits.max_unit:
+                raise FaultyError("unit")
+        if nested == 2 and data[:2] == b"1C":
+            raise FaultyError("nested")
+        try:
+            size, kind, number, body = one_frame(data, 1, self.limits, literal=True)
+        except NeedMore:
+            if nested == 0 and data[1:2] == b"D" and len(data) > self.limits.max_unit:
+                raise FaultyError("unit") from None
+            raise
+        if kind == "W":
+            self.credit = number
+        elif kind == "C":
+            try:
+                inner = inflate(body, self.limits.max_inflated - self._inflated)
+            except (zlib.error, OverflowError):
+                raise FaultyError("zlib") from None
+            self._inflated += len(inner)
+            while inner:
+                try:
+                    inner = inner[self._take(inner, nested + 1, frames) :]
+                except NeedMore:
+                    raise FaultyError("cut") from None
+        else:
+            if len(frames) == self.limits.max_window:
+                raise FaultyError("extra")
+            if self.credit is not None and self.unacked >= self.credit:
+                raise FaultyError("credit")
+            self.unacked += 1
+            frames.append((kind, number, body))
+        return size
+
+
 # --- the decoder --------------------------------------------------------------------------------
 
 
@@ -503,11 +646,11 @@ class Row(NamedTuple):
 HEX = re.compile(rb"[0-9a-f]{32}")
 
 
-def decode_body(version: int, body: bytes, producers: list[bytes], identity: bool) -> dict[str, Any]:
+def decode_body(kind: str, body: bytes, producers: list[bytes], identity: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"status": NO_ID, "hash": xxh64(body)}
     if not identity:
         return found
-    if version == 1:
+    if kind == "D":
         checked = check_pairs(body)
         ids = None if checked is None else [checked[1]]
     else:
@@ -537,13 +680,14 @@ def decode_unit(
 ) -> list[Row]:
     """A row an event, and one more for what is wrong."""
     rows: list[Row] = []
-    if unit[:1] not in (b"1", b"2", b"") or unit[1:2] not in (b"W", b""):
+    literal = unit[:2] in (b"1J", b"1D", b"1C")
+    if unit[:1] not in (b"1", b"2", b"") or (unit[1:2] not in (b"W", b"") and not literal):
         return [Row(BAD_FRAME, length=len(unit))]
     if len(unit) < 6:
         return [Row(TORN, length=len(unit))]
     version = unit[0] - ord("0")
-    (n,) = struct.unpack_from(">I", unit, 2)
-    at, got, left = 6, 0, max_inflated
+    n, head = (-1, 0) if literal else (struct.unpack_from(">I", unit, 2)[0], 6)
+    at, got, left = head, 0, max_inflated
     unlimited = Limits(max_frame=1 << 40, max_unit=1 << 40)
 
     def region(data: bytes, nested: int) -> bool:
@@ -552,7 +696,7 @@ def decode_unit(
             if got == n or data[:1] != unit[:1]:
                 rows.append(Row(BAD_FRAME, offset=at, length=len(data)))
                 return False
-            if data[1:2] == b"J" and version == 2 and data[6:10] == b"\0\0\0\0":
+            if data[1:2] == b"J" and (version == 2 or literal) and data[6:10] == b"\0\0\0\0":
                 size, kind, wire, body = 10, "J", struct.unpack_from(">I", data, 2)[0], b""
             elif data[1:2] == b"C" and nested < 2 and data[2:6] == b"\0\0\0\0":
                 size, kind, wire, body = 6, "C", 0, b""
@@ -560,14 +704,16 @@ def decode_unit(
                 try:
                     if data[1:2] == b"C" and nested == 2:
                         raise FaultyError
-                    size, kind, wire, body = one_frame(data, version, unlimited)
+                    size, kind, wire, body = one_frame(data, version, unlimited, literal)
                 except NeedMore:
                     rows.append(Row(TORN, offset=at, length=len(data)))
                     return False
                 except FaultyError:
                     rows.append(Row(BAD_FRAME, offset=at, length=len(data)))
                     return False
-            if kind == "C":
+            if kind == "W":
+                at += size
+            elif kind == "C":
                 try:
                     inner = inflate(body, left)
                 except (zlib.error, OverflowError):
@@ -579,11 +725,11 @@ def decode_unit(
             else:
                 got += 1
                 rows.append(Row(offset=at + size - len(body), length=len(body), wire=wire,
-                                **decode_body(version, body, producers, identity)))  # fmt: skip
+                                **decode_body(kind, body, producers, identity)))  # fmt: skip
                 at += size
             data = data[size:]
         return True
 
-    if region(unit[6:], 0) and got < n:
+    if region(unit[head:], 0) and got < n:
         rows.append(Row(TORN, offset=at, length=0))
     return rows
