@@ -409,7 +409,7 @@ _TABLE = (
            "Bytes a second; 0: as many as go.", _PLOG),
     Option("feedback", "choice", _choice("none", "auto", "stat"), "none", "none",
            "auto: the pace follows the server's receive queue where it is on this machine, else its counters "
-           "(STAT); stat: its counters; none: pace alone.", _PLOG),
+           "(STAT); stat: its counters; none: pace alone, after a slow start.", _PLOG),
     Option("window", "number", _integer(1, 10_000), 100, "100",
            "Actions in a sync message at most.", _LOGUX),
     Option("window_bytes", "size", _size(1024, 64 << 20), 256 << 10, "256KiB",

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 
 import logclient
 from logclient import plog
-from logclient.protocols.pacing import ByQueue, ByStat
+from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.plog import Options, Plog
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
+from tests.batches import flight_of
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 
@@ -88,12 +90,123 @@ def test_counters_raise_and_lower_the_pace() -> None:
 # -- the core
 
 
-def test_without_feedback_nothing_is_looked_at() -> None:
-    core = Plog(Options(), PRODUCER)
+def test_without_a_pace_nothing_is_looked_at() -> None:
+    core = Plog(Options(pace=0), PRODUCER)
     core.receiver = lambda: pytest.fail("looked")
     core.connected(1.0)
     assert core.regulate(1.0) == (float("inf"), False)
     assert core.data_to_send() == []
+
+
+# -- the slow start
+
+
+def test_a_start_doubles_each_half_second() -> None:
+    start, sent, rates = SlowStart(10_000), 0.0, []
+    for step in range(250):
+        if step % 50 == 0:
+            rates.append(start.rate(int(sent)))
+        sent += start.rate(int(sent)) / 100
+    assert rates[0] == SlowStart.FIRST
+    assert all(1.9 < after / before < 2.1 for before, after in pairwise(rates))
+    assert start.rate(7000) == 10_000
+    assert SlowStart(100).rate(0) == 100  # slower than any start
+
+
+class Simulated:
+    """A core with events to send, in a time of its own, and what happens in the server's queue."""
+
+    ROOM = 280  # small datagrams, in what Linux gives a socket by default
+
+    def __init__(self, events: int, **options: Any) -> None:
+        self.core = Plog(Options(**options), PRODUCER)
+        self.core.connected(0.0)
+        self.flight, self.batch = flight_of([(BODY, 1)] * events)
+        self.events, self.now, self.look = events, 0.0, 0.0
+        self.queued = self.taken = self.dropped = 0
+
+    @property
+    def sent(self) -> int:
+        return self.core.counts[2]
+
+    def run(self, seconds: float, takes: Any) -> None:
+        """Half a millisecond at a time; `takes` (seconds, taken so far) says how fast the server is then."""
+        end, owed = self.now + seconds, 0.0
+        while self.now < end and self.taken + self.dropped < self.events:
+            if self.now >= self.look:
+                self.look, _ = self.core.regulate(self.now)
+            before = self.sent
+            credit = self.core.credit(self.now)[0]
+            if credit and before < self.events:
+                self.core.encode(self.batch, credit, self.now)
+                self.flight.encoded(self.batch)
+                self.core.data_to_send()
+                self.core.sent(0)
+            self.queued += self.sent - before
+            self.dropped += max(0, self.queued - self.ROOM)
+            self.queued = min(self.queued, self.ROOM)
+            owed = min(owed + takes(self.now, self.taken) / 2000, self.queued)
+            self.queued -= int(owed)
+            self.taken += int(owed)
+            owed -= int(owed)
+            self.now += 0.0005
+            self.look = min(self.look, self.now + 1.0)  # as a sender's turn ends
+
+
+def cold(now: float, taken: int) -> float:
+    """Nothing in the first 300 ms, then slow, faster with what it has done, and a pause now and then."""
+    return 0.0 if now < 0.3 or 0.8 < now % 1 < 0.82 else min(20_000, 1000 + 3 * taken)
+
+
+def test_a_cold_server_loses_nothing() -> None:
+    run = Simulated(2000)
+    run.run(5.0, cold)
+    assert (run.taken, run.dropped) == (2000, 0)
+
+
+def test_a_cold_server_loses_some_without_a_start() -> None:
+    run = Simulated(2000)
+    run.core.regulate = lambda now: (float("inf"), False)  # type: ignore[method-assign]
+    run.run(5.0, cold)
+    assert run.dropped > 100
+
+
+def test_the_start_ends() -> None:
+    run = Simulated(30_000)
+    run.run(3.0, lambda *_: 50_000)
+    assert run.sent > 7000
+    before = run.sent
+    run.run(0.5, lambda *_: 50_000)
+    assert 4900 < run.sent - before < 5100
+    assert run.core.regulate(run.now) == (float("inf"), False)
+    run.core.connected(run.now)  # another server, perhaps
+    assert run.core.regulate(run.now)[0] < float("inf")
+
+
+def test_a_server_whose_queue_is_seen_has_the_full_pace_at_once() -> None:
+    run = Simulated(2000)
+    run.core.receiver = lambda: (run.queued * 768, MOST, 0)
+    run.run(0.25, lambda *_: 50_000)
+    assert run.sent == 2000
+
+
+def test_a_server_whose_queue_is_full_is_waited_for() -> None:
+    run = Simulated(2000)
+    run.core.receiver = lambda: (run.queued * 768, MOST, 0)
+    run.run(2.0, lambda *_: 0)
+    assert 100 < run.sent < run.ROOM and run.dropped == 0
+    run.run(0.7, lambda *_: 5000)  # it reads again, and is not kept waiting
+    assert (run.taken, run.dropped) == (2000, 0)
+
+
+def test_who_sends_nothing_looks_rarely() -> None:
+    core, looks = Plog(Options(), PRODUCER), []
+    core.receiver = lambda: looks.append(1) or (0, MOST, 0)  # type: ignore[func-returns-value]
+    core.connected(0.0)
+    now = 0.0
+    while now < 1000.0:
+        now, _ = core.regulate(now)
+    assert len(looks) < 40
 
 
 def test_the_queue_is_looked_at_and_nothing_is_asked() -> None:
@@ -186,10 +299,11 @@ def test_the_queue_of_another_machine_is_not_looked_at(monkeypatch: pytest.Monke
 
 
 @linux
-def test_a_server_that_reads_nothing_loses_nothing() -> None:
+@pytest.mark.parametrize("feedback", ["auto", "none"])
+def test_a_server_that_reads_nothing_loses_nothing(feedback: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
-        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback=auto&close_timeout=0"
+        url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&close_timeout=0"
         client = stack.enter_context(logclient.connect(url))
         for _ in range(2000):
             client.send(BODY)
@@ -216,7 +330,6 @@ class Ran:
         with ExitStack() as stack:
             server = CollectorProcess(Path(capture), scheme="plog", query="?receive_buffer=0")
             stack.enter_context(server)
-
 
             def connect(**more: Any) -> plog.Client:
                 made = logclient.connect(server.url, overflow="block", max_events=20_000, **more)

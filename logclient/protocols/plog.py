@@ -42,7 +42,7 @@ from logclient._ext.plog import (
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
-from logclient.protocols.pacing import ByQueue, ByStat
+from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -324,8 +324,8 @@ class Options(NamedTuple):
     reply_timeout: float = 2.0
     """Seconds that a command waits for its reply."""
     feedback: str = "none"
-    """``none``: the pace is what it is; ``auto``: by the server's receive queue where the transport can see
-    it, else by STAT; ``stat``: by STAT. See ``protocols.pacing``."""
+    """``none``: the pace is what it is, after a slow start; ``auto``: by the server's receive queue where the
+    transport can see it, else by STAT; ``stat``: by STAT. See ``protocols.pacing``."""
     batch_bytes: int = 1 << 20
     """Bytes of messages encoded at once, at most; a larger one goes alone."""
 
@@ -388,6 +388,10 @@ class Plog(CompiledCore):
         """Told by the transport, for each socket: looks at the server's receive queue; see `regulate`."""
         self._by_queue: ByQueue | None = None
         self._by_stat: ByStat | None = None
+        self._slow_start: SlowStart | None = None
+        self._known = False  # the slow start is over
+        self._before = 0  # packets that went through earlier sockets
+        self._sent_at = 0.0  # seconds of the clock, as far as looks tell
         self._base: tuple[Stat, _Asked] | None = None  # the answer that others are compared with
         self._own = 0  # the token of a question of our own
         self._look_at = self._looked_at = 0.0
@@ -441,10 +445,12 @@ class Plog(CompiledCore):
         Returns:
             when to look again, and whether there is something to send for it.
         """
-        if self.options.feedback == "none":
+        if self._known or (self.options.feedback == "none" and not self.options.pace):
             return float("inf"), False
         self._hot.ready(now)  # it is `now` for what follows
         packets = int(self._hot.counts[2])
+        if self.options.feedback == "none":
+            return self._start_slowly(now, packets), False
         if self._by_stat is None:
             seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
             if seen is not None:
@@ -471,6 +477,43 @@ class Plog(CompiledCore):
             self._look_at = now + STAT_EVERY
         self.pace(now, self._by_stat.rate, self.options.pace_bytes)
         return self._look_at, asks
+
+    def _start_slowly(self, now: float, packets: int) -> float:
+        """The pace of the first packets through a socket; when to look again.
+
+        Where the receive queue is seen, it may be full from the first packet on, as long as there is room.
+        """
+        if self._slow_start is None:
+            self._slow_start = SlowStart(self.options.pace)
+            self._before = packets
+            self._sent_at = now  # there is something to send, or there would be no socket
+        elif packets != self._packets:
+            self._sent_at = now
+        self._packets = packets
+        rate, size = self._slow_start.rate(packets - self._before), self.options.pace_bytes
+        if rate >= self.options.pace:
+            self._known = True
+            self.pace(now, rate, size)
+            return float("inf")
+        idle = (now - self._sent_at) / 2
+        look = max(SlowStart.LOOK, idle)
+        burst = min(SlowStart.BURST, self._burst(rate))
+        seen = self.receiver() if self.receiver is not None else None
+        if seen is not None:
+            self._by_queue = self._by_queue or ByQueue()
+            grant = self._by_queue.look(*seen, 0)
+            if grant.packets < 2:
+                self._grant(now, 0.0, 0.0)
+                self._sent_at = now  # or would, if there was room
+                return now + SlowStart.LOOK_AT_QUEUE
+            # Half of the room at once, the other half until the next look.
+            look = max(SlowStart.LOOK_AT_QUEUE, idle)
+            burst = max(1.0, min(self._burst(self.options.pace), grant.packets / 2))
+            fits = min(self.options.pace, grant.packets / 2 / look)
+            rate = max(rate, fits) if look > SlowStart.LOOK_AT_QUEUE else fits
+            size = min(self.options.pace_bytes or FILLING, grant.size / 2 / SlowStart.LOOK_AT_QUEUE)
+        self._hot.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
+        return now + look
 
     def _grant(self, now: float, packets: float, size: float) -> None:
         """So much may go at once, and then nothing."""
@@ -524,7 +567,8 @@ class Plog(CompiledCore):
         self._answers.clear()
         self._born = 0.0
         self._uptime = self._late = 0  # a new socket: no answer to an old question comes here
-        self._base = self._by_queue = self._by_stat = None
+        self._base = self._by_queue = self._by_stat = self._slow_start = None
+        self._known = False
         self._own = 0
         self._look_at = 0.0
 
