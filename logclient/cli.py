@@ -28,6 +28,7 @@ __all__ = ["Complaints", "Progress", "main"]
 _PROGRESS_S = 0.25  # between two looks at the client, and two progress lines on a terminal
 _SHOWN_REFUSALS = 10  # lines named on stderr; the rest is counted
 _PROGRESS_LINE_S = 10.0  # between two progress lines where nobody watches
+_ASK_S = 1.0  # for a server's answer to what arrived; one that gives none before is not asked again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -516,17 +517,24 @@ class _Shipment:
         self.error: Exception | None = None
         self.stop = threading.Event()
         self.begun = time.monotonic()
+        self.loss: Any = None  # a plog.Loss, where the protocol can tell
 
     def run(self, redacted: str) -> int:
         feeder = threading.Thread(target=self._feed, name="logclient-send", daemon=True)
         progress = Progress()
         with Complaints(f"{redacted}: ") as complaints:
+            # Where nothing is acknowledged, the server's own counters may tell what arrived.
+            look: Callable[[float], Any] | None = getattr(self.client, "watch", None)
+            watch = None if look is None else look(_ASK_S)
+            self.begun = time.monotonic()
             feeder.start()
             try:
                 stalled = not self._watch(feeder, progress, complaints)
             finally:
                 progress.done()
             self.stop.set()
+            if watch is not None and not stalled and not self.signals.first:
+                self.loss = watch.loss()
             before = self.client.stats()
             # Whoever interrupts what never got anywhere does not want to wait for it either.
             hopeless = stalled or (self.signals.first and not before.connects)
@@ -545,7 +553,8 @@ class _Shipment:
         failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
         code = ExitCode.OK
         left = stats.queued or stats.inflight
-        if failed or dropped or left or self.refused or self.error or interrupted:
+        lost = self.loss is not None and self.loss.lost
+        if failed or dropped or left or lost or self.refused or self.error or interrupted:
             code = ExitCode.BROKEN
         if stalled and not stats.acked and not stats.handed:
             code = ExitCode.UNREACHABLE
@@ -693,6 +702,8 @@ class _Shipment:
                 "blank": self.blank,
                 "replaced": self.replaced,
                 "refused": self.refused,
+                "lost": None if self.loss is None else self.loss.lost,
+                "loss_reason": "" if self.loss is None else self.loss.reason,
                 "seconds": round(seconds, 3),
                 "exit": int(code),
             }
@@ -712,6 +723,9 @@ class _Shipment:
         ):
             if number:
                 print(f", {word} {number}", end="")
+        if self.loss is not None and self.loss.lost != 0:
+            shown = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
+            print(f", lost {shown}{self.loss.reason and f' ({self.loss.reason})'}", end="")
         print()
 
 
