@@ -330,6 +330,16 @@ def _parser() -> argparse.ArgumentParser:
     stat.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for the answer (5s)")
     stat.add_argument("--json", action="store_true", help="print them as JSON, an endpoint a line")
 
+    envi = command(
+        "envi",
+        _envi,
+        "print the settings of plog servers, secrets among them",
+        "plog://logs.example.org:23456",
+    )
+    envi.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
+    envi.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for the answer (5s)")
+    envi.add_argument("--json", action="store_true", help="print them as JSON, an endpoint a line")
+
     decode = command(
         "decode",
         _decode,
@@ -389,6 +399,12 @@ def _stat(arguments: argparse.Namespace) -> int:
     from logclient import stat
 
     return stat.run(arguments)
+
+
+def _envi(arguments: argparse.Namespace) -> int:
+    from logclient import stat
+
+    return stat.envi(arguments)
 
 
 def _decode(arguments: argparse.Namespace) -> int:

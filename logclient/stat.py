@@ -1,9 +1,10 @@
-"""``logclient stat``: a server's own counters, where its protocol has a question for them."""
+"""``logclient stat`` and ``envi``: a server's counters and settings, where its protocol tells them."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from logclient import config, registry
@@ -12,7 +13,7 @@ from logclient.client import open_client
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.protocols.readable import escape
 
-__all__ = ["run"]
+__all__ = ["envi", "run"]
 
 _DERIVED = ("seen_messages", "failed_to_send")
 """What a record tells besides its fields; None where the server does not say."""
@@ -20,14 +21,8 @@ _DERIVED = ("seen_messages", "failed_to_send")
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the counters of each endpoint; `UNREACHABLE` unless all of them answer."""
-    given = config.parse(arguments.url)
-    if not hasattr(registry.load(registry.lookup(given.scheme).client), "stat"):
-        raise ConfigError(f"stat: a {given.protocol} server is not asked for counters; plog's are")
     code = ExitCode.OK
-    for endpoint in given.endpoints:
-        host, port = endpoint
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        found, why = _ask(given._replace(endpoints=(endpoint,), ledger=None), arguments.timeout)
+    for name, found, why in _answers(arguments, "stat", "for counters"):
         if found is None:
             code = ExitCode.UNREACHABLE
         if arguments.json:
@@ -40,16 +35,38 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _ask(given: config.Config, timeout: float) -> tuple[Any, str]:
-    """(the record, or None; why there is none)."""
-    with Complaints():  # what they say is in the line
-        client: Any = open_client(given)
-        try:
-            return client.stat(timeout), ""
-        except (LogclientError, OSError) as error:
-            return None, str(error)
-        finally:
-            client.close(timeout=0.0)
+def envi(arguments: argparse.Namespace) -> int:
+    """Print the settings of each endpoint; `UNREACHABLE` unless all of them answer."""
+    code = ExitCode.OK
+    for name, found, why in _answers(arguments, "envi", "for settings"):
+        if found is None:
+            code = ExitCode.UNREACHABLE
+        if arguments.json:
+            print(json.dumps({"endpoint": name, "why": why, "envi": found}), flush=True)
+        else:
+            print(escape(f"{name}: {why}".rstrip()))
+            for line in found.splitlines() if found is not None else ():
+                print(escape(f"  {line}"), flush=True)
+    return code
+
+
+def _answers(arguments: argparse.Namespace, question: str, what: str) -> Iterator[tuple[str, Any, str]]:
+    """(the endpoint, its answer or None, why there is none) for each endpoint of the URL."""
+    given = config.parse(arguments.url)
+    if not hasattr(registry.load(registry.lookup(given.scheme).client), question):
+        raise ConfigError(f"{question}: a {given.scheme} server is not asked {what}; plog's are")
+    for endpoint in given.endpoints:
+        host, port = endpoint
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        with Complaints():  # what they say is in the line
+            client: Any = open_client(given._replace(endpoints=(endpoint,), ledger=None))
+            try:
+                found, why = getattr(client, question)(arguments.timeout), ""
+            except (LogclientError, OSError) as error:
+                found, why = None, str(error)
+            finally:
+                client.close(timeout=0.0)
+        yield name, found, why
 
 
 def _fields(found: Any) -> dict[str, Any]:

@@ -55,6 +55,24 @@ def test_other_protocols_have_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a lumberjack server is not asked for counters; plog's are" in capsys.readouterr().err
 
 
+def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, Collector(max_size=131_072) as server:
+        hole.bind(("127.0.0.1", 0))
+        good, silent = (f"127.0.0.1:{port}" for port in (server.port, hole.getsockname()[1]))
+        assert cli.main(["envi", f"plog://{good}"]) == ExitCode.OK
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first == f"{good}:"
+        assert any("131072" in line for line in rest)
+        url = f"plog://{good},{silent}"
+        assert cli.main(["envi", url, "--timeout", "0.3", "--json"]) == ExitCode.UNREACHABLE
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["endpoint"] for one in found] == [good, silent]
+        assert "131072" in found[0]["envi"] and found[0]["why"] == ""
+        assert found[1]["envi"] is None and "no answer" in found[1]["why"]
+    assert cli.main(["envi", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
+    assert "a lumberjack server is not asked for settings; plog's are" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("ms", "words"),
     [(0, "0 min 0 s"), (61_999, "1 min 1 s"), (3_660_000, "1 h 1 min"), (180_000_000, "2 d 2 h")],
