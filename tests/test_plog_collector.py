@@ -90,6 +90,8 @@ class TestCommands:
         assert fed(listener, [b"\0\0", b"\0\0pin", b"\0\0what is"]).replies == []
         stat = listener.stat(0.0)
         assert (stat["unknown_command"], stat["v0_commands"]) == (3, 0)
+        assert fed(listener, [b"\0"]).replies == []  # the real server reads on, in what was there before
+        assert listener.stat(0.0)["v0_invalid_type"] == stat["v0_invalid_type"] + 1
 
     def test_environment_in_the_form_of_the_real_one(self) -> None:
         ((_, reply),) = fed(Listener(0.0, environment={"a": 1}), [b"\0\0ENVI"]).replies
