@@ -73,6 +73,8 @@ class Hot(Writer):
         packets, burst: a second, and at once after a pause; 0 packets a second: no bound.
         size, size_burst: the same in bytes of datagrams.
         number: of the first message of each socket; after 2**31 - 1 comes 1.
+        lines: for TCP: each message is a line, without box and tags. One with a line end in it, or a CR at
+            its end, fails as unencodable.
 
     Raises:
         ValueError: an argument outside its range.
@@ -94,6 +96,7 @@ class Hot(Writer):
         size: float = 67108864.0,
         size_burst: float = 131072.0,
         number: int = 1,
+        lines: bool = False,
     ) -> None: ...
     @property
     def compressor(self) -> str: ...

@@ -9,12 +9,14 @@
 # `size` is the payload of each fragment but the last, whose payload is the rest. Tags are in the last one
 # only, and count in neither size nor total. The client boxes what may not travel unboxed: what begins with
 # a byte below 32 is dropped by the server, an empty datagram is read as what came before it.
+#
+# Over TCP (`lines`) a message is a line, without header and tags.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memchr, memcpy, memmove, memset
 
 from logclient._ext.handing cimport (
     handing_add,
@@ -640,7 +642,74 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     return n
 
 
-# The kernel has taken so many bytes of runs.
+# Over TCP: a message is a line. One with a line end in it, or a CR before that, would arrive as another.
+cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                      lc_outcomes *out) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    cdef size_t at[HASH_LANES]       # messages on the wire, not hashed yet
+    cdef size_t sizes[HASH_LANES]
+    cdef uint32_t index[HASH_LANES]
+    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
+    cdef uint32_t i, n = 0
+    cdef uint64_t size, taken = 0
+    cdef size_t begin = wire.size
+    cdef int64_t done
+    cdef uint8_t *p
+    plog_fill(w, now)
+    events = min(events, handing_room(&w.handing))
+    for i in range(batch.cursor, batch.n):
+        if n == events:
+            break
+        if batch.fate[i] != PENDING:
+            continue
+        size = batch.size[i]
+        if n and taken + size > w.batch_bytes:
+            break
+        done = STOP_MEMORY
+        p = wire_reserve(wire, size + TAIL_SIZE + SCAN_PAD + 1)
+        if p != NULL:
+            done = finish_body(w, batch, i, batch.body[i], p, size)
+        if done < 0:
+            if n:
+                break            # what there is goes; the pump hears of it at the next turn
+            return STOP_MEMORY
+        if <uint64_t> done > w.most:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if (batch.kind[i] >> K_TOPIC_SHIFT or memchr(p, c'\n', done) != NULL
+                or done and p[done - 1] == c'\r'):
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_UNENCODABLE
+            continue
+        p[done] = c'\n'
+        at[waiting] = wire.size
+        sizes[waiting] = done
+        index[waiting] = i
+        waiting += 1
+        if waiting == lanes:
+            hash_bodies(batch, wire.data, at, sizes, index, waiting)
+            waiting = 0
+        wire.size += done + 1
+        batch.fate[i] = INFLIGHT
+        handing_add(&w.handing, batch.seq[i], wire.size - begin)
+        n += 1
+        taken += size
+    if waiting:
+        hash_bodies(batch, wire.data, at, sizes, index, waiting)
+    w.simple += n
+    w.handing.written += wire.size - begin
+    return n
+
+
+# Over TCP nobody answers.
+cdef int lines_receive(void *self, const uint8_t *data, size_t size, double now,
+                       lc_outcomes *out) noexcept nogil:
+    out.alive += size > 0
+    return 0
+
+
+# The kernel has taken so many bytes of the wire.
 cdef void plog_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
     handing_took(&(<lc_plog *> self).handing, size, out)
 
@@ -685,7 +754,7 @@ cdef class Hot(Writer):
     def __init__(self, bytes producer, *, int64_t datagram=1452, bytes tags=b"", bint unboxed=False,
                  int64_t max_message=262144, int64_t batch_bytes=1 << 20, bint identity=True, bint check=True,
                  double packets=10000.0, double burst=64.0, double size=67108864.0,
-                 double size_burst=131072.0, int64_t number=1):
+                 double size_burst=131072.0, int64_t number=1, bint lines=False):
         cdef lc_plog *w = &self.w
         if w.tail != NULL:
             raise TypeError("already made")
@@ -716,9 +785,9 @@ cdef class Hot(Writer):
         w.size.level = w.size.most = size_burst
         self.hot.self = w
         self.hot.credit = plog_credit
-        self.hot.encode = plog_encode
+        self.hot.encode = lines_encode if lines else plog_encode
         self.hot.sent = plog_sent
-        self.hot.receive = plog_receive
+        self.hot.receive = lines_receive if lines else plog_receive
         self.hot.deadline = plog_deadline
         self.hot.ready = plog_ready
         self.hot.pace = plog_pace

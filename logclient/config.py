@@ -345,6 +345,7 @@ _LJ = ("lumberjack",)
 _LOGJAM = ("logjam",)
 _PLOG = ("plog",)
 _LOGUX = ("logux",)
+_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "burst", "pace_bytes", "feedback"))
 _TLS = ("+tls",)
 _SLOW = ("+tls", "logjam", "logux")
 _DAY = 86400.0
@@ -663,6 +664,8 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
             values[key] = _read(option, value, option.read)
             given.add(key)
 
+    if name == "plog+tcp" and given & _DATAGRAMS:
+        raise ConfigError(f"{min(given & _DATAGRAMS)}: only for datagrams, which plog+tcp does not send")
     if handler and values["overflow"] == "raise":
         raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
     if values["backoff_min"] > values["backoff_max"]:

@@ -18,6 +18,8 @@ An event document is a JSON object with these fields, and ``uuid``, which is the
 ``data``       a mapping of strings to strings, or a string
 =============  ====================================================================================
 
+Over TCP (``plog+tcp://``) each of these is a line, and that is all: no tags, and no questions.
+
 A log record's ``data`` has the fields of the ECS document that other protocols ship, but for its time, each
 as a string: what is none is written in JSON. What a formatter of yours makes is taken instead: a string as it
 is, the fields of a dict. A plain text (``send("text")``) is ``data`` itself. Mappings and bytes that are
@@ -47,7 +49,7 @@ from logclient.protocols.plog import (
     kafka_tags,
 )
 
-__all__ = ["Client", "Defragmenter", "Documents", "Loss", "Pong", "Stat", "Watch"]
+__all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
 
 INFO = 20
 SETTLE = 0.1
@@ -228,19 +230,10 @@ class Watch:
             time.sleep(SETTLE)
 
 
-class Client(client.Client):
-    """The client of ``logclient.connect("plog://...")``.
-
-    An event is ``handed`` when the kernel has all of its datagrams. The server says nothing of it.
-    """
+class _DocumentClient(client.Client):
+    """A client that makes event documents, however they travel."""
 
     documents: Documents = client.UNMADE
-    _questions: Any = client.UNMADE
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        # One at a time: an answer does not say to which question it is.
-        self._questions = threads.Lock()
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         put, lost = client.outlets(engine)
@@ -258,6 +251,53 @@ class Client(client.Client):
     def _names(self, config: Config) -> dict[str, Any]:
         """An event document says more than ECS, and carries its id in `uuid`."""
         return {"carriers": ("uuid",), "ecs": False}
+
+    def _document(
+        self, data: Mapping[Any, Any] | str, type: str | None, timestamp: int | None
+    ) -> dict[str, Any]:
+        found = data if isinstance(data, str) else self.documents.strings(data)
+        return self.documents.document(found, type=type, timestamp=timestamp)
+
+
+class Lines(_DocumentClient):
+    """The client of ``logclient.connect("plog+tcp://...")``.
+
+    An event is ``handed`` when the kernel has all of its line. The server says nothing of it.
+    """
+
+    def event(
+        self,
+        data: Mapping[Any, Any] | str,
+        *,
+        type: str | None = None,
+        timestamp: int | None = None,
+        level: int = INFO,
+    ) -> int:
+        """Send an event document; its sequence, or 0 when it was dropped at once.
+
+        Args:
+            data: text, or fields: values that are no strings are written in JSON.
+            type: None: the option ``event_type``.
+            timestamp: milliseconds since 1970; None: now.
+
+        Raises:
+            EncodeError: it has no encoding: a cycle, too deep, too large.
+        """
+        return self.send(self._document(data, type, timestamp), level)
+
+
+class Client(_DocumentClient):
+    """The client of ``logclient.connect("plog://...")``.
+
+    An event is ``handed`` when the kernel has all of its datagrams. The server says nothing of it.
+    """
+
+    _questions: Any = client.UNMADE
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # One at a time: an answer does not say to which question it is.
+        self._questions = threads.Lock()
 
     def event(
         self,
@@ -282,8 +322,7 @@ class Client(client.Client):
             EncodeError: it has no encoding: a cycle, too deep, too large.
             ValueError: a tag breaks a rule.
         """
-        found = data if isinstance(data, str) else self.documents.strings(data)
-        made = self.documents.document(found, type=type, timestamp=timestamp)
+        made = self._document(data, type, timestamp)
         return self.publish(made, topic=topic, key=key, tags=tags, level=level)
 
     def publish(

@@ -73,6 +73,15 @@ SCHEMES: dict[str, Scheme] = {
         port=23456,
         tls=False,
     ),
+    "plog+tcp": Scheme(
+        protocol="plog",
+        core="logclient.protocols.plog:Lines",
+        transport="logclient.transports.tcp:OneWay",
+        document="plog",
+        client="logclient.plog:Lines",
+        port=23456,
+        tls=False,
+    ),
     "logux": Scheme(
         protocol="logux",
         core="logclient.protocols.logux:Logux",

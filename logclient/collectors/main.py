@@ -117,6 +117,10 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
                 collectors.append(_device(given.scheme, host, port, {**options, **of_its_own}))
             elif given.protocol == "logux":
                 collectors.append(_logux(host, port, tls, {**options, **own}))
+            elif given.scheme == "plog+tcp":
+                raise ConfigError(
+                    "scheme: a plog server takes lines beside datagrams: plog://host:port?tcp=port"
+                )
             elif given.protocol == "plog":
                 collectors.append(_plog(host, port, {**options, **own}))
             else:

@@ -46,7 +46,7 @@ from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
-    "Defragmenter", "Loss", "Options", "Plog", "Probe", "Stat", "command", "estimate_loss", "frames",
+    "Defragmenter", "Lines", "Loss", "Options", "Plog", "Probe", "Stat", "command", "estimate_loss", "frames",
     "join_tags", "kafka_tags", "parse_stat", "split_tags",
 ]  # fmt: skip
 
@@ -697,6 +697,61 @@ class Plog(CompiledCore):
                 self._give_up(asked, f"no answer in {self.options.reply_timeout:g} s")
 
 
+class Lines(CompiledCore):
+    """plog over TCP: each message is a line. Nothing is asked, answered or acknowledged, and nothing is
+    paced: TCP holds back who is too fast.
+
+    A message with a line end in it fails (``unencodable``): it would arrive as several.
+
+    Args:
+        options: of `Options`, ``max_message``, ``identity``, ``check`` and ``batch_bytes``.
+        producer: the 10 bytes that begin every id of this producer.
+
+    Raises:
+        ConfigError: an option outside its range.
+    """
+
+    def __init__(self, options: Options, producer: bytes) -> None:
+        if options.identity not in ("id", "own", "none"):
+            raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
+        self.options = options
+        try:
+            hot = Hot(
+                producer,
+                max_message=options.max_message,
+                batch_bytes=options.batch_bytes,
+                identity=options.identity != "none",
+                check=options.check,
+                packets=0.0,
+                size=0.0,
+                lines=True,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        super().__init__(hot)
+
+    @classmethod
+    def from_config(cls, config: Any, producer: bytes) -> Lines:
+        """From whatever has the options as attributes (a ``logclient.config.Config``)."""
+        return cls(
+            Options(max_message=config.max_event_bytes, identity=config.identity, check=config.check),
+            producer,
+        )
+
+    @property
+    def awaited(self) -> int:
+        return int(self._hot.unsent)
+
+    def silent(self) -> str:
+        return "silence: nothing is awaited"  # not said: nobody answers
+
+    def sent(self, rest: int = 0) -> None:
+        self._hot.sent(rest)
+
+    def call(self, kind: str, payload: Any = None) -> int:
+        raise ValueError(f"call: plog over TCP has no {kind!r}")
+
+
 def _size_burst(burst: float) -> float:
     """Bytes that go at once: so many packets of a usual size, and one of any."""
     return max(burst * 2048.0, float(MAX_DATAGRAM))
@@ -708,12 +763,15 @@ class Probe:
     silence = "nobody listens there, or what is in between lets no UDP through"
 
     def __init__(self, config: Any) -> None:
+        self._lines = getattr(config, "scheme", "") == "plog+tcp"
         self._payload = b""
         self._asked = 0
         self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """What to send; may be asked again after an answer."""
+        """What to send; may be asked again after an answer. Over TCP there are no questions."""
+        if self._lines:
+            return []
         self._asked += 1
         self._payload = b"%x-%d" % (id(self), self._asked)
         return self.insist()

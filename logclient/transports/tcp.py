@@ -113,6 +113,17 @@ class TcpLink:
         self._socket.close()
 
 
+class OneWayLink(TcpLink):
+    """A link whose peer acknowledges nothing: what the kernel has taken is all that is known."""
+
+    lingers = True
+
+    @property
+    def unsent(self) -> int:  # type: ignore[override]
+        """Bytes that the kernel has not taken."""
+        return sum(map(len, self._unsent))
+
+
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
     """The name as it is looked up, and its addresses, as ``socket.getaddrinfo`` has them.
 
@@ -258,6 +269,20 @@ class Tcp:
         except ImportError:
             return None
         return TcpPump(flight, core, **limits)
+
+
+class OneWay(Tcp):
+    """The same for who is never answered."""
+
+    def _link(
+        self,
+        dial: Callable[[], socket.socket],
+        name: bytes,
+        peer: str,
+        attempt: Attempt,
+        deadline: float,
+    ) -> TcpLink:
+        return OneWayLink(dial(), peer)
 
 
 def _words(error: int) -> str:

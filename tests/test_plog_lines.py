@@ -1,0 +1,204 @@
+"""plog over TCP: each event is a line, handed when the kernel has it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logclient
+from logclient import cli, ping, plog
+from logclient._ext.plog import Hot
+from logclient.collectors.plog import Collector
+from logclient.config import parse
+from logclient.errors import ConfigError, ExitCode
+from logclient.protocols.plog import Lines, Options
+from logclient.transports.tcp import OneWay
+from tests.batches import flight_of
+from tests.lumberjack_inputs import near_objects
+from tests.oracle import plog as oracle
+from tests.patience import PATIENCE
+
+PRODUCER = bytes(range(10))
+RAW, BYTES = 1, 2
+
+
+@pytest.fixture
+def server() -> Iterator[Collector]:
+    with Collector(tcp_port=0, keep=True) as collector:
+        yield collector
+
+
+@pytest.fixture(params=["compiled", "python"])
+def url(request: pytest.FixtureRequest, server: Collector, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the server; for the compiled pump, and for the one in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(OneWay, "pump", lambda *_, **__: None)
+    elif sys.platform == "win32":
+        pytest.skip("no compiled pump on Windows")
+    return f"plog+tcp://127.0.0.1:{server.listens['tcp']}"
+
+
+def connect(url: str, **options: Any) -> plog.Lines:
+    made = logclient.connect(url, **options)
+    assert isinstance(made, plog.Lines)
+    return made
+
+
+def test_events_are_lines_in_their_order(server: Collector, url: str) -> None:
+    with connect(url, event_type="orders") as client:
+        for number in range(3000):
+            client.event({"order": number})
+        assert client.flush(PATIENCE) == 0
+        stats = client.stats()
+    assert (stats.handed, stats.resent, stats.disconnects) == (3000, 0, 0)
+    found = [json.loads(line) for line in taken(server, 3000)]
+    assert [event["data"]["order"] for event in found] == list(map(str, range(3000)))
+    assert {event["type"] for event in found} == {"orders"}
+    assert [event["uuid"] for event in found] == [client.event_id(seq) for seq in range(1, 3001)]
+    assert server.counts.datagrams == 0
+
+
+def taken(server: Collector, n: int) -> list[bytes]:
+    assert server.wait_for(events=n, timeout=PATIENCE)
+    return server.messages()
+
+
+def test_what_is_no_document_travels_as_it_is(server: Collector, url: str) -> None:
+    bodies = [b"plain", b"\0\0ping", b"\xff\xfe", b"", b"a\rb", b'{"a":1'] + [b"x" * 100_000]
+    with connect(url) as client:
+        for body in bodies:
+            client.send(body)
+        assert client.flush(PATIENCE) == 0
+    assert taken(server, len(bodies)) == bodies
+
+
+def test_what_would_arrive_as_several_fails(server: Collector, url: str) -> None:
+    with connect(url) as client:
+        for body in (b"two\nlines", b"an end\n", b"a return\r", b'{"a":\n1}'):
+            assert client.submit(body).result(PATIENCE) == ("failed", "unencodable")
+        assert client.submit(b' {"a":1}\n').result(PATIENCE)[0] == "handed"  # space around an object goes
+        assert client.submit("two\nlines").result(PATIENCE)[0] == "handed"  # in JSON it is no line end
+        assert client.submit(b"x" * 300_000).result(PATIENCE) == ("failed", "too_large")
+    first, second = (json.loads(line) for line in taken(server, 2))
+    assert first["a"] == 1 and second["data"] == "two\nlines"
+
+
+def test_a_handler(server: Collector, url: str) -> None:
+    handler = logclient.Handler(url)
+    logger = logging.Logger("lines")
+    logger.addHandler(handler)
+    logger.warning("over %s", "TCP")
+    handler.flush()
+    (line,) = taken(server, 1)
+    handler.close()
+    assert json.loads(line)["data"]["message"] == "over TCP"
+
+
+def test_after_a_cut_it_goes_on(server: Collector, url: str) -> None:
+    with connect(url, backoff_max=0.1) as client:
+        client.send(b"before")
+        assert taken(server, 1) == [b"before"]
+        assert server.cut()
+        for number in range(50):
+            client.send(b"%d" % number)
+            client.flush(PATIENCE)
+        assert client.stats().connects >= 2
+        found = server.messages()
+        while found[-1] != b"49":  # of those before, what was on its way to the cut connection is gone
+            assert server.wait_for(events=len(found) + 1, timeout=PATIENCE)
+            found = server.messages()
+
+
+def test_the_verdict(server: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = pytest.importorskip("tests.verify_inprocess")
+    capture, ledger = tmp_path / "capture", tmp_path / "ledger"
+    with Collector(tcp_port=0, capture=str(capture)) as collector:
+        with connect(f"plog+tcp://127.0.0.1:{collector.listens['tcp']}", ledger=str(ledger)) as client:
+            for number in range(500):
+                client.event({"number": number})
+            assert client.flush(PATIENCE) == 0
+        assert collector.wait_for(events=500, timeout=PATIENCE)
+    verdict.run(monkeypatch, ledger, capture, out=tmp_path / "out")
+    assert verdict.found(tmp_path / "out") == {}
+
+
+# -- what there is not
+
+
+@pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5", "burst=5",
+                                    "pace_bytes=5", "feedback=auto"])  # fmt: skip
+def test_options_of_datagrams_are_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{option.partition('=')[0]}: only for datagrams"):
+        parse(f"plog+tcp://host?{option}")
+
+
+def test_there_are_no_questions(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("stat", "envi"):
+        assert cli.main([command, url]) == ExitCode.USAGE
+        assert "a plog+tcp server is not asked" in capsys.readouterr().err
+    arguments = Namespace(url=url, timeout=PATIENCE, count=1, event=False, json=False)
+    assert ping.run(arguments) == ExitCode.OK
+    assert "where nothing is ever answered" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
+        Lines(Options(), PRODUCER).call("ping")
+
+
+def test_collect_wants_the_port_of_datagrams_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["collect", "plog+tcp://127.0.0.1:0", "--capture", str(tmp_path)]) == ExitCode.USAGE
+    assert "plog://host:port?tcp=port" in capsys.readouterr().err
+
+
+def test_send(server: Collector, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    assert cli.main(["send", url, str(lines), "--json"]) == ExitCode.OK
+    result = json.loads(capsys.readouterr().out)
+    assert (result["handed"], result["lost"], result["loss_reason"]) == (2, None, "")
+    assert [json.loads(line)["data"] for line in taken(server, 2)] == ["one", "two"]
+
+
+# -- the codec
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(near_objects | st.binary(max_size=50), st.sampled_from([RAW, BYTES])), max_size=30),
+    st.booleans(),
+    st.integers(0, 60),
+)
+def test_oracle(events: list[tuple[bytes, int]], identity: bool, most: int) -> None:
+    hot = Hot(PRODUCER, lines=True, identity=identity, max_message=most, packets=0.0, size=0.0)
+    hot.connected(0.0)
+    if not events:
+        return
+    flight, batch = flight_of(events)
+    want, failed, ends = b"", {}, []
+    for seq, (body, kind) in enumerate(events, 1):
+        line = oracle.carried(body, kind, seq, PRODUCER)[0] if identity else body
+        if len(line) > most:
+            failed[seq] = "too_large"
+        elif b"\n" in line or line.endswith(b"\r"):
+            failed[seq] = "unencodable"
+        else:
+            want += line + b"\n"
+            ends.append((seq, len(want)))
+    assert hot.encode(batch.capsule, 100, 0.0) == len(ends)
+    flight.encoded(batch)
+    assert b"".join(map(bytes, hot.buffers())) == want
+    report = {s: r for first, last, _, r in flight.report() for s in range(first, last + 1)}
+    assert report == failed
+    handed: list[int] = []
+    for rest in (len(want), len(want) // 2, 0):  # bytes that the kernel has not taken
+        hot.sent(rest)
+        handed += [seq for first, last, *_ in hot.outcomes()[0] for seq in range(first, last + 1)]
+        assert handed == [seq for seq, end in ends if end <= len(want) - rest]
+        assert hot.unsent == len(ends) - len(handed)
