@@ -27,6 +27,7 @@ ROWS = {
     "plog": ("bench.plog", ("mmh3",)),
     "logux": ("bench.logux", ("websockets", "picows")),
     "web": ("bench.web", ("flask", "fastapi")),
+    "names": ("bench.names", ("flask",)),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py

@@ -918,6 +918,7 @@ def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
 def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> int:
     """The user's fields, under names that are free; how many of them were ids."""
     ids = 0
+    alike = document.Alike()
     if not isinstance(fields, Mapping):  # somebody has put something else there
         fields = {"fields": fields}
     for name, value in list(fields.items()):
@@ -930,10 +931,11 @@ def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: documen
             isinstance(plain, bool) or not isinstance(plain, (int, float))
         ):
             key = f"{document.cut(key, document.MAX_NAME - 1)}_"  # the importer would take it for a number
-        while key in made or key in document.OWN:
-            key = f"{document.cut(key, document.MAX_NAME - 1)}_"
-            if len(key) >= document.MAX_NAME:
-                break
+        if key in made or key in document.OWN:
+            other = alike.other(key, made)
+            if other is None:
+                continue
+            key = other
         made[key] = plain
     return ids
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import datetime
+import itertools
 import json
 import logging
 import math
@@ -661,6 +662,40 @@ def test_fields(agent: Agent, sink: Sink) -> None:
     assert (made["a_b"], made["a_b_"], made["_c"], made["_"]) == (1, 3, 2, 4)
     assert (made["page_"], made["_id_"], made["severity_"], made["lines_"]) == (1, 2, "high", None)
     assert (made["db_time_"], made["x_calls_"], made["heap_growth"]) == ("soon", True, 5)
+
+
+def test_names_that_come_out_alike(agent: Agent, sink: Sink) -> None:
+    """They get other names, up to a bound; whatever stands in the way."""
+    alike = dict.fromkeys(map("".join, itertools.product("._$", repeat=5)), 1)
+    long = "k" * 1000
+    fields = {
+        "few": {"a.b": 1, "a_b_2": 2, "a$b": 3, "a_b": 4, "c.d": 5, "c_d": 6},
+        "many": {**alike, "last": 2},
+        "long": {long + "1": 1, long + "2": 2, long + "3": 3},
+        "page": 1,
+        "page_": 2,
+    }
+    with agent.request("a#b", fields=fields):
+        pass
+    made = sink.one
+    assert made["few"] == {"a_b": 1, "a_b_2": 2, "a_b_": 3, "a_b_3": 4, "c_d": 5, "c_d_": 6}
+    assert len(made["many"]) == 1 + document.MAX_ALIKE + 1
+    assert made["many"]["last"] == 2
+    assert list(made["long"]) == [long, "k" * 999 + "_", "k" * 998 + "_2"]
+    assert (made["page_"], made["page__"]) == (1, 2)
+
+
+def test_names_beyond_the_room_are_left_out(agent: Agent, sink: Sink) -> None:
+    fields = {"many": {"k" * 200 + str(n): n for n in range(2000)}}
+    agent.request("a#b", fields=fields).end()
+    assert sink.one["many"].pop("[DROPPED]") < 2000
+    assert all(name.startswith("kk") for name in sink.one["many"])
+
+
+def test_hidden_values_count_as_others(agent: Agent, sink: Sink) -> None:
+    info = {"body_parameters": {f"token{n}": n for n in range(20_000)}}
+    agent.request("a#b", request_info=info).end()
+    assert len(sink.one["request_info"]["body_parameters"]) <= 10_000
 
 
 class Awkward:

@@ -7,13 +7,17 @@ import contextvars
 import functools
 import gc
 import http.client
+import itertools
 import json
 import logging
 import random
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import pytest
@@ -536,6 +540,81 @@ def test_asgi_request(agent: Agent, sink: Sink) -> None:
     assert (info["headers"]["X-Marker"], info["headers"]["Authorization"]) == ("1, 2", "[FILTERED]")
     assert made["ip"] == "127.0.0.1"
     assert "hunter2" not in json.dumps(made)
+
+
+# -- names that somebody has chosen so that they cost much
+
+SIZE = 1 << 16
+ORDINARY = [f"k{n:08d}" for n in range(SIZE)]
+CHOSEN = {
+    "alike": ["".join(name) for name in itertools.islice(itertools.product("._$", repeat=9), SIZE)],
+    "one after the other": ["x" + "_" * (n // 9) + ".$_"[n % 3] * (n % 9) for n in range(SIZE)],
+    "numbered": [*(f"x_{n}" for n in range(4000)), *("x" + "".join(n) for n in product("._$", repeat=9))],
+    "hidden": [f"tok%65n{n}" for n in range(SIZE)],
+}
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """Lines of Python that are run."""
+    count = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def wsgi_request(agent: Agent, names: list[str], carried: str) -> None:
+    """A query, or a form that werkzeug has parsed."""
+    pairs = "&".join(f"{name}=1" for name in names)[:SIZE]
+    request = environ(QUERY_STRING=pairs) if carried == "query" else environ()
+    if carried == "form":
+        form = types.SimpleNamespace(lists=lambda: [(name, ["1"]) for name in names[: SIZE // 12]])
+        request["werkzeug.request"] = types.SimpleNamespace(form=form, endpoint="shop.show")
+    app = wsgi.LogjamMiddleware(lambda environ, start: [start("200 OK", []), b"x"][1:], agent)
+    assert app(request, Started()) == [b"x"]
+
+
+def asgi_request(agent: Agent, names: list[str], carried: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body"})
+
+    async def nothing(message: Any = None) -> Any: ...
+
+    pairs = "&".join(f"{name}=1" for name in names)[:SIZE].encode()
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": pairs, "headers": []}
+    asyncio.run(asgi.LogjamMiddleware(app, agent)(scope, nothing, nothing))
+
+
+@pytest.mark.parametrize("names", CHOSEN)
+@pytest.mark.parametrize(
+    ("request_with", "carried"), [(wsgi_request, "query"), (wsgi_request, "form"), (asgi_request, "query")]
+)
+def test_chosen_names_cost_what_others_do(
+    agent: Agent, sink: Sink, request_with: Callable[..., None], carried: str, names: str
+) -> None:
+    ordinary = steps_of(lambda: request_with(agent, ORDINARY, carried))
+    chosen = steps_of(lambda: request_with(agent, CHOSEN[names], carried))
+    assert chosen <= 3 * ordinary
+    sink.wait(2)
+
+
+def test_a_header_given_often(agent: Agent, sink: Sink) -> None:
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-marker", b"1")] * 3}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    asyncio.run(asgi.LogjamMiddleware(app, agent)(scope, app, app))  # type: ignore[arg-type]
+    assert sink.one["request_info"]["headers"]["X-Marker"] == "1, 1, 1"
 
 
 def test_asgi_background_task_is_not_in_the_time(agent: Agent, sink: Sink) -> None:

@@ -35,10 +35,10 @@ def begin(
     """The request that begins now; its action is still unknown."""
     from urllib.parse import parse_qsl
 
-    found: dict[str, str] = {}
+    given: dict[str, list[str]] = {}
     for name, value in headers:
-        name = _shown_name(name)
-        found[name] = f"{found[name]}, {value}" if name in found else value
+        given.setdefault(_shown_name(name), []).append(value)
+    found = {name: ", ".join(values) for name, values in given.items()}
     request = agent.request(
         caller_id=found.get("X-Logjam-Caller-Id"),
         caller_action=found.get("X-Logjam-Action", found.get("X-Logjam-Caller-Action")),

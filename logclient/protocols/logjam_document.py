@@ -19,19 +19,21 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 __all__ = [
     "LINES_DROPPED",
     "LINE_TRUNCATED",
     "MASKED",
+    "MAX_ALIKE",
     "MAX_LINE",
     "MAX_LINES",
     "MAX_LINES_BYTES",
     "MAX_NAME",
     "MAX_STRING",
     "OWN",
+    "Alike",
     "Masks",
     "Values",
     "action_name",
@@ -53,6 +55,7 @@ MAX_NAME = 1_000  # bytes
 MAX_DEPTH = 16  # below a field; the document adds three levels of its own
 MAX_VALUES = 10_000  # of a document, lines not counted
 MAX_VALUES_BYTES = 128 << 10
+MAX_ALIKE = 100  # names of one object that came out like another one there
 
 LINE_TRUNCATED = " ... [LINE TRUNCATED]"
 LINES_DROPPED = "... [LINES DROPPED]"
@@ -227,6 +230,31 @@ def _plain_name(name: str) -> str:
 # -- values
 
 
+class Alike:
+    """Finds other names for keys of one object that came out like a key it has.
+
+    Each number is tried once in an object, so the keys that are there cost one step each at most,
+    whoever chose them.
+    """
+
+    __slots__ = ("_count", "_number")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._number = 1
+
+    def other(self, key: str, taken: Container[str]) -> str | None:
+        """The key with ``_``, ``_2``, ``_3``, ... behind it; None: there were `MAX_ALIKE` already."""
+        if self._count == MAX_ALIKE:
+            return None
+        self._count += 1
+        mark = "_"
+        while (found := cut(key, MAX_NAME - len(mark)) + mark) in taken:
+            self._number += 1
+            mark = f"_{self._number}"
+        return found
+
+
 class Values:
     """Any Python value as a JSON value within the limits; one instance per document, which they bound.
 
@@ -314,15 +342,17 @@ class Values:
 
     def _object(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        alike = Alike()
         for name, inner in list(value.items()):
             if self._left <= 0:
                 break
-            key = self.key(name)
-            while key in found:
-                key = cut(key, MAX_NAME - 1) + "_"
-                if len(key) == MAX_NAME:
-                    break
-            if self.masks is not None and self.masks.hides(name if type(name) is str else text_of(name)):
+            key: str | None = self.key(name)
+            if key in found:
+                key = alike.other(key, found) if key != DROPPED else None
+            if key is None:
+                self._left -= 1
+            elif self.masks is not None and self.masks.hides(name if type(name) is str else text_of(name)):
+                self._left -= 1
                 found[key] = FILTERED
             else:
                 found[key] = self.plain(inner)
