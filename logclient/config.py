@@ -522,8 +522,9 @@ _TABLE = (
     Option("namespace", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
     Option("revision", "text", _optional(_text), None, "none", "The same.", _LOGJAM),
     Option("mask", "names", _names, (), "none",
-           "More parts of names, with commas between them: values of headers and parameters with such a "
-           "name are masked, besides those with password, token, cookie and the like.", _LOGJAM),
+           "More parts of names, with commas between them, = before a whole name: values of headers and "
+           "parameters with such a name are masked, besides those with password, token and the like.",
+           _LOGJAM),
 )  # fmt: skip
 
 # Of options that are different things to different protocols, the first.

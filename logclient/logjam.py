@@ -759,8 +759,6 @@ class Request:
         return lines
 
     def _info(self, values: document.Values) -> dict[str, Any]:
-        from urllib.parse import unquote_plus
-
         masks = self.agent.masks
         given = dict(self.request_info)
         info: dict[str, Any] = {}
@@ -770,11 +768,11 @@ class Request:
             if given.get("method") is not None:
                 info["method"] = values.string(given["method"])
             if given.get("url") is not None:
-                info["url"] = values.string(masks.url(document.text_of(given["url"]), unquote_plus))
+                info["url"] = values.string(masks.url(document.text_of(given["url"])))
             headers = values.mapping(given.get("headers", {}))
             for name, value in headers.items():
                 if isinstance(value, str) and name.lower() in ("referer", "referrer", "location"):
-                    headers[name] = masks.url(value, unquote_plus)
+                    headers[name] = masks.url(value)
             if headers:
                 info["headers"] = headers
             for name, value in given.items():

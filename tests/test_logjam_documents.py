@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -631,6 +632,48 @@ def test_request_info_is_masked(agent: Agent, sink: Sink) -> None:
     assert found["headers"]["Referer"] == "/y?access_token=[FILTERED]&a=b"
     assert found["body_parameters"]["card"] == [{"cardNumber": "[FILTERED]", "name": "Jo"}]
     assert info["headers"]["Cookie"] == "sid=hunter2"  # the caller's own is left alone
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:p@ss@h/?a=1", "https://h/?a=1"),
+        ("//u:pw@h/x", "//h/x"),
+        ("/x?tok%65n=s&a=1#token=zz&b=2", "/x?tok%65n=[FILTERED]&a=1#token=[FILTERED]&b=2"),
+        ("/x#/page?id_token=zz", "/x#/page?id_token=[FILTERED]"),
+        ("/x;token=s?a=1", "/x;token=[FILTERED]?a=1"),
+        ("/p?to=https%3A%2F%2Fu%3Apw%40h%2F&b=1", "/p?to=[FILTERED]&b=1"),
+        ("/p?to=https%3A%2F%2Fh%2F%3Ftoken%3Dx", "/p?to=[FILTERED]"),
+        ("/p?to=/x%3Fto%3D%252Fy%253Ftoken%253Dx", "/p?to=[FILTERED]"),
+        ("/p?to=https%3A%2F%2Fh%2F%3Fa%3Dx&mail=a@b.c", "/p?to=https%3A%2F%2Fh%2F%3Fa%3Dx&mail=a@b.c"),
+        (
+            "/p?to\u212aen=1&\uff30\uff37\uff24=3&pass%00w=4",
+            "/p?to\u212aen=[FILTERED]&\uff30\uff37\uff24=[FILTERED]&pass%00w=[FILTERED]",
+        ),
+    ],
+)
+def test_urls_are_masked(agent: Agent, sink: Sink, url: str, shown: str) -> None:
+    parameters = {"to": "https://u:hunter2@h/?token=hunter2&a=1", "note": "either/or? yes"}
+    agent.request("a#b", request_info={"url": url, "query_parameters": parameters}).end()
+    info = sink.one["request_info"]
+    assert info["url"] == shown
+    assert info["query_parameters"] == {"to": "https://h/?token=[FILTERED]&a=1", "note": "either/or? yes"}
+
+
+def test_names_that_are_masked(agent: Agent, sink: Sink) -> None:
+    hidden = ["auth", "OAuth", "X-Auth", "user_jwt", "otp", "sid", "user[code]", "key", "PHPSESSID", "my.key"]
+    seen = ["author", "monkey", "side", "country_code", "hotpink", "keyboard", "encoded"]
+    agent.request("a#b", request_info={"headers": dict.fromkeys([*hidden, *seen], "x")}).end()
+    found = sink.one["request_info"]["headers"]
+    assert [name for name in found if found[name] == "x"] == seen
+
+
+def test_urls_in_each_other_have_an_end(agent: Agent, sink: Sink) -> None:
+    url = "/x?a=1"
+    for _ in range(8):
+        url = "/x?to=" + quote(url, safe="")
+    agent.request("a#b", request_info={"url": url}).end()
+    assert sink.one["request_info"]["url"] == "/x?to=[FILTERED]"
 
 
 def test_mask_is_an_option(sink: Sink) -> None:

@@ -64,10 +64,12 @@ CYCLE = "[CYCLE]"
 FILTERED = "[FILTERED]"
 
 MASKED = (
-    "authorization", "cookie", "passw", "passphrase", "pwd", "secret", "token", "apikey", "credential",
-    "session", "signature", "privatekey", "creditcard", "cardnumber", "cvv", "cvc",
+    "authorization", "bearer", "cookie", "passw", "passphrase", "pwd", "secret", "token", "apikey",
+    "credential", "session", "sessid", "signature", "privatekey", "creditcard", "cardnumber", "cvv", "cvc",
+    "jwt", "=auth", "=oauth", "=xauth", "=otp", "=totp", "=sid", "=code", "=key",
 )  # fmt: skip
-"""Parts of names whose values are masked; case, ``-`` and ``_`` of the name do not count."""
+"""Parts of names whose values are masked; with ``=`` before it the whole name, or what stands in brackets or
+between dots. Only letters and digits count, and not their case."""
 
 # What a document says by itself, and what the importer adds to it or takes for an id of its database.
 OWN = frozenset({
@@ -187,44 +189,80 @@ def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
 # -- names that must not be shown
 
 
+_USERINFO = re.compile(r"([A-Za-z][\w+.-]*:)?//[^/?#]*@")
+_SEPARATORS = re.compile("([?#&;])")
+_MAX_NESTED = 3  # URLs in each other's parameters that are looked into
+
+
 class Masks:
     """Knows whose values must not leave.
 
     Args:
-        names: parts of names, as ``MASKED``.
+        names: as ``MASKED``.
     """
 
     def __init__(self, names: Iterable[str] = MASKED) -> None:
-        parts = [re.escape(_plain_name(name)) for name in names]
-        self._hidden = re.compile("|".join(part for part in parts if part) or r"(?!)")
+        plain = [(name, _plain_name(name)) for name in names]
+        parts = [re.escape(part) for name, part in plain if part and name[0] != "="]
+        self._hidden = re.compile("|".join(parts) or r"(?!)")
+        self._whole = {part for name, part in plain if name[:1] == "="}
         self._known: dict[str, bool] = {}  # the same names come with every request
 
     def hides(self, name: str) -> bool:
         known = self._known.get(name)
         if known is None:
-            known = self._hidden.search(_plain_name(name)) is not None
+            plain = _plain_name(name)
+            known = self._hidden.search(plain) is not None or not self._whole.isdisjoint(_words(plain))
             if len(name) <= 100 and len(self._known) < 1000:
                 self._known[name] = known
         return known
 
-    def url(self, url: str, unquote: Callable[[str], str]) -> str:
-        """The URL with the values of hidden parameters masked, and without a user's password."""
-        if "@" in url:
-            url = re.sub(r"^([A-Za-z][\w+.-]*://)[^/?#@]*@", r"\1", url)
-        before, mark, rest = url.partition("?")
-        if not mark:
-            return url
-        query, hash_mark, fragment = rest.partition("#")
-        pieces = re.split("([&;])", query)
-        for n, piece in enumerate(pieces):
-            name, equals, _ = piece.partition("=")
-            if equals and self.hides(unquote(name) if "%" in name or "+" in name else name):
+    def url(self, url: str, nested: int = _MAX_NESTED) -> str:
+        """The URL without user and password, and with the values of hidden parameters masked.
+
+        A parameter is what stands behind ``?``, ``#``, ``&`` or ``;``. One whose value is a URL with
+        something hidden in it is masked as a whole.
+        """
+        if "@" in url and (user := _USERINFO.match(url)):
+            url = f"{user[1] or ''}//{url[user.end() :]}"
+        pieces = _SEPARATORS.split(url)
+        for n in range(2, len(pieces), 2):
+            name, equals, value = pieces[n].partition("=")
+            if equals and (self.hides(_unquoted(name)) or self._tells(_unquoted(value), nested)):
                 pieces[n] = f"{name}={FILTERED}"
-        return f"{before}?{''.join(pieces)}{hash_mark}{fragment}"
+        return "".join(pieces)
+
+    def _tells(self, value: str, nested: int) -> bool:
+        """Whether a URL has something hidden in it; one that is nested too deep may."""
+        if "//" not in value and not _SEPARATORS.search(value):
+            return False
+        return not nested or self.url(value, nested - 1) != value
+
+
+def _unquoted(text: str) -> str:
+    if "%" not in text and "+" not in text:
+        return text
+    from urllib.parse import unquote_plus
+
+    return unquote_plus(text)
+
+
+_NO_PART = re.compile(r"[^\w\[\].]|_")
+_BRACKETS = re.compile(r"[\[\].]+")
 
 
 def _plain_name(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    """Its letters and digits, in small letters, and what it has of brackets and dots."""
+    if not name.isascii():
+        from unicodedata import normalize
+
+        name = normalize("NFKC", name)
+    return name.lower() if name.isalnum() else _NO_PART.sub("", name.lower())
+
+
+def _words(plain: str) -> list[str]:
+    """What stands in brackets or between dots, else the whole name."""
+    return [plain] if plain.isalnum() else _BRACKETS.split(plain)
 
 
 # -- values
@@ -274,7 +312,7 @@ class Values:
         if self._left < 0:
             return DROPPED
         if type(value) is str:
-            return self.string(value)
+            return self.string(value if self.masks is None or "//" not in value else self.masks.url(value))
         try:
             return self._plain(value)
         except Exception:
