@@ -273,6 +273,41 @@ def test_a_directory_that_is_really_foreign_is_refused(tmp_path: Path) -> None:
         own_directory(tmp_path, "ledger")
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
+class TestWhoMayWriteInADirectory:
+    @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o775])
+    def test_us_alone_or_our_own_group(self, tmp_path: Path, mode: int) -> None:
+        os.chown(tmp_path, -1, os.getegid())
+        tmp_path.chmod(mode)
+        assert own_directory(tmp_path, "ledger") == str(tmp_path)
+
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+    def test_everybody(self, tmp_path: Path, mode: int) -> None:
+        tmp_path.chmod(mode)
+        with pytest.raises(LedgerError, match=rf"others may write there \(mode {mode:04o}\); chmod 700 it"):
+            own_directory(tmp_path, "ledger")
+
+    def test_another_group(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path.chmod(0o770)
+        group = os.stat(tmp_path).st_gid
+        monkeypatch.setattr(os, "getegid", lambda: group + 1)
+        with pytest.raises(LedgerError, match="others may write there"):
+            own_directory(tmp_path, "ledger")
+
+    def test_a_link_of_ours_is_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "place").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "place")
+        assert own_directory(tmp_path / "link", "ledger") == str(tmp_path / "link")
+
+    @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() != 0, reason="needs to be root to give away")
+    def test_a_link_of_somebody_else_is_not(self, tmp_path: Path) -> None:
+        (tmp_path / "place").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "place")
+        os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
+        with pytest.raises(LedgerError, match="is a link that belongs to uid 12345, not to us"):
+            own_directory(tmp_path / "link", "ledger")
+
+
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="ledger: "):
