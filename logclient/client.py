@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import QueueFull
-from logclient.files import own_directory
+from logclient.files import open_to_all, own_directory
 from logclient.protocols.core import Core
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
@@ -149,12 +149,8 @@ class Client(Sender):
             **self._names(config),
         )
         self._bind(encoder, _slow_sender(self._engine, encoder, config))
-        if config.verify == "none":
-            self.complain(
-                "verify",
-                f"{config.redacted}: verify=none: whoever answers is believed to be the server, "
-                "and may read and change what is sent",
-            )
+        for kind, risk in _risks(config):
+            self.complain(kind, f"{config.redacted}: {risk}")
         # A client that nobody holds any more still delivers what it has; its sender then ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
 
@@ -249,6 +245,41 @@ class Client(Sender):
         if self.config is UNMADE:
             return f"<{type(self).__name__} before its __init__>"
         return f"<Client {self.config.redacted}{' closed' if self.closed else ''}>"
+
+
+def _risks(config: Config) -> Iterator[tuple[str, str]]:
+    """What the options give away: the option, and words for the user."""
+    if config.verify == "none":
+        yield (
+            "verify",
+            "verify=none: whoever answers is believed to be the server, and may read and change what is sent",
+        )
+    in_clear = config.token is not None and not config.tls
+    if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
+        encrypted = f"{config.scheme}+tls"
+        yield "token", f"token: it travels in clear, for all on the way to read and use; {encrypted} encrypts"
+    secrets = {name: getattr(config, name) for name in ("tls_password", "token", "curve_secret")}
+    files = {name: s.source[5:] for name, s in secrets.items() if s is not None and s.source[:5] == "file:"}
+    if config.key or config.cert:
+        files["key" if config.key else "cert"] = config.key or config.cert
+    for name, path in files.items():
+        if open_to_all(path):
+            yield name, f"{name}: every user of this machine may read or change its file; chmod 600 it"
+
+
+def _is_here(host: str) -> bool:
+    """Whether a connection to the host stays on this machine."""
+    from ipaddress import IPv6Address, ip_address
+
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (inner or address).is_loopback
 
 
 def _limits(config: Config) -> Limits:

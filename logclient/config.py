@@ -31,12 +31,19 @@ Endpoint = tuple[str, int]
 
 
 class Secret:
-    """A value that no repr, log line or report shows."""
+    """A value that no repr, log line, report or pickle shows.
 
-    __slots__ = ("_value",)
+    Args:
+        value: the secret.
+        source: where it was read, as ``env:NAME`` or ``file:PATH``. A pickle holds this alone, and who
+            loads it reads the value anew.
+    """
 
-    def __init__(self, value: str) -> None:
+    __slots__ = ("_value", "source")
+
+    def __init__(self, value: str, source: str = "") -> None:
         self._value = value
+        self.source = source
 
     def reveal(self) -> str:
         return self._value
@@ -49,6 +56,17 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+    def __reduce__(self) -> tuple[Callable[[str], Secret], tuple[str]]:
+        if not self.source:
+            raise TypeError("a secret is not pickled; give it as env:NAME or file:PATH, to be read anew")
+        return _secret_text, (self.source,)
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
 
 
 class Option(NamedTuple):
@@ -84,7 +102,12 @@ _NO_LEVEL = 60  # above every level the hand-off knows (it keeps levelno // 10, 
 
 
 def _echo(value: object) -> str:
+    """The value as an error shows it: short, and without what may be the password of a URL."""
     text = repr(value)
+    before, at, after = text.rpartition("@")
+    if at:
+        scheme, mark, _ = before.partition("://")
+        text = f"{scheme + mark if mark else before[:1]}***@{after}"
     return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -193,6 +216,13 @@ def _choice(*names: str) -> Callable[[Any], str]:
         return str(value)
 
     return read
+
+
+def _proxy(value: Any) -> str:
+    if value not in ("env", "none"):
+        # Not echoed: whoever writes the proxy here writes its password, too.
+        raise ValueError("must be one of env, none; the environment names the proxy, as in https_proxy")
+    return str(value)
 
 
 def _boolean(value: Any) -> bool:
@@ -317,7 +347,7 @@ def _secret_text(value: Any) -> Secret:
         found = os.environ.get(value[4:])
         if not found:
             raise ValueError(f"environment variable {_echo(value[4:])} is not set")
-        return Secret(found)
+        return Secret(found, value)
     if value.startswith("file:"):
         try:
             with open(value[5:], encoding="utf-8") as file:
@@ -327,7 +357,7 @@ def _secret_text(value: Any) -> Secret:
             raise ValueError(f"file {_echo(value[5:])} cannot be read: {why}") from None
         if not text or len(text) > 65536:
             raise ValueError(f"file {_echo(value[5:])} must hold 1 to 65536 characters")
-        return Secret(text)
+        return Secret(text, value)
     return Secret(value)
 
 
@@ -440,7 +470,7 @@ _TABLE = (
            "Compress WebSocket messages where the server agrees.", _LOGUX),
     Option("max_message", "size", _size(1024, 1 << 30), 16 << 20, "16MiB",
            "A longer message from the server ends the connection.", _LOGUX),
-    Option("proxy", "choice", _choice("env", "none"), "env", "env",
+    Option("proxy", "choice", _proxy, "env", "env",
            "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
            "none: directly.", _LOGUX),
     Option("version", "choice", _integer(1, 2), 2, "2",

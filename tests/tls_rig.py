@@ -44,6 +44,7 @@ class Authority:
         signed = self._authority.issue_cert(*(identities or (HOST,)), **times)
         new = path.with_suffix(".new")
         signed.private_key_and_cert_chain_pem.write_to_path(str(new))
+        new.chmod(0o600)
         new.replace(path)
         return str(path)
 

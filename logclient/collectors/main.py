@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from logclient import config
 from logclient.collectors.lumberjack import Collector, Counts
 from logclient.errors import ConfigError, ExitCode, LogclientError
+from logclient.files import open_to_all
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -96,7 +97,14 @@ def _tls(given: config.Config) -> SSLContext:
     if given.cert is None:
         raise ConfigError(f"cert: needed to listen on {given.redacted}")
     password = None if given.tls_password is None else given.tls_password.reveal()
+    _look_at(given.key or given.cert)
     return server_context(given.cert, given.key, password=password, ca=given.ca)
+
+
+def _look_at(path: str) -> None:
+    """Warn of a file with a secret that others may read."""
+    if open_to_all(path):
+        print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
 
 
 def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
