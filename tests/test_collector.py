@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import Collector, decode
-from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from tests.patience import PATIENCE
 from tests.shared import clean_environment, shared_path
 
@@ -326,6 +326,13 @@ class TestBadWriters:
             writer.send(window(event(1)) + b"garbage")
             assert writer.until_closed() == b"2A\0\0\0\1"
         assert len(collector.events()) == 1
+
+    def test_what_is_nested_too_deep_is_an_error_of_its_own(self):
+        deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+        with Collector(check=False, keep=True) as collector, Writer(collector) as writer:
+            writer.ship(deep)
+            with pytest.raises(ProtocolError, match="event: nested too deep"):
+                collector.events(1)
 
     def test_what_is_no_json_may_be_let_in(self):
         with Collector(check=False) as collector, Writer(collector) as writer:

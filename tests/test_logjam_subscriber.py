@@ -51,6 +51,8 @@ class TestTracker:
             taken.body(6)
         with pytest.raises(ProtocolError, match="compression 9"):
             taken._replace(compression=9).document()
+        with pytest.raises(ProtocolError, match="body: nested too deep"):
+            taken._replace(payload=b"[" * 200_000, compression=0).document()
 
     @pytest.mark.parametrize(
         ("sequences", "expected"),

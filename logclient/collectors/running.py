@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from logclient.collectors.faults import Faults
-from logclient.errors import ConfigError
+from logclient.errors import ConfigError, ProtocolError
 
 __all__ = ["Running"]
 
@@ -163,13 +163,16 @@ class Running(Generic[C]):
 
         Raises:
             TimeoutError: fewer than `n` came within `timeout` seconds.
-            ValueError: the body of one is not JSON in the framing it names.
+            ValueError: the body of one is not JSON in the framing it names, or is nested too deep.
         """
         if n is not None and not self.wait_for(events=n, timeout=timeout):
             raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")
         with self._changed:
             kept = list(self._kept)
-        return [event for raw in kept for event in self._values(raw)]
+        try:
+            return [event for raw in kept for event in self._values(raw)]
+        except RecursionError:
+            raise ProtocolError("event: nested too deep") from None
 
     def clear(self) -> None:
         """Forget the events kept for ``events``."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from logclient.collectors import zeromq
 from logclient.collectors.capture import CaptureWriter
 from logclient.collectors.messages import opened, read_meta, unit, well_formed
-from logclient.errors import ConfigError
+from logclient.errors import ConfigError, ProtocolError
 from logclient.transports.tcp import COUNTED
 
 __all__ = ["Device", "Gap", "Message", "Subscriber", "Tracker"]
@@ -71,10 +71,13 @@ class Message(NamedTuple):
         """The body as a JSON value.
 
         Raises:
-            ProtocolError: see `body`.
+            ProtocolError: see `body`; also when it is nested deeper than Python's reader goes.
             ValueError: it is not JSON.
         """
-        return json.loads(self.body(limit))
+        try:
+            return json.loads(self.body(limit))
+        except RecursionError:
+            raise ProtocolError("body: nested too deep") from None
 
 
 class Gap(NamedTuple):
