@@ -289,6 +289,22 @@ class TestKeepalive:
             assert writer.closed()
 
 
+class TestTooMany:
+    def test_who_comes_when_it_is_full_is_sent_away(self):
+        with Collector(max_connections=2) as collector, Writer(collector) as first:
+            assert first.ship(event(1)) == (2, 1)
+            with Writer(collector) as second:
+                assert second.ship(event(2)) == (2, 1)
+                with Writer(collector) as third:
+                    assert third.closed()
+                assert collector.reasons == {"connections: too many": 1}
+                assert collector.counts.protocol_errors == 0
+            assert collector.wait_for(lambda counts: counts.open == 1)
+            with Writer(collector) as fourth:
+                assert fourth.ship(event(3)) == (2, 1)
+            assert first.ship(event(4)) == (2, 1)
+
+
 class TestBadWriters:
     @pytest.mark.parametrize(
         "data",
@@ -1006,6 +1022,30 @@ class TestCommand:
         code, out, err = command.end(signal.SIGTERM)
         assert (code, err) == (0, "")
         assert json.loads(out)["windows"] == 1
+
+    @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
+    def test_a_capture_that_fails_is_said_and_is_an_exit_code(self, tmp_path):
+        command = Command("lumberjack://127.0.0.1:0", "--capture", str(tmp_path / "c"))
+        port = command.line()["port"]
+        resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        with Writer(port) as writer:
+            writer.send(window(event(1, text="x" * 3000)))
+            assert writer.closed()
+        assert command.process.stderr is not None
+        said = command.process.stderr.readline()  # while it runs
+        assert said.startswith(f"lumberjack://127.0.0.1:{port}: not captured: capture: ")
+        code, _, err = command.end()
+        assert code == 3
+        assert "not captured" not in err
+
+    def test_bounds_of_a_url(self, tmp_path):
+        command = Command("lumberjack://127.0.0.1:0?max_connections=1&idle=60s", "--capture", str(tmp_path))
+        port = command.line()["port"]
+        with Writer(port) as first:
+            assert first.ship(event(1)) == (2, 1)
+            with Writer(port) as second:
+                assert second.closed()
+        assert command.end()[0] == 0
 
     def test_several_at_once_for_a_time(self, tmp_path, capsys):
         out = io.StringIO()

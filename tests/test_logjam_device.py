@@ -595,6 +595,31 @@ class TestWrong:
 # --- bodies and units --------------------------------------------------------------------------
 
 
+class TestBounds:
+    def test_who_comes_when_it_is_full_is_sent_away(self):
+        with Collector(max_connections=2) as collector, Producer(collector.port) as first:
+            assert first.ship(1) == [ACCEPTED]
+            with Producer(collector.push_port, zmq.PUSH) as second:
+                second.tell(message(2))
+                assert collector.wait_for(events=2)
+                with socket.create_connection(("127.0.0.1", collector.port), timeout=PATIENCE) as third:
+                    assert closed(third)
+                assert collector.reasons == {"connections: too many": 1}
+            assert collector.wait_for(lambda counts: counts.open == 1)
+            assert first.ship(3) == [ACCEPTED]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what came over a connection")
+    def test_a_producer_that_says_nothing_is_cut(self):
+        with Collector(idle=0.3) as collector, Producer(collector.port) as producer:
+            sub = subscriber(producer, collector)
+            assert producer.ship(1) == [ACCEPTED]
+            assert producer.cut()
+            assert collector.wait_for(lambda counts: counts.idle_closes == 1 and counts.open == 1)
+            with Producer(collector.port) as other:
+                assert other.ship(2) == [ACCEPTED]
+            assert published(sub)[2] and published(sub)[2], "consumers say nothing, and stay"
+
+
 class TestMessages:
     @pytest.mark.parametrize("parts", [[b""], [b"a"], [b"", b"", b""], [b"x" * 70000, b"y"]])
     def test_a_unit_is_its_frames(self, parts):

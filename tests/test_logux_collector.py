@@ -654,6 +654,21 @@ class TestHostile:
             with Peer(collector) as peer:
                 assert peer.ship(action(1)) == ["synced", "processed"]
 
+    @pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\n"])
+    def test_who_never_says_who_it_is(self, begin: bytes) -> None:
+        with Collector(idle=0.1) as collector:
+            with socket.create_connection(("127.0.0.1", collector.port), timeout=PATIENCE) as sock:
+                sock.sendall(begin)
+                assert sock.recv(100) == b""
+            assert collector.counts.idle_closes == 1
+
+    def test_who_comes_when_it_is_full(self) -> None:
+        with Collector(max_connections=1) as collector, Peer(collector) as peer:
+            with socket.create_connection(("127.0.0.1", collector.port), timeout=PATIENCE) as sock:
+                assert sock.recv(100) == b""
+            assert peer.ship(action(1)) == ["synced", "processed"]
+            assert collector.reasons == {"connections: too many": 1}
+
     def test_against_a_wrong_port(self) -> None:
         """What our own WebSocket client says when this is none."""
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises((TimeoutError, InvalidMessage)):

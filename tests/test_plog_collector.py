@@ -25,7 +25,7 @@ from logclient._ext.plog import fragments
 from logclient.collectors import datagrams
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.datagrams import Datagrams
-from logclient.collectors.plog import Collector, Lines, Listener, Taken
+from logclient.collectors.plog import Allowance, Collector, Lines, Listener, Taken
 from logclient.errors import ConfigError, ConnectFailed
 from tests import shared
 from tests.outside import MIB, Outside
@@ -229,6 +229,58 @@ class TestCollector:
         client.sock.settimeout(PATIENCE)
         collector.release()
         assert client.sock.recv(100) == b"PONG1"
+
+    def test_a_connection_without_lines_is_closed(self) -> None:
+        with Collector(tcp_port=0, idle=0.1) as collector:
+            with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
+                sock.settimeout(PATIENCE)
+                sock.sendall(b"one\nhalf")
+                assert sock.recv(100) == b""
+            counts = collector.counts
+            assert (counts.lines, counts.idle_closes, counts.open) == (1, 1, 0)
+
+    def test_who_comes_when_it_is_full(self) -> None:
+        with Collector(tcp_port=0, max_connections=1) as collector:
+            address = (collector.host, collector.tcp_port or 0)
+            with socket.create_connection(address) as first, socket.create_connection(address) as second:
+                second.settimeout(PATIENCE)
+                assert second.recv(100) == b""
+                first.sendall(b"one\n")
+                assert collector.wait_for(events=1)
+            assert collector.reasons == {"connections: too many": 1}
+
+    def test_answers_that_are_longer_than_the_question_are_bounded(self) -> None:
+        """Who asks may not be who the answer goes to."""
+        with Collector(reply_rate=0.01) as collector:
+            client = Client(collector)
+            client.send(b"\0\0STAT", b"\0\0STAT", b"\0\0ENVI", b"\0\0PING1", b"\0\0PING2")
+            said = [client.sock.recv(65536) for _ in range(3)]
+            client.close()
+            assert said[0].startswith(b"{") and said[1:] == [b"PONG1", b"PONG2"]
+            assert collector.reasons == {"replies: asked for too often": 2}
+            assert collector.counts.replies == 3
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine's on Linux only")
+    def test_a_host_that_asks_much_takes_nothing_from_others(self) -> None:
+        def answered(host: str) -> bool:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.settimeout(PATIENCE)
+                sock.bind((host, 0))
+                sock.connect((collector.host, collector.port))
+                sock.send(b"\0\0STAT")
+                sock.send(b"\0\0PING")
+                return sock.recv(65536).startswith(b"{")
+
+        with Collector(reply_rate=0.1) as collector:
+            hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.1"]
+            assert [answered(host) for host in hosts] == [True, True, False, False]
+
+    def test_answers_to_all_hosts_are_bounded(self) -> None:
+        allowance = Allowance(1.0)
+        hosts = [f"10.0.{n >> 8}.{n & 255}" for n in range(30_000)]
+        assert sum(allowance.take(host, 0.0) for host in hosts) == 20
+        assert not allowance.take("10.9.9.9", 0.01)
+        assert allowance.take("10.9.9.9", 1.0)
 
     def test_cut_ends_connections(self, collector: Collector) -> None:
         with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:

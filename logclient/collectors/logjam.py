@@ -42,7 +42,7 @@ from logclient.collectors.messages import (
     well_formed,
     well_known,
 )
-from logclient.collectors.running import Running
+from logclient.collectors.running import MAX_CONNECTIONS, TOO_MANY, Running
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 
 __all__ = ["Answer", "Collector", "Counts", "Device", "Message", "decode"]
@@ -55,7 +55,6 @@ _TURN_MESSAGES = 1000
 _TURN_BYTES = 8 << 20
 _OWED_MAX = 10_000  # replies that wait for a producer, beyond those libzmq holds for it
 _PEERS_MAX = 10_000
-_REASONS_MAX = 1000
 _SUBSCRIPTION_MAX = 4096
 _LOOK = 0.1  # seconds between two looks at what connections have brought
 _UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
@@ -312,6 +311,7 @@ class Counts(NamedTuple):
     cuts_before_ack: int = 0
     cuts_after_ack: int = 0
     stalls: int = 0
+    idle_closes: int = 0
     unanswered: int = 0  # no-reply
     capture_errors: int = 0
     duplicates: int = 0  # ids captured more than once (count_duplicates)
@@ -406,6 +406,10 @@ class Collector(Running[Counts]):
         heartbeat: seconds between heartbeats to consumers; 0 = never.
         max_bytes: bytes of one frame, whose sender is disconnected when it has more; and of a body that is
             unpacked to look for its id.
+        idle: seconds after which a producer's connection over which nothing comes is closed, where the kernel
+            tells (Linux); 0 = never: ZeroMQ's producers keep theirs open, and what one pushes at that moment
+            is lost.
+        max_connections: at one time, consumers too; who comes then is sent away.
         hwm: messages that libzmq holds for us, for each connection.
         publish_hwm: messages that libzmq holds for a consumer; what is beyond is dropped, which it sees
             by the gap.
@@ -437,6 +441,8 @@ class Collector(Running[Counts]):
         recompress: str = "none",
         heartbeat: float = 5.0,
         max_bytes: int = 64 << 20,
+        idle: float = 0.0,
+        max_connections: int = MAX_CONNECTIONS,
         hwm: int = 1000,
         publish_hwm: int = 100_000,
         count_duplicates: bool = False,
@@ -463,6 +469,9 @@ class Collector(Running[Counts]):
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
+        self._idle = idle
+        self._max_connections = max_connections
+        self._heard: dict[int, tuple[int, float]] = {}  # of producers' connections: bytes, and since when
         self._hwm = hwm
         self._publish_hwm = publish_hwm
         self._clock = clock
@@ -629,13 +638,14 @@ class Collector(Running[Counts]):
             sock.disable_monitor()
         self._context.destroy(linger=100)
         self._open.clear()
+        self._heard.clear()
         self._peers.clear()
         self._owed.clear()
         try:
             if self._capture is not None:
                 self._capture.close()
-        except LedgerError:
-            self._count["capture_errors"] += 1
+        except LedgerError as error:
+            self._not_captured(error)
         if self._witness is not None:
             self._witness.close()
 
@@ -683,6 +693,18 @@ class Collector(Running[Counts]):
         for fd in self._endless.look(self._open):
             self._note("frames: no end")
             _shut(fd, self._open[fd])
+        if self._idle:
+            self._close_idle(now)
+
+    def _close_idle(self, now: float) -> None:
+        for fd, (before, since) in list(self._heard.items()):
+            brought = zeromq.brought(fd)
+            if brought != before:
+                self._heard[fd] = (brought, now)
+            elif now - since >= self._idle:
+                self._count["idle_closes"] += 1
+                del self._heard[fd]
+                _shut(fd, self._open[fd])
 
     def _drain(self) -> None:
         try:
@@ -712,10 +734,18 @@ class Collector(Running[Counts]):
             kind, fd = int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
             if kind == zmq.EVENT_ACCEPTED:
                 self._count["connections"] += 1
-                self._open[fd] = _address(fd)
+                address = _address(fd)
+                if len(self._open) >= self._max_connections:
+                    self._note(TOO_MANY)
+                    _shut(fd, address)
+                self._open[fd] = address
                 self._endless.forget(fd)
+                self._heard.pop(fd, None)
+                if zeromq.COUNTED and self._monitors[monitor] != "publish_port":
+                    self._heard[fd] = (0, time.monotonic())
             else:
                 self._open.pop(fd, None)
+                self._heard.pop(fd, None)
 
     def _subscribed(self, sock: Any) -> None:
         zmq = self._zmq
@@ -803,11 +833,6 @@ class Collector(Running[Counts]):
             self._count["dropped"] += 1
         if answer.reply is not None and not peer.stalled:
             self._owe(peer, _Step(answer.reply, _counter(answer.reply)))
-
-    def _note(self, reason: str) -> None:
-        # Bounded, whatever producers come up with.
-        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
     def _owe(self, peer: _Peer, step: _Step) -> None:
         peer.steps.append(step)
@@ -929,9 +954,9 @@ class Collector(Running[Counts]):
         if self._capture is not None:
             try:
                 self._capture.flush()
-            except LedgerError:
+            except LedgerError as error:
                 # Not kept, so neither acknowledged nor published: producers send it again.
-                self._count["capture_errors"] += 1
+                self._not_captured(error)
                 for peer in {id(one.peer): one.peer for one in fresh}.values():
                     peer.steps.clear()
                     self._doom(peer, "")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.collectors.lies import flipped, foreign_id
+from logclient.collectors.running import IDLE, MAX_CONNECTIONS
 from logclient.collectors.streams import NEVER, Connection, Step, Streams
 from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, MissingExtra
@@ -71,6 +72,7 @@ class Counts(NamedTuple):
     stalls: int = 0
     unanswered: int = 0  # no-reply: syncs
     timeouts: int = 0  # connections
+    idle_closes: int = 0
     truncated: int = 0  # connections that ended inside a message
     protocol_errors: int = 0
     capture_errors: int = 0
@@ -201,6 +203,8 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         development: bool = False,
         keep_log: bool = False,
         strict_spec: bool = False,
+        idle: float = IDLE,
+        max_connections: int = MAX_CONNECTIONS,
         timeout: float = 70.0,
         ping: float = 20.0,
         max_message: int = 16 << 20,
@@ -220,6 +224,8 @@ class Collector(Streams[Counts, _Unit, _Connection]):
             witness=witness,
             run=run,
             listener=listener,
+            idle=idle,
+            max_connections=max_connections,
             count_duplicates=count_duplicates,
             keep=keep,
             tls=tls,
@@ -357,7 +363,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         if error is None:
             self._doom(connection, "")
         elif connection.leave_by == NEVER:
-            self._note(f"websocket: {type(error).__name__}")
+            self._broke(f"websocket: {type(error).__name__}")
         connection.leave_by = min(connection.leave_by, now + _FAREWELL)  # to one that does not read, too
 
     def _frame(self, connection: _Connection, frame: Frame, now: float) -> None:
@@ -393,7 +399,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         if self._capture is not None:
             self._capture.unit(connection.stream, masked(heard.raw))
         if message is None:
-            self._note(heard.reason)
+            self._broke(heard.reason)
         elif isinstance(message, Connect):
             if connection.node.open:
                 connection.protocol.max_message_size = self._max_message
@@ -527,6 +533,8 @@ class Collector(Streams[Counts, _Unit, _Connection]):
     def _expired(self, connection: _Connection, now: float) -> bool:
         if now >= connection.leave_by:
             self._close(connection)
+            return True
+        if super()._expired(connection, now):
             return True
         leaves = connection.leave_by != NEVER and connection.protocol.eof_sent
         if leaves and not connection.out and not connection.shut:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.collectors.lies import flipped, foreign_id
+from logclient.collectors.running import IDLE, MAX_CONNECTIONS
 from logclient.collectors.streams import Connection, Step, Streams
 from logclient.collectors.tally import Tally
 
@@ -205,6 +206,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         keepalive: seconds of silence after which a writer that waits for us (its window is not
             whole, or not answered) gets a keep-alive; 0 = never.
         idle: seconds after which a connection on which nothing happens is closed; 0 = never.
+        max_connections: at one time; who comes then is sent away.
         max_window: events in a window; a larger one breaks the protocol.
         max_bytes: bytes of a window, on the wire and decompressed.
         check: an event that is not one JSON object in UTF-8 breaks the protocol, as with Logstash.
@@ -232,7 +234,8 @@ class Collector(Streams[Counts, Window, _Connection]):
         run: str | None = None,
         listener: str | None = None,
         keepalive: float = 5.0,
-        idle: float = 0.0,
+        idle: float = IDLE,
+        max_connections: int = MAX_CONNECTIONS,
         max_window: int = 10_000,
         max_bytes: int = 64 << 20,
         check: bool = True,
@@ -251,13 +254,14 @@ class Collector(Streams[Counts, Window, _Connection]):
             witness=witness,
             run=run,
             listener=listener,
+            idle=idle,
+            max_connections=max_connections,
             count_duplicates=count_duplicates,
             keep=keep,
             tls=tls,
         )
         self._keepalive = 0.0 if strict_spec else keepalive
         self._strict_spec = strict_spec
-        self._idle = idle
         self._max_window = max_window
         self._max_bytes = max_bytes
         self._check = check
@@ -313,8 +317,6 @@ class Collector(Streams[Counts, Window, _Connection]):
         due = super()._due(connection)
         if self._keepalive and self._busy(connection):
             due = min(due, connection.wrote_at + self._keepalive)
-        if self._idle:
-            due = min(due, connection.alive_at + self._idle)
         return due
 
     def _busy(self, connection: _Connection) -> bool:
@@ -345,7 +347,7 @@ class Collector(Streams[Counts, Window, _Connection]):
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         """It broke the protocol: what came before is answered, then the connection is closed."""
-        self._note(reason)
+        self._broke(reason)
         self._doom(connection, "")
 
     def _unit(self, connection: _Connection, window: Window, now: float) -> None:
@@ -411,10 +413,3 @@ class Collector(Streams[Counts, Window, _Connection]):
         if self._keepalive and now - connection.wrote_at >= self._keepalive and self._busy(connection):
             self._count["keepalives"] += 1
             self._say(connection, _step(KEEPALIVE, ""), now)
-
-    def _expired(self, connection: _Connection, now: float) -> bool:
-        if not self._idle or now - connection.alive_at < self._idle:
-            return False
-        self._count["idle_closes"] += 1
-        self._close(connection)
-        return True

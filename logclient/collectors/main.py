@@ -29,8 +29,13 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 # What a URL may say of the server that is to listen there, by the beginning of its scheme.
 _PORT = config._integer(0, 65535)
-_LUMBERJACK: dict[str, Callable[[str], Any]] = {"strict_spec": config._boolean}
+_ALL: dict[str, Callable[[str], Any]] = {
+    "idle": config._duration(0, 30 * 86400),
+    "max_connections": config._integer(1, 1_000_000),
+}
+_LUMBERJACK: dict[str, Callable[[str], Any]] = {**_ALL, "strict_spec": config._boolean}
 _LOGJAM: dict[str, Callable[[str], Any]] = {
+    **_ALL,
     "push": _PORT,
     "publish": config._optional(_PORT),
     "device": config._integer(1, (1 << 32) - 1),
@@ -39,16 +44,19 @@ _LOGJAM: dict[str, Callable[[str], Any]] = {
     "heartbeat": config._duration(0, 3600),
 }
 _PLOG: dict[str, Callable[[str], Any]] = {
+    **_ALL,
     "tcp": _PORT,
     "allow_kill": config._boolean,
     "max_size": config._size(1 << 16, 1 << 32),
     "expire_time": config._duration(0.001, 86400),
     "max_line": config._size(1, 1 << 30),
     "receive_buffer": config._size(0, 1 << 30),
+    "reply_rate": config._integer(0, 1_000_000),
     "kafka": config._text,
     "kafka_topic": config._text,
 }
 _LOGUX: dict[str, Callable[[str], Any]] = {
+    **_ALL,
     "token": lambda text: config._secret_from_url(text).reveal(),
     "subprotocol": config._subprotocol,
     "minimum": config._subprotocol,
@@ -201,6 +209,9 @@ def run(
 ) -> int:
     """Listen on each URL until SIGTERM, SIGINT or for `seconds`; then close the captures.
 
+    Returns UNREACHABLE when something could not be captured: of what arrived then, nothing can be told. That
+    is said on stderr as soon as it happens.
+
     Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
     device also ``publish``, where consumers connect, and ``push``, where it has both sockets for
     producers; of a plog server ``tcp``, where it takes lines. At the end, with `as_json`, again a line
@@ -221,12 +232,15 @@ def run(
             print(json.dumps(collector.listens), file=out)
         out.flush()
         end = None if seconds is None else time.monotonic() + seconds
+        said: frozenset[Server] = frozenset()
         while all(collector.error is None for collector in collectors):
             # In bites, to notice a server that died.
+            said = _say_not_captured(collectors, said)
             if told.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))):
                 break
             if end is not None and time.monotonic() >= end:
                 break
+    said = _say_not_captured(collectors, said)
     for collector in collectors:
         counts = collector.counts
         if as_json:
@@ -247,4 +261,12 @@ def run(
     for collector in collectors:
         if collector.error is not None:
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
-    return ExitCode.OK
+    return ExitCode.UNREACHABLE if said else ExitCode.OK
+
+
+def _say_not_captured(collectors: Sequence[Server], said: frozenset[Server]) -> frozenset[Server]:
+    """Say which captures lack something, those in `said` apart; all of them."""
+    found = frozenset(collector for collector in collectors if collector.capture_error)
+    for collector in found - said:
+        print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
+    return found

@@ -33,12 +33,12 @@ from logclient.collectors.datagrams import Batch, Datagrams, batch_of
 from logclient.collectors.faults import Faults, Witness
 from logclient.collectors.injector import Datagram, Injector
 from logclient.collectors.kafka import Forwarder
-from logclient.collectors.running import Running
+from logclient.collectors.running import IDLE, MAX_CONNECTIONS, TOO_MANY, Running
 from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, LogclientError
 from logclient.protocols.plog import split_tags
 
-__all__ = ["Collector", "Counts", "Listener", "Taken"]
+__all__ = ["Allowance", "Collector", "Counts", "Listener", "Taken"]
 
 _SEGMENTS = 4  # of the real server's cache: a message gets a quarter of it at most
 _IDS = 10  # of each port that holes are looked for among
@@ -46,10 +46,9 @@ _HOLE_MAX = 10
 _PORTS = 1024
 _PORT_IDLE = 60.0
 _PEERS_MAX = 10_000
+_HOSTS = 20  # that get all the answers they may have, together
 _REPLIES_MAX = 1000  # that wait while answers are held back
-_CONNECTIONS_MAX = 1000
 _RECEIVE = 1 << 18
-_REASONS_MAX = 1000
 _LAST_BATCHES = 1000
 _TICK = 0.1  # seconds between two looks at what Kafka has to say
 _NEVER = float("inf")
@@ -333,6 +332,7 @@ class Counts(NamedTuple):
     forwarded: int = 0  # messages that Kafka has
     failed_to_send: int = 0  # messages that Kafka has not
     too_long: int = 0  # lines over the limit
+    idle_closes: int = 0  # TCP connections
     capture_errors: int = 0
     duplicates: int = 0  # ids captured more than once (count_duplicates)
     copies: int = 0  # captured copies beyond the first (count_duplicates)
@@ -356,12 +356,43 @@ class _Peer:
 class _Connection:
     """Somebody who sends lines."""
 
-    __slots__ = ("lines", "sock", "stream")
+    __slots__ = ("heard_at", "lines", "sock", "stream")
 
-    def __init__(self, sock: socket.socket, lines: Lines, stream: int) -> None:
+    def __init__(self, sock: socket.socket, lines: Lines, stream: int, now: float) -> None:
+        self.heard_at = now
         self.sock = sock
         self.lines = lines
         self.stream = stream
+
+
+class Allowance:
+    """Answers that may go to each host in a second, and to all of them together.
+
+    Args:
+        rate: to one host; 0: no bound.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # of which host: how many, when
+
+    def take(self, host: str, now: float) -> bool:
+        """Whether one more may go there."""
+        if not self._rate:
+            return True
+        mine, all_of_them = self._now(host, self._rate, now), self._now("", self._rate * _HOSTS, now)
+        allowed = mine >= 1.0 and all_of_them >= 1.0
+        for name, left in ((host, mine), ("", all_of_them)):
+            self._left[name] = (left - allowed, now)
+            self._left.move_to_end(name)
+        if len(self._left) > _PEERS_MAX:
+            self._left.popitem(last=False)
+        return allowed
+
+    def _now(self, name: str, rate: float, now: float) -> float:
+        most = max(1.0, rate)
+        left, at = self._left.get(name, (most, now))
+        return min(most, left + (now - at) * rate)
 
 
 def _name(address: Any) -> str:
@@ -383,6 +414,10 @@ class Collector(Running[Counts]):
         listener: name in the capture; default protocol, host and port. That of lines has ``-lines`` behind.
         max_size, expire_time, allow_kill: as of `Listener`.
         max_line: bytes of a line.
+        idle: seconds after which a TCP connection over which nothing comes is closed; 0 = never.
+        max_connections: of TCP at one time; who comes then is sent away.
+        reply_rate: answers a second to one host that are longer than the question (STAT, ENVI); all hosts
+            together get twenty times as many. 0 = no bound. Who asks may not be who the answer goes to.
         receive_buffer: bytes that the kernel is asked to keep for us; 0: what it gives by itself.
         kafka: where messages are passed on to: ``host:port``, or librdkafka's settings by name.
         kafka_topic: of messages that name none.
@@ -411,6 +446,9 @@ class Collector(Running[Counts]):
         expire_time: float = 10.0,
         allow_kill: bool = False,
         max_line: int = 1 << 20,
+        idle: float = IDLE,
+        max_connections: int = MAX_CONNECTIONS,
+        reply_rate: float = 50.0,
         receive_buffer: int = 8 << 20,
         kafka: str | Mapping[str, Any] | None = None,
         kafka_topic: str = "",
@@ -437,6 +475,9 @@ class Collector(Running[Counts]):
         self._expire_time = expire_time
         self._allow_kill = allow_kill
         self._max_line = max_line
+        self._idle = idle
+        self._max_connections = max_connections
+        self._allowance = Allowance(reply_rate)
         self._receive_buffer = receive_buffer
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         self._kafka_topic = kafka_topic
@@ -642,8 +683,8 @@ class Collector(Running[Counts]):
                 try:
                     if capture is not None:
                         capture.close()
-                except LedgerError:
-                    self._count["capture_errors"] += 1
+                except LedgerError as error:
+                    self._not_captured(error)
             if self._forwarder is not None:
                 self._forwarder.close()
                 self._hear()
@@ -670,15 +711,17 @@ class Collector(Running[Counts]):
                 self._arrived(batch, now)
             for key, _ in ready:
                 if key.data is not None:
-                    self._receive(key.data)
+                    self._receive(key.data, now)
                 elif key.fileobj is lines:
-                    self._accept(key.fileobj)
+                    self._accept(key.fileobj, now)
                 elif key.fileobj is self._wake_in:
                     self._drain()
             if self._cut_all:
                 self._cut_all = False
                 for connection in list(self._connections):
                     self._close(connection)
+            if self._idle:
+                self._close_idle(now)
             if self._injector is not None and self._injector.due <= now:
                 self._through(*self._injector.expire(now), now)
             if not self._holding:
@@ -698,6 +741,8 @@ class Collector(Running[Counts]):
         if self._replies and not self._holding:
             return 0.0
         due = self._injector.due if self._injector is not None else _NEVER
+        if self._idle:
+            due = min([due, *(one.heard_at + self._idle for one in self._connections)])
         wait = max(0.0, due - time.monotonic())
         if self._forwarder is not None:
             wait = min(wait, _TICK)
@@ -775,8 +820,8 @@ class Collector(Running[Counts]):
     def _flush(self, capture: CaptureWriter) -> bool:
         try:
             capture.flush()
-        except LedgerError:
-            self._count["capture_errors"] += 1
+        except LedgerError as error:
+            self._not_captured(error)
             return False
         return True
 
@@ -791,6 +836,8 @@ class Collector(Running[Counts]):
             source = batch.sources[row]
             if source is None or len(self._replies) >= _REPLIES_MAX:
                 self._count["replies_lost"] += 1
+            elif len(reply) > batch.lengths[row] and not self._allowance.take(source[0], now):
+                self._note("replies: asked for too often")
             else:
                 self._replies.append((source, peers[row].stream, reply))
         if listener.kills > kills:
@@ -844,11 +891,6 @@ class Collector(Running[Counts]):
             self._note(error)
         self._forwarder.errors.clear()
 
-    def _note(self, reason: str) -> None:
-        # Bounded, whatever producers come up with.
-        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
     def _reply(self, opened: Datagrams) -> None:
         while self._replies:
             source, stream, data = self._replies.popleft()
@@ -861,23 +903,28 @@ class Collector(Running[Counts]):
 
     # --- lines
 
-    def _accept(self, listener: Any) -> None:
+    def _accept(self, listener: Any, now: float) -> None:
         try:
             sock, address = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(0.01)  # no descriptor left: it stays in the backlog, those connected go on
             return
-        if len(self._connections) >= _CONNECTIONS_MAX:
-            self._note("lines: too many connections")
+        if len(self._connections) >= self._max_connections:
+            self._note(TOO_MANY)
             sock.close()
             return
         sock.setblocking(False)
         self._count["connections"] += 1
         stream = 0 if self._line_capture is None else self._line_capture.stream(_name(address))
-        connection = _Connection(sock, Lines(self._max_line), stream)
+        connection = _Connection(sock, Lines(self._max_line), stream, now)
         self._connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _close_idle(self, now: float) -> None:
+        for connection in [one for one in self._connections if now - one.heard_at >= self._idle]:
+            self._count["idle_closes"] += 1
+            self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
         self._connections.discard(connection)
@@ -886,7 +933,7 @@ class Collector(Running[Counts]):
         if self._line_capture is not None:
             self._line_capture.end_stream(connection.stream)
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: _Connection, now: float) -> None:
         try:
             data = connection.sock.recv(_RECEIVE)
         except (BlockingIOError, InterruptedError):
@@ -896,6 +943,7 @@ class Collector(Running[Counts]):
         if not data:
             self._close(connection)
             return
+        connection.heard_at = now
         self._count["bytes"] += len(data)
         before = connection.lines.too_long
         found = connection.lines.receive(data)

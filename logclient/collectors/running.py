@@ -12,9 +12,17 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from logclient.collectors.faults import Faults
-from logclient.errors import ConfigError, ProtocolError
+from logclient.errors import ConfigError, LedgerError, ProtocolError
 
-__all__ = ["Running"]
+__all__ = ["IDLE", "MAX_CONNECTIONS", "TOO_MANY", "Running"]
+
+IDLE = 900.0
+"""Seconds after which a connection on which nothing happens is closed, unless somebody says otherwise."""
+MAX_CONNECTIONS = 1000
+"""That are open at one time, unless somebody says otherwise; who comes then is sent away."""
+TOO_MANY = "connections: too many"
+
+_REASONS_MAX = 1000
 
 
 class _Counted(Protocol):
@@ -41,6 +49,7 @@ class Running(Generic[C]):
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None  #: what ended the thread, if anything did
+        self.capture_error = ""  #: why units could not be captured, the first time they could not
 
     def _counts(self) -> C:
         """What is counted now; the lock is held."""
@@ -75,6 +84,15 @@ class Running(Generic[C]):
     def start(self) -> Self:
         """Listen. Returns the collector itself."""
         raise NotImplementedError
+
+    def _note(self, reason: str) -> None:
+        """Count why something was refused; bounded, whatever peers come up with."""
+        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+
+    def _not_captured(self, error: LedgerError) -> None:
+        self._count["capture_errors"] += 1
+        self.capture_error = self.capture_error or str(error)
 
     def _check_stopped(self) -> None:
         if self._thread is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Plan, Witness
-from logclient.collectors.running import C, Running
+from logclient.collectors.running import TOO_MANY, C, Running
 from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 
@@ -31,7 +31,6 @@ __all__ = ["NEVER", "Connection", "Step", "Streams"]
 NEVER = float("inf")
 _RECEIVE = 1 << 20
 _OUT_MAX = 1 << 16  # a peer that does not read its acks is not read from either
-_REASONS_MAX = 1000
 
 U = TypeVar("U")
 """A unit, as its protocol has it."""
@@ -122,6 +121,8 @@ class Streams(Running[C], Generic[C, U, K]):
         witness: str | None,
         run: str | None,
         listener: str | None,
+        idle: float,
+        max_connections: int,
         count_duplicates: bool,
         keep: bool,
         tls: SSLContext | None,
@@ -137,6 +138,8 @@ class Streams(Running[C], Generic[C, U, K]):
         self._witness_path = witness
         self._run = run
         self._listener = listener
+        self._idle = idle
+        self._max_connections = max_connections
         self._tally = Tally() if count_duplicates else None
         self._keep = keep
         self._tls = tls
@@ -189,7 +192,11 @@ class Streams(Running[C], Generic[C, U, K]):
 
     def _expired(self, connection: K, now: float) -> bool:
         """Close it when it has been idle for too long; whether it was."""
-        return False
+        if not self._idle or now - connection.alive_at < self._idle:
+            return False
+        self._count["idle_closes"] += 1
+        self._close(connection)
+        return True
 
     def _said(self, connection: K, step: Step, now: float) -> None:
         """A step's bytes are on their way."""
@@ -267,8 +274,8 @@ class Streams(Running[C], Generic[C, U, K]):
                     try:
                         if self._capture is not None:
                             self._capture.close()
-                    except LedgerError:
-                        self._count["capture_errors"] += 1
+                    except LedgerError as error:
+                        self._not_captured(error)
                     if self._witness is not None:
                         self._witness.close()
                     self._changed.notify_all()
@@ -333,6 +340,8 @@ class Streams(Running[C], Generic[C, U, K]):
             due = connection.steps[0].due
         if connection.held is not None:
             due = min(due, connection.held.until)
+        if self._idle:
+            due = min(due, connection.alive_at + self._idle)
         return due
 
     def _accept(self, listener: socket.socket, now: float) -> None:
@@ -341,6 +350,10 @@ class Streams(Running[C], Generic[C, U, K]):
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(0.01)  # no descriptor left: it stays in the backlog, those connected go on
+            return
+        if len(self._connections) >= self._max_connections:
+            self._note(TOO_MANY)
+            sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -433,7 +446,7 @@ class Streams(Running[C], Generic[C, U, K]):
                 raise BlockingIOError from None
         except ssl.SSLError as error:
             if not size:
-                self._note(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
+                self._broke(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
                 raise
         return size
 
@@ -446,11 +459,10 @@ class Streams(Running[C], Generic[C, U, K]):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
 
-    def _note(self, reason: str) -> None:
+    def _broke(self, reason: str) -> None:
+        """A peer broke the protocol."""
         self._count["protocol_errors"] += 1
-        # Bounded, whatever peers come up with.
-        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        self._note(reason)
 
     def _doom(self, connection: K, count: str, due: float = 0.0) -> None:
         """Take nothing more from this connection; close it when what is owed has been sent."""
@@ -528,9 +540,9 @@ class Streams(Running[C], Generic[C, U, K]):
         if self._capture is not None:
             try:
                 self._capture.flush()
-            except LedgerError:
+            except LedgerError as error:
                 # Not kept, so not acknowledged: their peers send it again, elsewhere or later.
-                self._count["capture_errors"] += 1
+                self._not_captured(error)
                 for connection in {unit.connection for unit in fresh}:
                     self._close(connection)
                 return

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from logclient.errors import MissingExtra
-from logclient.transports.tcp import brought
+from logclient.transports.tcp import COUNTED, brought
 
-__all__ = ["Endless", "load", "receive", "send"]
+__all__ = ["COUNTED", "Endless", "brought", "load", "receive", "send"]
 
 # As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
 _NOBLOCK, _SNDMORE = 1, 2
