@@ -21,6 +21,7 @@ __all__ = [
     "Config",
     "Option",
     "Secret",
+    "dns_name",
     "options_markdown",
     "parse",
     "parse_duration",
@@ -334,7 +335,40 @@ def _host(value: Any) -> str:
     name = value.rstrip(".") if isinstance(value, str) else ""
     if not name or len(name) > 253 or name[0] == "." or not all(c.isalnum() or c in "._-:" for c in name):
         raise ValueError(f"must be a host name or an address, got {_echo(value)}")
+    dns_name(name)
     return name
+
+
+# Letters that IDNA 2003 takes for others: such a name may be somebody else's.
+_OTHERS_BEFORE = frozenset("\u00df\u1e9e\u03c2")
+
+
+def dns_name(host: str) -> bytes:
+    """The name of a host as the DNS has it, by IDNA 2008; an address as it is.
+
+    Without the package idna this is Python's own codec, IDNA 2003. The two differ in a few letters, so a name
+    with one of these is refused then.
+
+    Raises:
+        ValueError: it is none, or the package is needed.
+    """
+    if host.isascii():
+        return host.encode()
+    try:
+        import idna
+    except ImportError:
+        if not _OTHERS_BEFORE.isdisjoint(host):
+            needs = 'needs IDNA 2008, and the package idna for it: pip install "logclient[idna]"'
+            raise ValueError(f"{_echo(host)} {needs}") from None
+        return _spelled(host, lambda label: label.encode("idna"))
+    return _spelled(host, lambda label: idna.encode(label, uts46=True))
+
+
+def _spelled(host: str, spell: Callable[[str], bytes]) -> bytes:
+    try:
+        return b".".join(label.encode() if label.isascii() else spell(label) for label in host.split("."))
+    except UnicodeError:
+        raise ValueError(f"{_echo(host)} is no host name") from None
 
 
 def _secret_text(value: Any) -> Secret:
@@ -842,6 +876,10 @@ def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
             raise ConfigError("host: must not be empty")
         if len(host) > 253 or not all(char.isalnum() or char in "._-" for char in host):
             raise ConfigError("host: must be a name or an address")
+        try:
+            dns_name(host)
+        except ValueError as error:
+            raise ConfigError(f"host: {error}") from None
     if not colon:
         return host, None
     # Not echoed: in user:password/... the password stands where the port should.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import config, registry
-from logclient.config import OPTIONS, Config, Secret, parse, parse_duration, parse_size
+from logclient.config import OPTIONS, Config, Secret, dns_name, parse, parse_duration, parse_size
 from logclient.errors import ConfigError
 from tests.patience import PATIENCE
 from tests.shared import ROOT
@@ -405,6 +405,44 @@ class TestLogux:
         assert one.token == Secret("hunter2")
         assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
         assert "must not be written in a URL" in message(f"{self.URL}?token=hunter2")
+
+
+class TestInternationalNames:
+    """IDNA 2008 with the package idna; without it what IDNA 2003 spells the same."""
+
+    @pytest.mark.parametrize(
+        ("host", "spelled"),
+        [
+            ("fa\u00df.de", b"xn--fa-hia.de"),
+            ("\u03b2\u03cc\u03bb\u03bf\u03c2.com", b"xn--nxasmm1c.com"),
+            ("B\u00fccher.example", b"xn--bcher-kva.example"),
+            ("my_host.b\u00fccher.Example.", b"my_host.xn--bcher-kva.Example."),
+            ("2001:db8::1", b"2001:db8::1"),
+        ],
+    )
+    def test_with_the_package(self, host: str, spelled: bytes) -> None:
+        pytest.importorskip("idna")
+        assert dns_name(host) == spelled
+
+    def test_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "idna", None)
+        assert dns_name("B\u00fccher.example") == b"xn--bcher-kva.example"
+        for host in ("fa\u00df.de", "\u03b2\u03cc\u03bb\u03bf\u03c2.com"):
+            text = f'{host!r} needs IDNA 2008, and the package idna for it: pip install "logclient[idna]"'
+            assert message(f"lumberjack://{host}") == f"host: {text}"
+            assert message("lumberjack+tls://host", server_name=host) == f"server_name: {text}"
+
+    @pytest.mark.parametrize("package", [True, False])
+    def test_what_is_no_name(self, monkeypatch: pytest.MonkeyPatch, package: bool) -> None:
+        if package:
+            pytest.importorskip("idna")
+        else:
+            monkeypatch.setitem(sys.modules, "idna", None)
+        for host in ("\u00fc" * 64, "a..\u00fc.." + "\u00fc" * 70):
+            assert message(f"lumberjack://{host}").endswith(" is no host name")
+
+    def test_it_is_shown_as_it_was_given(self) -> None:
+        assert parse("lumberjack://b\u00fccher.example").redacted == "lumberjack://b\u00fccher.example:5044"
 
 
 class TestSecrets:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from logclient.config import dns_name
 from logclient.errors import CredentialError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt, sleep
@@ -146,9 +147,9 @@ def spelled(host: str) -> bytes:
     try:
         # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
         # a child forked in the middle of an import never gets that module.
-        return host.encode("ascii" if host.isascii() else "idna")
-    except UnicodeError:
-        raise OSError(f"{host!r} is no host name") from None
+        return dns_name(host)
+    except ValueError as error:
+        raise OSError(str(error)) from None
 
 
 def reach(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from logclient.config import Secret
+from logclient.config import Secret, dns_name
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
@@ -230,7 +230,7 @@ class Tls(Tcp):
         # As bytes: see Tcp.connect.
         self._server_name = None
         if server_name is not None:
-            self._server_name = server_name.encode("ascii" if server_name.isascii() else "idna")
+            self._server_name = dns_name(server_name)
         self._verify = verify
         self._context()
 
