@@ -22,6 +22,7 @@ __all__ = [
     "Option",
     "Secret",
     "dns_name",
+    "is_key",
     "options_markdown",
     "parse",
     "parse_duration",
@@ -281,15 +282,19 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def is_key(value: object) -> bool:
+    """Whether it is a CURVE key as text: 40 characters, of those that Z85 has."""
+    return (
+        isinstance(value, str)
+        and len(value) == 40
+        and all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
+    )
+
+
 def _z85(value: Any) -> str:
-    """A CURVE key as text: 40 characters, of those that Z85 has."""
-    if (
-        not isinstance(value, str)
-        or len(value) != 40
-        or not all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
-    ):
+    if not is_key(value):
         raise ValueError(f"must be a key of 40 characters of Z85, got {_echo(value)}")
-    return value
+    return str(value)
 
 
 def _user(value: Any) -> str:

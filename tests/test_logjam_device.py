@@ -2,6 +2,7 @@
 
 # ruff: noqa: SIM117 - a device around its producers reads as what it is
 
+import io
 import json
 import os
 import re
@@ -21,15 +22,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import logclient
+from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
-from logclient.errors import ConfigError, ConnectFailed, LedgerError, MissingExtra, ProtocolError
+from logclient.errors import (
+    ConfigError,
+    ConnectFailed,
+    CredentialError,
+    LedgerError,
+    MissingExtra,
+    ProtocolError,
+)
+from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 from tests.shared import need
 
 zmq = pytest.importorskip("zmq")
 
 from logclient.collectors.logjam import Collector, Device, decode  # noqa: E402
+from logclient.collectors.subscriber import Subscriber  # noqa: E402
+from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
     ACCEPTED,
     APP_ENV,
@@ -73,6 +86,12 @@ def subscriber(producer: Producer, collector: Collector) -> Any:
     sub.connect(collector.publish_url)
     assert collector.wait_for(lambda counts: counts.subscriptions > 0)
     return sub
+
+
+def keys() -> tuple[str, str]:
+    """A pair for CURVE: public and secret."""
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
 
 
 def published(sub: Any) -> Frames:
@@ -618,6 +637,90 @@ class TestBounds:
             with Producer(collector.port) as other:
                 assert other.ship(2) == [ACCEPTED]
             assert published(sub)[2] and published(sub)[2], "consumers say nothing, and stay"
+
+
+@pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq has no CURVE")
+class TestCurve:
+    def test_who_knows_the_key_is_served(self):
+        _, secret = keys()
+        with Collector(curve_secret=secret, keep=True) as collector:
+            assert collector.listens["curve_server"] == collector.curve_server
+            options = {"curve_server": collector.curve_server}
+            with Subscriber(collector.publish_url, **options) as subscriber:
+                assert collector.wait_for(lambda counts: counts.subscriptions > 0)
+                for url in (collector.url, collector.push_url):
+                    with logclient.connect(f"{url}/shop-production", **options) as client:
+                        assert client.submit({"message": url}).result(PATIENCE).ok
+                        assert client.stats().tls == "CURVE"
+                assert len(collector.events(2)) == 2
+                found = [subscriber.receive(PATIENCE) for _ in range(2)]
+            assert [message and message.topic for message in found] == ["logs.shop.production"] * 2
+
+    def test_nobody_else_is(self):
+        public, secret = keys()
+        other, _ = keys()
+        with Collector(curve_secret=secret) as collector:
+            assert collector.curve_server == public
+            for curve, error in (
+                ((other, *keys()), "is curve_server the server's key"),
+                (None, "wants CURVE keys"),
+            ):
+                for kind, port in (("DEALER", collector.port), ("PUSH", collector.push_port)):
+                    with pytest.raises((CredentialError, ConnectionError), match=error):
+                        Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt())
+            assert collector.counts.messages == 0
+
+    def test_only_those_that_are_named(self):
+        public, secret = keys()
+        ours, theirs = keys(), keys()
+        with Collector(curve_secret=secret, curve_clients=[ours[0]]) as collector:
+            address = ("127.0.0.1", collector.port)
+            Zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
+            with pytest.raises(CredentialError, match="does not accept our CURVE key"):
+                Zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt())
+            assert collector.reasons == {"curve: a key that is not let in": 1}
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"curve_secret": "short"}, "curve_secret: must be a key of 40 characters of Z85"),
+            ({"curve_clients": ["a" * 40]}, "curve_clients: needs curve_secret"),
+            ({"curve_secret": "a" * 40, "curve_clients": ["x"]}, "curve_clients: each must be a key"),
+        ],
+    )
+    def test_keys_that_are_none(self, options, words):
+        with pytest.raises(ConfigError, match=words):
+            Collector(**options).start()
+
+    def test_consumers_keys_that_are_none(self):
+        for options, words in (
+            ({"curve_server": "x"}, "curve_server: must"),
+            ({"curve_secret": "x"}, "needs"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                Subscriber("tcp://127.0.0.1", **options)
+
+    def test_from_the_command_line(self, tmp_path, capsys):
+        public, secret = keys()
+        ours, _ = keys()
+        (tmp_path / "secret").write_text(secret)
+        (tmp_path / "secret").chmod(0o644)
+        (tmp_path / "clients").write_text(f"{ours}\n\n")
+        out = io.StringIO()
+        url = f"logjam://127.0.0.1:0?curve_secret=file:{tmp_path}/secret&curve_clients={tmp_path}/clients"
+        main.run([url], capture=None, seconds=0, out=out)
+        assert json.loads(out.getvalue())["curve_server"] == public
+        assert f"{tmp_path}/secret: every user of this machine may read" in capsys.readouterr().err
+        for text, words in (
+            (f"curve_secret={secret}", "curve_secret: must not be written in a URL"),
+            (
+                f"curve_secret=file:{tmp_path}/secret&curve_clients={tmp_path}/none",
+                "curve_clients: No such file",
+            ),
+            (f"curve_secret=file:{tmp_path}/secret&curve_clients={__file__}", "curve_clients: each line of "),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                main.run([f"logjam://127.0.0.1:0?{text}"], capture=None, seconds=0, out=out)
 
 
 class TestMessages:

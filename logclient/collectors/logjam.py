@@ -20,7 +20,7 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any, NamedTuple
 
@@ -413,6 +413,9 @@ class Collector(Running[Counts]):
         hwm: messages that libzmq holds for us, for each connection.
         publish_hwm: messages that libzmq holds for a consumer; what is beyond is dropped, which it sees
             by the gap.
+        curve_secret: our secret CURVE key, 40 characters of Z85: all sockets are encrypted, and are for those
+            alone that know our public key, which ``curve_server`` says; None: in clear.
+        curve_clients: the public keys of producers and consumers that are let in; None: all of these.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
         clock: microseconds since 1970.
@@ -445,6 +448,8 @@ class Collector(Running[Counts]):
         max_connections: int = MAX_CONNECTIONS,
         hwm: int = 1000,
         publish_hwm: int = 100_000,
+        curve_secret: str | None = None,
+        curve_clients: Collection[str] | None = None,
         count_duplicates: bool = False,
         keep: bool = False,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -457,8 +462,13 @@ class Collector(Running[Counts]):
             raise ConfigError("port: port and push_port are both None: nothing to listen on")
         if not 1 <= device < 1 << 32:
             raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
+        if curve_clients is not None and curve_secret is None:
+            raise ConfigError("curve_clients: needs curve_secret")
         super().__init__(Counts._fields)
         self.host = host
+        self._keys = (curve_secret, curve_clients)
+        self._curve: zeromq.Curve | None = None
+        self._gate: Any = None
         self._ports = ports
         self._capture_dir = capture
         self._faults = Faults(faults or "", "logjam")
@@ -536,7 +546,14 @@ class Collector(Running[Counts]):
             found["push"] = self.push_url
         if self.publish_port is not None:
             found["publish"] = self.publish_url
+        if self._curve is not None:
+            found["curve_server"] = self._curve.public
         return found
+
+    @property
+    def curve_server(self) -> str | None:
+        """Our public CURVE key, for the option of that name; None: in clear, or not started."""
+        return None if self._curve is None else self._curve.public
 
     def _counts(self) -> Counts:
         self._count["open"] = len(self._open)
@@ -546,6 +563,9 @@ class Collector(Running[Counts]):
         """Listen. Returns the collector itself."""
         self._check_stopped()
         zmq = self._zmq = zeromq.load()
+        secret, clients = self._keys
+        if secret is not None:
+            self._curve = zeromq.Curve(secret, clients)
         self._device = Device(self._number, host=socket.gethostname(), **self._how)  # type: ignore[arg-type]
         self._context = zmq.Context()
         try:
@@ -579,6 +599,7 @@ class Collector(Running[Counts]):
         zmq = self._zmq
         kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB}
         self._sockets, self._monitors = {}, {}
+        self._gate = None if self._curve is None else self._curve.gate(zmq, self._context)
         for name, kind in kinds.items():
             port = self._ports[name]
             if port is None:
@@ -590,6 +611,8 @@ class Collector(Running[Counts]):
             sock.setsockopt(zmq.RCVHWM, self._hwm)
             if ":" in self.host:
                 sock.setsockopt(zmq.IPV6, 1)
+            if self._curve is not None:
+                self._curve.guard(sock)
             if kind == zmq.ROUTER:
                 # A reply that cannot be given is an error, not dropped without a word.
                 sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -616,6 +639,8 @@ class Collector(Running[Counts]):
         for sock in (*self._sockets.values(), *self._monitors):
             poller.register(sock, zmq.POLLIN)
         poller.register(self._wake_in, zmq.POLLIN)
+        if self._gate is not None:
+            poller.register(self._gate, zmq.POLLIN)
         self._router = self._sockets.get("port")
         self._publisher = self._sockets.get("publish_port")
         self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else _NEVER
@@ -667,6 +692,8 @@ class Collector(Running[Counts]):
                     self._watch(sock)
                 elif sock is self._publisher:
                     self._subscribed(sock)
+                elif sock is self._gate:
+                    self._let_in(sock)
                 elif sock in (self._wake_in, self._wake_in.fileno()):
                     self._drain()
                 else:
@@ -746,6 +773,11 @@ class Collector(Running[Counts]):
             else:
                 self._open.pop(fd, None)
                 self._heard.pop(fd, None)
+
+    def _let_in(self, gate: Any) -> None:
+        assert self._curve is not None
+        if not self._curve.answer(self._zmq, gate):
+            self._note("curve: a key that is not let in")
 
     def _subscribed(self, sock: Any) -> None:
         zmq = self._zmq

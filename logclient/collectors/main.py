@@ -27,7 +27,33 @@ __all__ = ["run"]
 
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
+
 # What a URL may say of the server that is to listen there, by the beginning of its scheme.
+def _look_at(path: str) -> None:
+    """Warn of a file with a secret that others may read."""
+    if open_to_all(path):
+        print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
+
+
+def _secret(text: str) -> str:
+    secret = config._secret_from_url(text)
+    if secret.source.startswith("file:"):
+        _look_at(secret.source.removeprefix("file:"))
+    return secret.reveal()
+
+
+def _keys(path: str) -> frozenset[str]:
+    """The CURVE keys in a file, one a line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = frozenset(line.strip() for line in file if line.strip())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{getattr(error, 'strerror', None) or 'no UTF-8 text'}: {path}") from None
+    if not found or not all(config.is_key(key) for key in found):
+        raise ValueError(f"each line of {path} must be a key of 40 characters of Z85")
+    return found
+
+
 _PORT = config._integer(0, 65535)
 _ALL: dict[str, Callable[[str], Any]] = {
     "idle": config._duration(0, 30 * 86400),
@@ -42,6 +68,8 @@ _LOGJAM: dict[str, Callable[[str], Any]] = {
     "allow_invalid": config._boolean,
     "recompress": config._choice("none", "zlib", "snappy", "lz4"),
     "heartbeat": config._duration(0, 3600),
+    "curve_secret": _secret,
+    "curve_clients": _keys,
 }
 _PLOG: dict[str, Callable[[str], Any]] = {
     **_ALL,
@@ -57,7 +85,7 @@ _PLOG: dict[str, Callable[[str], Any]] = {
 }
 _LOGUX: dict[str, Callable[[str], Any]] = {
     **_ALL,
-    "token": lambda text: config._secret_from_url(text).reveal(),
+    "token": _secret,
     "subprotocol": config._subprotocol,
     "minimum": config._subprotocol,
     "types": lambda text: frozenset(text.split(",")),
@@ -107,12 +135,6 @@ def _tls(given: config.Config) -> SSLContext:
     password = None if given.tls_password is None else given.tls_password.reveal()
     _look_at(given.key or given.cert)
     return server_context(given.cert, given.key, password=password, ca=given.ca)
-
-
-def _look_at(path: str) -> None:
-    """Warn of a file with a secret that others may read."""
-    if open_to_all(path):
-        print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
 
 
 def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
@@ -213,10 +235,10 @@ def run(
     is said on stderr as soon as it happens.
 
     Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
-    device also ``publish``, where consumers connect, and ``push``, where it has both sockets for
-    producers; of a plog server ``tcp``, where it takes lines. At the end, with `as_json`, again a line
-    each: the same, every field of ``Counts``, ``cuts``, ``faults`` (how often each struck) and ``reasons``
-    (of protocol errors); else words on stderr.
+    device also ``publish``, where consumers connect, ``push``, where it has both sockets for producers, and
+    ``curve_server``, its public key; of a plog server ``tcp``, where it takes lines. At the end, with
+    `as_json`, again a line each: the same, every field of ``Counts``, ``cuts``, ``faults`` (how often each
+    struck) and ``reasons`` (of protocol errors); else words on stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.

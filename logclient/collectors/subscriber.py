@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from logclient.collectors import zeromq
 from logclient.collectors.capture import CaptureWriter
 from logclient.collectors.messages import opened, read_meta, unit, well_formed
+from logclient.config import is_key
 from logclient.errors import ConfigError, ProtocolError
 from logclient.transports.tcp import COUNTED
 
@@ -228,6 +229,8 @@ class Subscriber:
         gaps: take everything over the wire, to see what is missing.
         hwm: messages that libzmq holds for us; what is beyond, the device drops: a gap.
         max_bytes: bytes of one frame; who sends more is disconnected.
+        curve_server: the devices' public CURVE key, 40 characters of Z85; None: in clear.
+        curve_secret: our own secret key, for devices that know their consumers; None: a new one.
         capture: directory for a capture of everything that comes, heartbeats too: a message is in it before
             it is returned.
         run: a name for this run, kept in the capture.
@@ -248,6 +251,8 @@ class Subscriber:
         gaps: bool = True,
         hwm: int = 100_000,
         max_bytes: int = _BODY_MAX,
+        curve_server: str | None = None,
+        curve_secret: str | None = None,
         capture: str | None = None,
         run: str | None = None,
         listener: str = "logjam-sub",
@@ -261,6 +266,15 @@ class Subscriber:
         self._ready: deque[Message] = deque()
         self._streams: dict[int, int] = {}
         zmq = self._zmq = zeromq.load()
+        self._curve: tuple[str, str, str] | None = None
+        if curve_server is not None:
+            if not is_key(curve_server):
+                raise ConfigError("curve_server: must be a key of 40 characters of Z85")
+            from logclient.transports.zmq import curve_keys
+
+            self._curve = (curve_server, *curve_keys(curve_secret))
+        elif curve_secret is not None:
+            raise ConfigError("curve_secret: needs curve_server")
         self._capture: CaptureWriter | None = None
         if capture is not None:
             self._capture = CaptureWriter(
@@ -286,6 +300,9 @@ class Subscriber:
         sock.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
         sock.setsockopt(zmq.IPV6, "[" in endpoint)
+        if self._curve is not None:
+            server, public, secret = (key.encode() for key in self._curve)
+            sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
         watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from logclient.errors import MissingExtra
+from logclient.config import is_key
+from logclient.errors import ConfigError, MissingExtra
 from logclient.transports.tcp import COUNTED, brought
 
-__all__ = ["COUNTED", "Endless", "brought", "load", "receive", "send"]
+__all__ = ["COUNTED", "Curve", "Endless", "brought", "load", "receive", "send"]
 
 # As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
 _NOBLOCK, _SNDMORE = 1, 2
@@ -58,6 +59,54 @@ def send(sock: Any, parts: list[bytes]) -> None:
     for part in parts[:-1]:
         sock.send(part, _NOBLOCK | _SNDMORE)
     sock.send(parts[-1], _NOBLOCK)
+
+
+class Curve:
+    """CURVE on sockets that listen: encrypted, and only for who has the right keys.
+
+    Args:
+        secret: our secret key.
+        clients: the public keys of those that are let in; None: all that know our public key.
+
+    Raises:
+        ConfigError: a key that is none, or a ZeroMQ without CURVE.
+    """
+
+    def __init__(self, secret: str, clients: Collection[str] | None) -> None:
+        from logclient.transports.zmq import curve_keys
+
+        self.public, self._secret = curve_keys(secret)
+        self._clients = None if clients is None else frozenset(clients)
+        for key in self._clients or ():
+            if not is_key(key):
+                raise ConfigError("curve_clients: each must be a key of 40 characters of Z85")
+
+    def guard(self, sock: Any) -> None:
+        """Before it is bound."""
+        sock.CURVE_SERVER, sock.CURVE_SECRETKEY = True, self._secret.encode()
+
+    def gate(self, zmq: Any, context: Any) -> Any:
+        """The socket over which libzmq asks who is let in (RFC 27, ZAP), None where all are.
+
+        It must be there before anybody connects.
+        """
+        if self._clients is None:
+            return None
+        gate = context.socket(zmq.REP)
+        gate.setsockopt(zmq.LINGER, 0)
+        gate.bind("inproc://zeromq.zap.01")
+        return gate
+
+    def answer(self, zmq: Any, gate: Any) -> bool:
+        """Answer one question; whether that one is let in."""
+        from zmq.utils import z85
+
+        version, number, _, _, _, mechanism, *shown = gate.recv_multipart()
+        known = mechanism == b"CURVE" and len(shown) == 1 and len(shown[0]) == 32
+        welcome = known and z85.encode(shown[0]).decode() in (self._clients or ())
+        said = (b"200", b"OK") if welcome else (b"400", b"this key is not let in")
+        gate.send_multipart([version, number, *said, b"", b""])
+        return welcome
 
 
 class Endless:

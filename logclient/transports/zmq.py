@@ -42,7 +42,7 @@ try:
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
 
-__all__ = ["Zmq", "ZmqLink", "frames_of", "join"]
+__all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
 
 Endpoint = tuple[str, int]
 
@@ -331,7 +331,7 @@ class Zmq:
         curve = None
         if config.curve_server is not None:
             secret = None if config.curve_secret is None else config.curve_secret.reveal()
-            curve = (config.curve_server, *_pair(secret))
+            curve = (config.curve_server, *curve_keys(secret))
         return cls(
             config.connect_timeout,
             kind="PUSH" if push else "DEALER",
@@ -478,10 +478,14 @@ class Zmq:
         return ZmqPump.find(flight, core, _library(), **limits)
 
 
-def _pair(secret: str | None) -> tuple[str, str]:
-    """Our public and secret CURVE keys; new ones without a secret."""
+def curve_keys(secret: str | None) -> tuple[str, str]:
+    """Our public and secret CURVE keys; new ones without a secret.
+
+    Raises:
+        ConfigError: it is none, or libzmq has no CURVE.
+    """
     if not zmq.has("curve"):
-        raise ConfigError("curve_server: this libzmq is built without CURVE")
+        raise ConfigError("curve: this libzmq is built without CURVE")
     if secret is None:
         public, made = zmq.curve_keypair()
         return public.decode("ascii"), made.decode("ascii")
