@@ -667,7 +667,7 @@ class TestCurve:
             ):
                 for kind, port in (("DEALER", collector.port), ("PUSH", collector.push_port)):
                     with pytest.raises((CredentialError, ConnectionError), match=error):
-                        Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt())
+                        Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt()).close()
             assert collector.counts.messages == 0
 
     def test_only_those_that_are_named(self):
@@ -677,7 +677,7 @@ class TestCurve:
             address = ("127.0.0.1", collector.port)
             Zmq(PATIENCE, curve=(public, *ours)).connect(address, Attempt()).close()
             with pytest.raises(CredentialError, match="does not accept our CURVE key"):
-                Zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt())
+                Zmq(PATIENCE, curve=(public, *theirs)).connect(address, Attempt()).close()
             assert collector.reasons == {"curve: a key that is not let in": 1}
 
     @pytest.mark.parametrize(
