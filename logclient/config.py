@@ -211,13 +211,18 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read_or_none
 
 
-def _choice(*names: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got {_echo(value)}")
-        return str(value)
+class _choice:
+    """One of these names."""
 
-    return read
+    __slots__ = ("names",)
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __call__(self, value: Any) -> str:
+        if value not in self.names:
+            raise ValueError(f"must be one of {', '.join(self.names)}, got {_echo(value)}")
+        return str(value)
 
 
 def _proxy(value: Any) -> str:
@@ -427,9 +432,11 @@ _TABLE = (
     Option("max_event_bytes", "size", _size(64, 1 << 30), 1 << 20, "1MiB",
            "An encoded event longer than this fails as too_large."),
     Option("max_event_bytes", "size", _size(64, (64 << 20) - 64), 8 << 20, "8MiB",
-           "The same; servers cannot take more than 64 MiB.", _LOGJAM),
+           "An encoded event longer than this fails as too_large; servers cannot take more than 64 MiB.",
+           _LOGJAM),
     Option("max_event_bytes", "size", _size(64, (1 << 31) - 1), 256 << 10, "256KiB",
-           "The same, the id in; a server takes no more unless its defrag.max_size is raised.", _PLOG),
+           "An encoded event longer than this, the id in, fails as too_large; a server takes no more unless "
+           "its defrag.max_size is raised.", _PLOG),
     Option("truncate", "boolean", _boolean, False, "false",
            "Cut the message of an event that is too large, and mark it, instead of failing it."),
     Option("overflow", "choice", _choice("drop_oldest", "drop_new", "block", "raise"), "drop_new",
@@ -488,7 +495,7 @@ _TABLE = (
            "Sync messages sent whose actions have not all got their fate.", _LOGUX),
     Option("user", "text", _user, "false", "false",
            "The user of the connection, the first part of the node id; false: nobody is logged in.", _LOGUX),
-    Option("subprotocol", "number", _subprotocol, 1, "1",
+    Option("subprotocol", "version", _subprotocol, 1, "1",
            "Version of the application's own protocol, which the server may refuse; 0: say none.", _LOGUX),
     Option("strict_spec", "boolean", _boolean, False, "false",
            "Speak to the letter of the protocol's text where released servers differ; see lumberjack.md and "
@@ -512,7 +519,7 @@ _TABLE = (
     Option("proxy", "choice", _proxy, "env", "env",
            "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
            "none: directly.", _LOGUX),
-    Option("version", "choice", _integer(1, 2), 2, "2",
+    Option("version", "number", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("frames", "choice", _choice("json", "data"), "json", "json (version=1: data)",
            "What events travel in: json, or data, pairs of strings. A choice only with strict_spec, where "
@@ -887,10 +894,16 @@ def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
             raise ConfigError(f"host: {error}") from None
     if not colon:
         return host, None
-    # Not echoed: in user:password/... the password stands where the port should.
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and lowest_port <= int(port) <= 65535):
-        raise ConfigError(f"port: must be a whole number from {lowest_port} to 65535")
-    return host, int(port)
+    digits = port.isascii() and port.isdigit()
+    if digits and len(port) <= 5 and lowest_port <= int(port) <= 65535:
+        return host, int(port)
+    # Only what can be no password is echoed: in user:password/... that stands where the port should.
+    got = f"{len(port)} characters that are no number"
+    if not port:
+        got = "nothing"
+    elif digits:
+        got = port if len(port) <= 5 else f"a number of {len(port)} digits"
+    raise ConfigError(f"port: must be a whole number from {lowest_port} to 65535, got {got}")
 
 
 def _decode(name: str, text: str) -> str:
@@ -949,14 +962,26 @@ def options_markdown() -> str:
         "`64KiB`, `64k`, `1MiB`, `1M` (1024) and `64kB`, `1MB` (1000). Secrets are never written in a URL:",
         "`env:NAME`, `file:PATH`, or a keyword.",
         "",
-        "| option | kind | default | what it does |",
-        "|---|---|---|---|",
+        "Type checkers and editors know them as keywords: `logclient.Options` is a `TypedDict`, for",
+        "`**options: Unpack[logclient.Options]` in functions of your own.",
+        "",
+        "An option of a protocol counts there in place of one of the same name for every protocol.",
     ]
-    for option in _TABLE:
-        if not any(row.transport and _takes(row, option) for row in registry.SCHEMES.values()):
-            continue  # for a protocol that this version does not have
-        only = f" ({', '.join(option.protocols)})" if option.protocols else ""
-        lines.append(f"| `{option.name}` | {option.kind} | {option.shown} | {option.help}{only} |")
+    # Those that this version has.
+    here = {row.protocol for row in registry.SCHEMES.values() if row.transport}
+    titles = {"lumberjack": "Lumberjack", "logjam": "Logjam", "plog": "plog", "logux": "Logux"}
+    groups = [("Every protocol", ""), ("TLS", "+tls")]
+    groups += [(title, protocol) for protocol, title in titles.items() if protocol in here]
+    for title, group in groups:
+        lines += ["", f"## {title}", ""]
+        if group == "+tls":
+            lines += ["For schemes that end in `+tls`.", ""]
+        lines += ["| option | kind | default | what it does |", "|---|---|---|---|"]
+        lines += [
+            f"| `{option.name}` | {option.kind} | {option.shown} | {option.help} |"
+            for option in _TABLE
+            if group in (option.protocols or ("",))
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -62,13 +62,13 @@ class TestEndpoints:
             ("lumberjack://:5044", "host: must not be empty"),
             ("lumberjack://a b", "host: must be a name"),
             ("lumberjack://" + "a" * 300, "host: must be a name"),
-            ("lumberjack://host:", "port: must be a whole number from 1 to 65535"),
-            ("lumberjack://host:0", "port: must be"),
-            ("lumberjack://host:65536", "port: must be"),
-            ("lumberjack://host:99999999999999999999", "port: must be"),
-            ("lumberjack://host:-1", "port: must be"),
+            ("lumberjack://host:", "port: must be a whole number from 1 to 65535, got nothing"),
+            ("lumberjack://host:0", "port: must be a whole number from 1 to 65535, got 0"),
+            ("lumberjack://host:65536", "port: must be a whole number from 1 to 65535, got 65536"),
+            ("lumberjack://host:99999999999999999999", ", got a number of 20 digits"),
+            ("lumberjack://host:-1", ", got 2 characters that are no number"),
             ("lumberjack://host:+1", "port: must be"),
-            ("lumberjack://host:5O44", "port: must be"),
+            ("lumberjack://host:5O44", ", got 4 characters that are no number"),
             ("lumberjack://host:٣", "port: must be"),
             ("lumberjack://::1", "more than one colon"),
             ("lumberjack://[::1", "host: an IPv6 address is written"),
@@ -545,6 +545,16 @@ class TestDocs:
         assert page.read_text(encoding="utf-8") == config.options_markdown(), (
             "run: python -m logclient.config > docs/options.md"
         )
+
+    def test_an_option_stands_where_its_protocol_does(self) -> None:
+        sections = config.options_markdown().split("\n## ")
+        where = [section.split("\n")[0] for section in sections if "| `window` |" in section]
+        assert where == ["Lumberjack", "Logux"]
+        where = [section.split("\n")[0] for section in sections if "| `slow_min` |" in section]
+        assert where == ["TLS", "Logjam", "Logux"]
+        every = next(section for section in sections if section.startswith("Every protocol\n"))
+        assert "| `max_events` |" in every
+        assert "| `ca` |" not in every
 
     def test_it_prints_itself(self) -> None:
         done = subprocess.run(
