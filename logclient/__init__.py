@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from logclient.errors import ProtocolError as ProtocolError
     from logclient.errors import QueueFull as QueueFull
     from logclient.handler import Handler as Handler
+    from logclient.options import Options as Options
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "LedgerError",
     "LogclientError",
     "MissingExtra",
+    "Options",
     "ProtocolError",
     "QueueFull",
     "connect",
@@ -54,6 +56,7 @@ _WHERE = {
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
+    "Options": "options",
     "connect": "client",
     "flush_on_sigterm": "client",
 }

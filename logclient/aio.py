@@ -22,12 +22,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.client import Client, Event, connect
 from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, ConnectFailed
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.options import Options
 
 __all__ = ["Actions", "AsyncClient"]
 
@@ -56,7 +61,7 @@ class AsyncClient:
         ConfigError: the URL or an option breaks a rule; or ``overflow=block``, which would stop the loop.
     """
 
-    def __init__(self, url: str | Client, /, **options: Any) -> None:
+    def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
         self.client: Any = url if isinstance(url, Client) else connect(url, **options)
         if self.client.config.overflow == "block":
             raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")

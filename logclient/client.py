@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import registry
 from logclient._ext.handoff import REASONS
@@ -26,6 +26,11 @@ from logclient.errors import QueueFull
 from logclient.files import open_to_all, own_directory
 from logclient.protocols.core import Core
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.options import Options
+
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
@@ -36,9 +41,10 @@ _UNENCODABLE = bytes([REASONS.index("unencodable")])
 
 Event = Mapping[str, Any] | str | bytes
 
+def connect(url: str, /, **options: Unpack[Options]) -> Client:
+    """A client for `url`, as in ``lumberjack+tls://host:5044,other:5044?window=500``.
 
-def connect(url: str, /, **options: Any) -> Client:
-    """A client for `url`; options by name win over those in the URL (docs/options.md).
+    Options by name win over those in the URL (docs/options.md).
 
     Nothing is connected yet: the first event starts a sender, which connects.
 

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from logclient._ext.record import Emitter
 from logclient.client import UNMADE, Client, open_client
 from logclient.config import parse
 from logclient.formatters import EcsFormatter
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.options import Options
 
 __all__ = ["Handler"]
 
@@ -71,7 +76,7 @@ class Handler(Emitter, logging.Handler):
         level: int | str = logging.NOTSET,
         *,
         client: Client | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         if (url is None) == (client is None):
             raise TypeError("url: needed, unless a client is given; not both")

@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient.client import Client, Event
 from logclient.config import parse
 from logclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.options import Options
 
 __all__ = ["Writer"]
 
@@ -31,8 +36,9 @@ class Writer(Client):
         ConfigError: the URL is not Lumberjack's, or an option breaks a rule.
     """
 
-    def __init__(self, url: str, /, **options: Any) -> None:
-        config = parse(url, **{"overflow": "block", **options})
+    def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
+        given: dict[str, Any] = {"overflow": "block", **options}
+        config = parse(url, **given)
         if config.protocol != "lumberjack":
             raise ConfigError(f"scheme: a Writer speaks lumberjack, not {config.scheme}")
         super().__init__(config)

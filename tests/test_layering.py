@@ -17,12 +17,13 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "files", "registry", "threads"}
+LEAVES = {"errors", "config", "files", "options", "registry", "threads"}
 LEAVES_OWN = {
     "errors": set(),
     "files": {"errors"},
     "registry": {"errors"},
     "config": {"errors", "registry"},
+    "options": {"config"},
     "threads": {"errors"},
 }
 
@@ -103,7 +104,7 @@ def room_of(parts: tuple[str, ...]) -> str:
         return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
     if first in PROTOCOLS:
         return "faces"
-    if first in ("demo", "decode", "ping", "stat"):
+    if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "stat"):
         return "cli"
     if first in LEAVES or first in ARROWS:
         return first

@@ -1,0 +1,91 @@
+"""Options have types: those of the table, and type checkers know them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import logclient
+from logclient import config
+from tests.patience import PATIENCE
+from tests.shared import ROOT, clean_environment, need
+from tools import typed_options
+
+USES = ROOT / "tests" / "typing" / "options.py"
+
+
+@pytest.mark.tree
+def test_they_are_made_from_the_table() -> None:
+    assert (ROOT / "logclient" / "options.py").read_text(encoding="utf-8") == typed_options.text(), (
+        "run: python -m tools.typed_options > logclient/options.py"
+    )
+
+
+def test_every_option_has_a_type_and_takes_none() -> None:
+    types = typing.get_type_hints(logclient.Options)
+    assert set(types) == set(config.OPTIONS)
+    assert all(type(None) in typing.get_args(of) for of in types.values())
+
+
+@pytest.mark.parametrize("option", [o for o in config._TABLE if o.default is not None], ids=lambda o: o.name)
+def test_the_default_is_of_its_type(option: config.Option) -> None:
+    allowed: list[object] = []
+    for of in typing.get_args(typing.get_type_hints(logclient.Options)[option.name]):
+        literal = typing.get_origin(of) is typing.Literal
+        allowed += typing.get_args(of) if literal else [typing.get_origin(of) or of]
+    assert any(
+        isinstance(option.default, of) if isinstance(of, type) else option.default == of for of in allowed
+    )
+    assert option.read(option.default) == option.default
+
+
+def with_mypy(folder: Path) -> set[int]:
+    need("mypy")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-error-summary"),
+            *("--cache-dir", str(ROOT / "build" / "mypy-uses"), str(folder / USES.name)),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=clean_environment(MYPYPATH=str(ROOT)),
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = re.findall(r"^(.+?):(\d+): error:", done.stdout, re.MULTILINE)
+    assert {Path(name).name for name, _ in found} == {USES.name}, done.stdout
+    return {int(number) for _, number in found}
+
+
+def with_pyright(folder: Path) -> set[int]:
+    pyright = shutil.which("pyright") or pytest.skip("pyright is not installed")
+    done = subprocess.run(
+        [pyright, "--pythonpath", sys.executable, USES.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return {int(number) for number in re.findall(r"\.py:(\d+):\d+ - error:", done.stdout)}
+
+
+@pytest.mark.tree
+@pytest.mark.parametrize("judge", [with_mypy, with_pyright], ids=["mypy", "pyright"])
+def test_a_type_checker_refuses_what_is_wrong(judge: Callable[[Path], set[int]], tmp_path: Path) -> None:
+    """It sees the file alone, as in a project that uses the installed package."""
+    shutil.copy(USES, tmp_path)
+    lines = USES.read_text(encoding="utf-8").splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    assert len(wrong) > 15
+    assert judge(tmp_path) == wrong
