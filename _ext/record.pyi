@@ -77,6 +77,9 @@ class Encoder:
             EncodeError: as above.
         """
 
+def tens(level: int | str) -> int:
+    """A level of ``logging``, a number or a name, as the hand-off keeps it: 0 to 5."""
+
 class Sender:
     """The compiled half of ``logclient.Client``: ``send`` in one call."""
 
@@ -85,16 +88,21 @@ class Sender:
     @property
     def handoff(self) -> Handoff: ...
     def _bind(self, encoder: Encoder, slowly: Callable[[int, Any, int], int]) -> None: ...
-    def send(self, event: Mapping[str, Any] | str | bytes, level: int = 20) -> int:
+    def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
         Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
         raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
         ``overflow=drop_new``, a closed client).
 
+        Args:
+            event: what to send.
+            level: a level of ``logging``, as a number or by its name, for ``keep_level``.
+
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
             EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            ConfigError: there is no such level (a ValueError).
             QueueFull: with ``overflow=raise``.
             TypeError: ``__init__`` has not run.
         """

@@ -2381,6 +2381,11 @@ cdef object _lower(object name):
     return _exact(name).lower() if isinstance(name, str) else name
 
 
+cdef object INFO = 20  # small numbers are one object each, so that `is` tells
+cdef enum:
+    INFO_TENS = 2
+
+
 cdef class Sender:
     """The compiled half of ``logclient.Client``: ``send`` in one call."""
 
@@ -2399,32 +2404,41 @@ cdef class Sender:
         self.slowly = slowly
 
     @cython.binding(False)
-    def send(self, event, int level=20):
+    def send(self, event, level=INFO):
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
         Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
         raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
         ``overflow=drop_new``, a closed client).
 
+        Args:
+            event: what to send.
+            level: a level of ``logging``, as a number or by its name, for ``keep_level``.
+
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
             EncodeError: it has no encoding: a cycle, too deep, too large (a ValueError).
+            ConfigError: there is no such level (a ValueError).
             QueueFull: with ``overflow=raise``.
         """
         cdef int64_t seq
         cdef Py_ssize_t size
-        cdef uint8_t tens = <uint8_t> (0 if level < 0 else min(level // 10, 5))
+        cdef uint8_t kept = <uint8_t> INFO_TENS if level is INFO else tens(level)
         if self.handoff is None:
             raise TypeError(f"{type(self).__name__}: __init__ has not run")
         if PyBytes_Check(event):
             size = PyBytes_GET_SIZE(event)
-            # Far over any max_event_bytes: a tombstone, of which no byte is read.
+            # One that is too large becomes a tombstone, of which no byte is read.
             seq = self.handoff.put(<const uint8_t *> PyBytes_AS_STRING(event),
-                                   <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), tens, <uint8_t> K_RAW, 0)
+                                   <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), kept, <uint8_t> K_RAW, 0)
+            if <size_t> size > self.encoder.max_event_bytes:
+                if seq == PUT_FULL:
+                    self.handoff.refuse()
+                raise _error(<uint8_t> R_TOO_LARGE, event, self.encoder.max_event_bytes)
         else:
-            seq = self.encoder.put(event, tens)
+            seq = self.encoder.put(event, kept)
         if seq <= 0 or self.handoff.attention():
-            return self.slowly(seq, event, tens)
+            return self.slowly(seq, event, kept)
         return seq
 
 
@@ -2677,6 +2691,20 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
     if reason == R_UNENCODABLE:
         return EncodeError(f"event: a cycle, more than {MAX_DEPTH} levels, or a mapping that cannot be read")
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
+
+
+cpdef uint8_t tens(object level) except 255:
+    """A level of ``logging``, a number or a name, as the hand-off keeps it: 0 to 5."""
+    cdef long number
+    if isinstance(level, str):
+        names = logging.getLevelNamesMapping()
+        level = names.get(level, names.get(level.upper()))
+    if not isinstance(level, int):
+        from logclient.errors import ConfigError
+
+        raise ConfigError("level: must be a number, or the name of a level such as ERROR")
+    number = level
+    return <uint8_t> max(0, min(5, number // 10))
 
 
 def encode_mapping(obj, size_t max_bytes=1 << 20):

@@ -24,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logclient.client import Client, Event, connect
+from logclient.client import Client, Event, Level, connect
 from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, ConnectFailed
@@ -69,11 +69,11 @@ class AsyncClient:
         self._listeners: set[asyncio.Task[None]] = set()
         self._awaited: Delivery | None = None
 
-    def send(self, event: Event, level: int = INFO) -> int:
+    def send(self, event: Event, level: Level = INFO) -> int:
         """As of the client: its sequence, or 0 when it was dropped at once. Never waits."""
         return int(self.client.send(event, level))
 
-    async def submit(self, event: Event, level: int = INFO) -> Outcome:
+    async def submit(self, event: Event, level: Level = INFO) -> Outcome:
         """Send an event, and wait for its fate; raises what ``send`` raises, nothing for a failed event."""
         return await self._fate(self.client.submit(event, level))
 
@@ -137,7 +137,7 @@ class AsyncClient:
     # -- of clients that have actions
 
     async def add(
-        self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: int = INFO
+        self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: Level = INFO
     ) -> Outcome:
         """Send a whole action, and wait for its fate; see ``logclient.logux.Client.add``."""
         return await self._fate(self._verb("add")(action, meta, level))

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from logclient import registry
 from logclient._ext.handoff import REASONS
 from logclient._ext.record import Encoder, Sender
+from logclient._ext.record import tens as tens
 from logclient.config import Config, parse
 from logclient.delivery.engine import Engine, Limits
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
-from logclient.errors import QueueFull
+from logclient.errors import EncodeError, QueueFull
 from logclient.files import open_to_all, own_directory
 from logclient.protocols.core import Core
 
@@ -40,6 +41,8 @@ K_RAW, K_TOMB = 1, 3
 _UNENCODABLE = bytes([REASONS.index("unencodable")])
 
 Event = Mapping[str, Any] | str | bytes
+Level = int | str
+
 
 def connect(url: str, /, **options: Unpack[Options]) -> Client:
     """A client for `url`, as in ``lumberjack+tls://host:5044,other:5044?window=500``.
@@ -64,11 +67,6 @@ def open_client(config: Config) -> Client:
 def node_name() -> str:
     """This machine's name."""
     return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-
-
-def tens(level: int) -> int:
-    """A level of ``logging`` as the hand-off keeps it: 0 to 5."""
-    return max(0, min(5, level // 10))
 
 
 def outlets(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
@@ -178,9 +176,10 @@ class Client(Sender):
         nobody holds must be found out at once."""
         return None
 
-    def submit(self, event: Event, level: int = INFO) -> Delivery:
-        """Like ``send``, and follow the event: ``submit(event).result(5.0)``."""
+    def submit(self, event: Event, level: Level = INFO) -> Delivery:
+        """Like ``send``, and follow the event: ``submit(event).result(5.0)``. Raises what ``send`` raises."""
         submit = self._engine.submit
+        kept = tens(level)
         try:
             body, kind, mangled, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):
@@ -188,7 +187,7 @@ class Client(Sender):
             raise
         if mangled or moved:
             self.handoff.count_changed(mangled, moved)
-        return submit(body, tens(level), kind)
+        return submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until what was sent before this call has its fate; how many events still have none."""
@@ -297,6 +296,8 @@ def _limits(config: Config) -> Limits:
 def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     """(body, kind, mangled values, moved fields)."""
     if isinstance(event, bytes):
+        if len(event) > encoder.max_event_bytes:
+            raise EncodeError(f"event: longer than max_event_bytes ({encoder.max_event_bytes})")
         return event, K_RAW, 0, 0
     return encoder.encode(event)
 

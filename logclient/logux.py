@@ -105,7 +105,7 @@ class Client(client.Client):
     # -- to the server
 
     def add(
-        self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: int = INFO
+        self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: client.Level = INFO
     ) -> Delivery:
         """Send an action as it is, but for its ``id``, and follow it: ``add(action).result(5.0)``.
 

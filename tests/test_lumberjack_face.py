@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
 from typing import Any
 
@@ -71,9 +73,9 @@ def test_poison_fails_alone(pump: None) -> None:
 
 def test_a_huge_event_is_no_obstacle(pump: None) -> None:
     with Collector(keep=True) as collector, logclient.connect(collector.url) as client:
-        assert client.send(b'{"a":"' + b"x" * (100 << 20) + b'"}') == 1
-        with pytest.raises(logclient.EncodeError, match="max_event_bytes"):
-            client.send({"message": "x" * (100 << 20)})
+        for huge in (b'{"a":"' + b"x" * (100 << 20) + b'"}', {"message": "x" * (100 << 20)}):
+            with pytest.raises(logclient.EncodeError, match="max_event_bytes"):
+                client.send(huge)
         assert client.send({"message": "small"}) == 3
         assert client.flush(PATIENCE) == 0
         assert client.stats().failed == {"too_large": 2}
@@ -81,12 +83,56 @@ def test_a_huge_event_is_no_obstacle(pump: None) -> None:
 
 
 @pytest.mark.parametrize(
+    "event",
+    [{"message": "x" * 2000}, "x" * 2000, b'{"message":"%s"}' % (b"x" * 2000)],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_is_too_large_is_raised_and_counted(event: Any) -> None:
+    """The same for each kind of event, by send and by submit."""
+    with Collector() as collector, logclient.connect(collector.url, max_event_bytes=1000) as client:
+        for verb in (client.send, client.submit):
+            with pytest.raises(logclient.EncodeError, match=r"longer than max_event_bytes \(1000\)"):
+                verb(event)
+        client.send("small")
+        assert client.flush(PATIENCE) == 0
+        stats = client.stats()
+    assert (stats.failed, stats.acked, stats.sent) == ({"too_large": 2}, 1, 3)
+
+
+@pytest.mark.parametrize("level", [40, 49, "ERROR", "error", "CRITICAL", "loud"])
+def test_levels_have_names(level: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(logging._nameToLevel, "loud", 45)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        url = f"lumberjack://127.0.0.1:{port}?max_events=3&overflow=drop_oldest"
+        client = logclient.connect(url, backoff_min=0.001, backoff_max=0.01)
+        client.send("sent kept", level)
+        client.submit("submitted kept", level)
+        for n in range(10):
+            client.send(str(n))
+    with client, Collector(port=port, keep=True) as collector:
+        assert client.flush(PATIENCE) == 0
+        messages = [event["message"] for event in collector.events()]
+    assert messages == ["sent kept", "submitted kept", "9"]
+
+
+@pytest.mark.parametrize("level", ["LOUD", "", None, 1.5, [40]])
+def test_no_such_level(level: Any) -> None:
+    with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
+        for verb in (client.send, client.submit):
+            with pytest.raises(
+                logclient.ConfigError, match="level: must be a number, or the name"
+            ):
+                verb("an event", level)
+        assert client.stats().sent == 0
+
+
+@pytest.mark.parametrize(
     "said", [b"2A\0\0\0\5", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 7, b"2W\0\0\0\1", b"2A\xff\xff\xff\xff"]
 )
 def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     """One line names what was wrong; the events wait for a server that can be believed."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         client = logclient.connect(f"lumberjack://127.0.0.1:{port}", backoff_min=0.001, backoff_max=0.01)

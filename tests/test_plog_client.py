@@ -200,7 +200,8 @@ class TestClient:
     def test_too_large(self, server: Server) -> None:
         with connect(server) as client:
             client.send(bytes(262_144))
-            client.send(bytes(262_145))
+            with pytest.raises(logclient.EncodeError):
+                client.send(bytes(262_145))
             client.send(b"{%s}" % (b" " * 262_140))  # its id makes it too large
             assert client.flush(PATIENCE) == 0
             assert client.stats().failed == {"too_large": 2}
