@@ -565,7 +565,7 @@ class _Shipment:
             interrupted = self.signals.word
             if not stalled:
                 # What was given up is counted in the report.
-                complaints.show(but="events were given up")
+                complaints.show(but=" given up: ")
         failed, dropped = sum(stats.failed.values()), sum(stats.dropped.values())
         code = ExitCode.OK
         left = stats.queued or stats.inflight

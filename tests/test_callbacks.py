@@ -257,7 +257,7 @@ def test_close_reports_how_many_did_not_run_in_time(build: Make) -> None:
     until(lambda: rig.stats().callbacks == 9)
     rig.finish(0.1)
     assert rig.lines.of("callbacks") == [
-        "test://server: 10 callbacks had not run when close() ended; they run on while the process lives"
+        "test://server: 10 callbacks had not run when close() ended; that goes on while the process lives"
     ]
     gate.open.set()
     until(lambda: rig.stats().callbacks == 0)

@@ -434,7 +434,7 @@ say(new=sorted(new))
     def check(run: Run) -> None:
         refused, given_up = run.err.splitlines()
         assert run.code == 0 and refused.endswith(": connection refused")
-        assert "1 events were given up" in given_up
+        assert "1 event was given up" in given_up
         assert run.facts == [{"new": []}]
 
     program(text, check, tmp_path)

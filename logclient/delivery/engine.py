@@ -840,9 +840,10 @@ class Engine:
         """Have callbacks run until the monotonic `deadline`; how many have not, which is reported."""
         left = self.callbacks.drain(deadline)
         if left:
+            calls = "callback" if left == 1 else "callbacks"
             words = "did not run" if when == "before exit" else "had not run"
-            more = "" if when == "before exit" else "; they run on while the process lives"
-            self.reporter.complain("callbacks", f"{self.url}: {left} callbacks {words} {when}{more}", 40)
+            more = "" if when == "before exit" else "; that goes on while the process lives"
+            self.reporter.complain("callbacks", f"{self.url}: {left} {calls} {words} {when}{more}", 40)
         return left
 
     def _end(self) -> None:
@@ -893,7 +894,8 @@ class Engine:
         """Count events that were not delivered in time, and say so; at exit, one line for all clients."""
         self.given_up += events
         if events and not self.at_exit:
-            text = f"{self.url}: {events} events were given up: the client ended before they were delivered"
+            what = report.counted(events, "event")
+            text = f"{self.url}: {what} given up: the client ended before delivery"
             self.last_error = text
             lifecycle.given_up(self, events, text)
 

@@ -121,7 +121,8 @@ def at_exit() -> None:
             engine.drain_callbacks(begin + engine.limits.atexit_timeout)
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
-            report.process.complain("unsaid", f"{unsaid} more events of closed clients were given up")
+            what = report.counted(unsaid, "more event")
+            report.process.complain("unsaid", f"{what} given up by closed clients")
 
 
 def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
@@ -149,8 +150,9 @@ def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
     left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
     total = sum(n for _, n in left)
     if left:
-        others = f" and {len(left) - 1} more clients" if len(left) > 1 else ""
-        text = f"{left[0][0].url}{others}: {total} events were not delivered before exit"
+        more = len(left) - 1
+        others = f" and {more} more client{'s' * (more > 1)}" if more else ""
+        text = f"{left[0][0].url}{others}: {report.counted(total, 'event')} not delivered before exit"
         left[0][0].reporter.complain("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt

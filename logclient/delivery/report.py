@@ -25,6 +25,11 @@ NAME = "logclient"
 _behind: deque[tuple[str, int]] = deque(maxlen=KINDS)
 
 
+def counted(number: int, noun: str) -> str:
+    """As in ``1 event was`` and ``3 events were``."""
+    return f"{number} {noun} was" if number == 1 else f"{number} {noun}s were"
+
+
 class Reporter:
     """Limits lines per kind, and says how many it held back."""
 
