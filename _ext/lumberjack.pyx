@@ -801,6 +801,8 @@ cdef class Hot(Writer):
         if w.wrong == WRONG_TIME:
             return f"ack {w.wrong_number} although no window is in flight"
         got = (<bytes> w.wrong_bytes[:w.wrong_size])
+        if got.startswith(b"\x15\x03"):  # an alert
+            return f"the server speaks TLS, the URL must begin with lumberjack+tls: received {got!r}"
         return f"expected an ack frame ('1' or '2', 'A', 32-bit sequence), received {got!r}"
 
     def connected(self, double now):

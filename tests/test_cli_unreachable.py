@@ -348,6 +348,25 @@ class TestTls:
         assert "TLS" in pinged
         assert status in ("refused", "unreachable")
 
+    @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
+    def test_tls_there(self, scheme: str, tmp_path: Path) -> None:
+        if scheme == "logux":
+            shared.need("websockets")
+        with tls(tmp_path) as port:
+            sent = command("send", f"{scheme}://127.0.0.1:{port}", "--timeout", "800ms", stdin=b"a line\n")
+        assert sent.returncode == 3
+        assert sent.stderr.count("\n") == 1
+        # As the system lets the alert through, or not.
+        hints = ("does the server want TLS?", "the server speaks TLS", "whether it wants TLS")
+        assert any(hint in sent.stderr for hint in hints)
+
+    def test_a_server_that_took_events_wants_no_tls(self) -> None:
+        with Collector(faults="cut-before-ack=from:2:per-connection") as server:
+            done = command("send", f"{server.url}?window=1&inflight=1", stdin=b"a\nb\nc\n")
+        assert "acked 3" in done.stdout
+        assert done.stderr  # a connection was lost
+        assert "TLS" not in done.stderr
+
     def test_a_black_hole(self) -> None:
         with black_hole() as port:
             sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{port}")

@@ -1289,7 +1289,7 @@ class Server:
         script: what else happens, at random; nothing once it is `calm`.
     """
 
-    peer, tls, bite, lull, lingers, unsent = "server", "", 0, 0.0, False, 0
+    peer, tls, doubt, bite, lull, lingers, unsent = "server", "", "", 0, 0.0, False, 0
 
     def __init__(self, script: Random, clock: Clock) -> None:
         self.script = script

@@ -123,14 +123,21 @@ class TestStates:
         assert list(core.events_received()) == [Outcome("acked", "", [(1, 2)]), Progress()]
 
     @pytest.mark.parametrize(
-        "greeting", [b"HTTP/1.1 400", b"\x15\x03\x03\0\2\2\n", b"SSH-2.0-x\r\n", b"\0", b"2W\0\0\0\1"]
+        ("greeting", "says"),
+        [
+            (b"HTTP/1.1 400", "expected an ack frame"),
+            (b"\x15\x03\x03\0\2\2\n", "the server speaks TLS, the URL must begin with lumberjack+tls"),
+            (b"SSH-2.0-x\r\n", "expected an ack frame"),
+            (b"\0", "expected an ack frame"),
+            (b"2W\0\0\0\1", "expected an ack frame"),
+        ],
     )
-    def test_another_protocol(self, greeting: bytes) -> None:
+    def test_another_protocol(self, greeting: bytes, says: str) -> None:
         core = core_of()
         core.receive_data(greeting, 100.0)
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
-        assert "expected an ack frame" in str(fatal.error)
+        assert says in str(fatal.error)
         assert repr(greeting[:6]) in str(fatal.error)
 
     def test_connection_lost_forgets(self) -> None:

@@ -19,7 +19,7 @@ from tests.patience import PATIENCE
 class Link:
     """It takes everything, and has one answer whenever it was waited for."""
 
-    peer, tls, bite, lingers, unsent = "", "", 0, False, 0
+    peer, tls, doubt, bite, lingers, unsent = "", "", "", 0, False, 0
 
     def __init__(self, lull: float = 0.001, flushes: bool = True) -> None:
         self.lull = lull

@@ -1268,7 +1268,7 @@ class Engine:
     def _lost(self, end: str) -> None:
         """The connection is over: what had no word yet is sent again on the next one."""
         assert self.link is not None
-        peer, lingers = self.link.peer, self.link.lingers
+        peer, lingers, doubt = self.link.peer, self.link.lingers, self.link.doubt
         self._hang_up(0.0)
         self.disconnects += 1
         # Nothing under way: that is how servers end an idle connection. But one that took nothing
@@ -1277,6 +1277,8 @@ class Engine:
         idle = not self.flight.inflight and not self.flight.waiting and not self.stays
         quiet = used and idle and end in ("closed", "error")
         words, error, forever = self._why(end, lingers)
+        if doubt and end in ("closed", "error") and not self.pump.progress:
+            words = f"{words}; {doubt}"
         flying = self.flight.flying
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again

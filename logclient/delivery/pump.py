@@ -51,6 +51,7 @@ class Link(Protocol):
     """Bytes to gather for one ``send``, where each costs more than the window in it; 0: none."""
 
     lingers: bool
+    doubt: str  # what to ask oneself when the peer ends the first connections without an answer
     """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
     worth the wait, for nobody will say that they are missing."""
     lull: float

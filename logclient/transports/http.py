@@ -60,6 +60,19 @@ def ask(link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: f
     Raises:
         OSError: no answer in time, none that is HTTP/1, or one whose head has no end.
     """
+    hint = "" if link.tls else ": see whether the port is right, and whether it wants TLS"
+    ended = ConnectionError(f"{whose} ended the connection instead of an answer to the HTTP request{hint}")
+    try:
+        return _answer(link, request, whose, attempt, deadline, ended)
+    except (ConnectionResetError, BrokenPipeError):
+        if link.tls:
+            raise  # its words say more
+        raise ended from None
+
+
+def _answer(
+    link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: float, ended: ConnectionError
+) -> Answer:
     sent = link.send([request])
     come = b""
     while True:
@@ -87,7 +100,7 @@ def ask(link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: f
         sent = sent or link.flush()
         data = link.receive()
         if data == b"":
-            raise ConnectionError(f"{whose} ended the connection instead of an answer to the HTTP request")
+            raise ended
         come += data or b""
 
 

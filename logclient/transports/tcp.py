@@ -42,6 +42,8 @@ class TcpLink:
     tls = ""
     """What protects it, in words."""
 
+    doubt = "does the server want TLS?"
+
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock

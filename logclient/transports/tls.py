@@ -96,6 +96,7 @@ class TlsLink(TcpLink):
     """One stream socket behind a finished handshake."""
 
     bite = BITE
+    doubt = ""
 
     def __init__(self, sock: TlsSocket, peer: str, certified: bool, verified: bool) -> None:
         super().__init__(sock, peer)  # type: ignore[arg-type]

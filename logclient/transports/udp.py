@@ -39,6 +39,7 @@ _NOT_NOW = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 class UdpLink(TcpLink):
     """One connected datagram socket."""
 
+    doubt = ""
     lingers = True
 
     def __init__(self, sock: socket.socket, peer: str, way: str) -> None:

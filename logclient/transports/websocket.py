@@ -63,6 +63,7 @@ class WebSocketLink:
     """
 
     bite = 0
+    doubt = ""
     lingers = False
     lull = 0.001
     unsent = 0

@@ -150,6 +150,7 @@ class ZmqLink:
     bite = 0
     tls = ""
     lull = 0.0
+    doubt = ""
     lingers = False
     """Whether what ZeroMQ has taken is worth waiting for at the end: nothing else will send it again."""
 

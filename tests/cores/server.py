@@ -210,6 +210,7 @@ class MemoryLink:
     peer = "test:1"
     tls = ""
     bite = 0
+    doubt = ""
     lingers = False
     lull = 0.0
     unsent = 0
