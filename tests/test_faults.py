@@ -90,6 +90,7 @@ class TestGrammar:
             ("partial-ack=every:2:0", "partial-ack: '0' must be a whole number of at least 1"),
             ("keepalive=every:2:many", "keepalive: 'many'"),
             ("stall=every:2:dead", "stall: 'dead' is none of its terms"),
+            ("stall:alive=every:9", "terms stand behind the =, as in stall=every:5:alive"),
             ("swap=every:2:", "swap: '' must be a time"),
         ],
     )

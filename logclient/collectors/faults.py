@@ -4,7 +4,7 @@
 
     cut-before-ack=every:5,delay-ack=p:0.1:200ms,discard=every:7:max:20,seed=3
 
-Every item but ``seed`` is a fault and its terms, parted by colons:
+Every item but ``seed`` is a fault, an equals sign and the fault's terms, parted by colons, in any order:
 
 =================  =============================================================================
 ``every:N``        at each N-th wire unit (1 when neither ``every`` nor ``p`` is given)
@@ -14,28 +14,31 @@ Every item but ``seed`` is a fault and its terms, parted by colons:
 ``per-connection``  units, ``from`` and ``max`` are counted for each connection by itself
 =================  =============================================================================
 
-=====================  =========================================================================
-``cut-before-write``   the unit is not captured, the connection is cut
-``cut-before-ack``     captured, then cut before the ack
-``cut-after-ack``      captured and acknowledged, then cut
-``stall``              captured, and this connection never gets an ack again; ``:alive`` goes on
-                       sending keep-alives
-``no-reply``           captured, and never answered; what comes after it is
-``partial-cut[:k]``    ack k events of the window (default half of them), then cut
-``partial-ack[:k]``    ack k events, then all
-``delay-ack:TIME``     the ack waits (``200ms``, ``1.5s``)
-``keepalive[:n]``      n keep-alives (default 1) before the ack
-``discard``            acknowledged and thrown away
-``swap[:TIME]``        captured after the next unit of its connection; given up when there is none
-                       within TIME (default 1 s)
-``duplicate``          captured twice
-``corrupt``            a byte of one event's body is flipped; what is captured is still JSON with
-                       the same id
-``add``                an event that was never sent is added to what is captured
-``drop``               it never came
-``reorder[:TIME]``     it came after the next one, as ``swap``
-``garble``             a bit of its payload was flipped on its way
-=====================  =========================================================================
+Some faults have a term of their own besides, which the second column shows: ``stall=every:9:alive``,
+``keepalive=every:2:3``, ``delay-ack=p:0.1:200ms``.
+
+====================  ==========  =============================================================
+``cut-before-write``              the unit is not captured, the connection is cut
+``cut-before-ack``                captured, then cut before the ack
+``cut-after-ack``                 captured and acknowledged, then cut
+``stall``             ``alive``   captured, and this connection never gets an ack again; with
+                                  ``alive`` it goes on sending keep-alives
+``no-reply``                      captured, and never answered; what comes after it is
+``partial-cut``       ``K``       ack K events of the window (default half of them), then cut
+``partial-ack``       ``K``       ack K events, then all
+``delay-ack``         ``TIME``    the ack waits (``200ms``, ``1.5s``); needs the term
+``keepalive``         ``N``       N keep-alives (default 1) before the ack
+``discard``                       acknowledged and thrown away
+``swap``              ``TIME``    captured after the next unit of its connection; given up when
+                                  there is none within TIME (default 1 s)
+``duplicate``                     captured twice
+``corrupt``                       a byte of one event's body is flipped; what is captured is
+                                  still JSON with the same id
+``add``                           an event that was never sent is added to what is captured
+``drop``                          it never came
+``reorder``           ``TIME``    it came after the next one, as ``swap``
+``garble``                        a bit of its payload was flipped on its way
+====================  ==========  =============================================================
 
 A unit is a window, with Logjam a message, with plog a datagram, with Logux a sync that has actions; there is
 no ``no-reply`` with Lumberjack, and no ``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam. With
@@ -43,7 +46,7 @@ plog there are only those from ``discard`` on, the others have no ``drop``, ``re
 
 With Logux the ack of a sync is ``synced`` and a word on each of its actions. After ``no-reply`` it is
 ``synced`` and there is no word, as with the real server when it is jammed; ``partial-cut`` is a word on k of
-them; there is no ``partial-ack`` and no ``keepalive``, and ``stall:alive`` answers pings.
+them; there is no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
 
 The same seed and input give the same faults: each fault has a random stream of its own, drawn from
 once per unit. A unit suffers at most one of those from ``discard`` on (the first of them in this order:
@@ -138,6 +141,10 @@ class Faults:
             if name == "seed":
                 self.seed = _whole("seed", terms, 0)
             elif name not in names:
+                fault, _, term = name.partition(":")
+                if fault in names:
+                    where = f"terms stand behind the =, as in {fault}=every:5:{term}"
+                    raise ConfigError(f"faults: {name!r} is no fault; {where}")
                 raise ConfigError(f"faults: {name!r} is no fault: {', '.join(names)}, or seed")
             elif any(fault.name == name for fault in self.faults):
                 raise ConfigError(f"faults: {name} is given twice")
