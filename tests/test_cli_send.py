@@ -340,6 +340,34 @@ class TestProcesses:
         assert b"Traceback" not in err
         assert b"Fatal" not in err
 
+    def test_terminated_it_delivers_what_it_has_read(self, server: Collector, tmp_path: Path) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "logclient", "send", server.url, "--ledger", str(tmp_path / "ledger")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        server.hold()
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        server.events(1)  # it was sent, and has no acknowledgement yet
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)  # it waits for that
+        server.release()
+        process.wait(PATIENCE)  # standard input is open: the signal ends it
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = process.stdout.read(), process.stderr.read()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
+        assert (process.returncode, err) == (1, b"logclient: terminated\n")
+        assert b"acked 1, handed 0, failed 0, dropped 0\n" in out
+        (ledger,) = (tmp_path / "ledger").glob("*.ledger")
+        last = json.loads(ledger.read_text().splitlines()[-1])
+        assert (last["t"], last["acked"]) == ("close", 1)
+
     def test_an_ignored_signal_stays_ignored(self, server: Collector) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
