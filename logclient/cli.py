@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from logclient import config, registry
+from logclient import config, lines, registry
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _PROGRESS_S = 0.25  # between two looks at the client, and two progress lines on
 _SHOWN_REFUSALS = 10  # lines named on stderr; the rest is counted
 _PROGRESS_LINE_S = 10.0  # between two progress lines where nobody watches
 _ASK_S = 1.0  # for a server's answer to what arrived; one that gives none before is not asked again
+_PACE_S = 10.0  # over which the rate is taken
+_PACE_FROM_S = 1.0  # before that a rate says little
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(ExitCode.BROKEN, "interrupted", debug)
     except BrokenPipeError:
         # Whoever read our output went away, as head does. Python would say so again when it flushes at exit.
-        import os
-
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.BROKEN
     except (ConfigError, _Usage) as error:
@@ -220,7 +222,14 @@ def _parser() -> argparse.ArgumentParser:
         "lumberjack://logs.example.org:5044 /var/log/syslog --ledger run/ledger",
     )
     send.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
-    send.add_argument("files", nargs="*", metavar="FILE", help="- is standard input, and the default")
+    # The default is given because argparse takes the argument for required without one.
+    send.add_argument(
+        "files",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="text, plain or compressed (gzip, bzip2, xz, zstd); - is standard input, and the default",
+    )
     send.add_argument("--ledger", metavar="DIR", help="keep a ledger there, for verify")
     send.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
     send.add_argument("--rate", type=_option(_rate, "rate"), metavar="N/s", help="at most N events a second")
@@ -450,13 +459,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _send(arguments: argparse.Namespace) -> int:
-    files = arguments.files or ["-"]
-    if "-" in files and arguments.repeat > 1:
+    files = arguments.files or [lines.STDIN]
+    if lines.STDIN in files and arguments.repeat > 1:
         raise _Usage("--repeat: standard input cannot be read again")
     given = config.parse(arguments.url, ledger=arguments.ledger)
-    for name in files:
-        if name != "-":
-            _check(name)
+    sizes = [lines.check(name) for name in files]  # a wrong name is an error before anything is sent
     from logclient.client import connect
 
     options: dict[str, Any] = {"ledger": arguments.ledger}
@@ -468,7 +475,7 @@ def _send(arguments: argparse.Namespace) -> int:
         options.update(overflow="block", block_timeout=arguments.timeout + 60.0)
     with _Signals() as signals:
         client = connect(arguments.url, **options)
-        job = _Shipment(client, files, arguments, given.max_event_bytes, signals)
+        job = _Shipment(client, files, sizes, arguments, given, signals)
         return job.run(given.redacted)
 
 
@@ -510,13 +517,21 @@ class _Shipment:
         self,
         client: Client,
         files: list[str],
+        sizes: list[int | None],
         arguments: argparse.Namespace,
-        longest: int,
+        given: config.Config,
         signals: _Signals,
     ) -> None:
+        from logclient.formatters import timestamp
+
         self.client = client
         self.signals = signals
         self.files = files
+        self.total: int | None = None  # bytes of all files, where the sizes of all are known
+        if None not in sizes:
+            self.total = sum(size or 0 for size in sizes) * arguments.repeat
+        # A plain text is enough where the client makes the protocol's own document of it.
+        self.timestamp = timestamp if registry.lookup(given.scheme).document == "ecs" else None
         self.repeat: int = arguments.repeat
         self.rate: float | None = arguments.rate
         self.ndjson: bool = arguments.format == "ndjson"
@@ -524,7 +539,9 @@ class _Shipment:
         self.as_json: bool = arguments.json
         # A longer line is cut there: the client then says too_large (or truncates), and a file
         # without line ends does not have to fit into memory.
-        self.longest = longest + 1
+        self.longest = given.max_event_bytes + 1
+        self.input: lines.Input | None = None  # the file that is being read
+        self.read = 0  # bytes of those before it
         self.sent = 0
         self.blank = 0
         self.replaced = 0
@@ -581,7 +598,7 @@ class _Shipment:
             print(f"logclient: {redacted}: {self._why(redacted, before)}", file=sys.stderr)
         elif isinstance(self.error, OSError):
             why = self.error.strerror or self.error
-            print(f"logclient: {_shown(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
+            print(f"logclient: {lines.shown(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
         elif self.error is not None:
             raise self.error
         elif interrupted:
@@ -605,6 +622,7 @@ class _Shipment:
         """Wait until everything has its fate; False when nothing moved for the timeout."""
         moved = taken = waited = 0
         since = time.monotonic()
+        pace = Pace()
         while True:
             patience = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
             if feeder.is_alive():
@@ -625,12 +643,22 @@ class _Shipment:
                 progress.done()
                 complaints.show()  # it went on; what does not go on is said once, at the end
             taken = stats.acked + stats.handed
-            text = f"sent {self.sent}, acked {stats.acked}, waiting {waiting}"
+            text = pace.text(now, settled, self._share(settled))
+            text += f"sent {self.sent}, {'handed' if stats.handed else 'acked'} {taken}, waiting {waiting}"
             progress.show(f"{text}; {complaints.kept[-1]}" if complaints.kept else text)
             if self.signals.first or (left == 0 and not feeder.is_alive()):
                 return True
             if now - since >= self.timeout:
                 return False
+
+    def _share(self, settled: int) -> float | None:
+        """How much of the input has its fate; None where nobody knows how much there is."""
+        if not self.total:
+            return None
+        read = self.read
+        if self.input is not None:
+            read += self.input.position()
+        return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
 
     # -- the feeder's side
 
@@ -644,11 +672,13 @@ class _Shipment:
 
     def _feed_file(self, name: str) -> None:
         self.reading = name
-        with _open(name) as file:
-            for number, raw in _lines(file, self.longest):
+        path = None if name == lines.STDIN else os.path.abspath(name)
+        with lines.Input(name) as file:
+            self.input = file if self.total else None
+            for number, raw in file.lines(self.longest):
                 if self.stop.is_set():
                     return
-                body = self._ndjson(name, number, raw) if self.ndjson else self._text(raw)
+                body = self._ndjson(name, number, raw) if self.ndjson else self._text(raw, path)
                 if body is None:
                     continue
                 if self.rate is not None:
@@ -661,12 +691,19 @@ class _Shipment:
                 except (TypeError, ValueError, BufferError):
                     pass  # the client has counted it as failed or dropped
                 self.sent += 1
+            self.input, self.read = None, self.read + file.position()
 
-    def _text(self, raw: bytes) -> str | None:
+    def _text(self, raw: bytes, path: str | None) -> str | dict[str, str] | None:
         if not raw:
             self.blank += 1
             return None
-        return self._decode(raw)
+        text = self._decode(raw)
+        if self.timestamp is None:
+            return text
+        event = {"@timestamp": self.timestamp(), "message": text}
+        if path is not None:
+            event["log.file.path"] = path
+        return event
 
     def _decode(self, raw: bytes) -> str:
         try:
@@ -695,7 +732,7 @@ class _Shipment:
             why = "not a JSON object"
         self.refused += 1
         if self.refused <= _SHOWN_REFUSALS:
-            print(f"logclient: {_shown(name)}:{number}: {why}", file=sys.stderr)
+            print(f"logclient: {lines.shown(name)}:{number}: {why}", file=sys.stderr)
         return None
 
     def _report(self, redacted: str, stats: Any, code: ExitCode) -> None:
@@ -749,40 +786,6 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
 
 
-def _check(name: str) -> None:
-    """A wrong name is an error before anything is sent."""
-    import os
-    import stat
-
-    if not stat.S_ISFIFO(os.stat(name).st_mode):  # whose writer would take opening it for all there is
-        open(name, "rb").close()
-
-
-def _shown(name: str) -> str:
-    return "standard input" if name == "-" else name
-
-
-def _open(name: str) -> IO[bytes]:
-    # Not sys.stdin: a reader that hangs in it at exit would abort the interpreter.
-    return open(0, "rb", closefd=False) if name == "-" else open(name, "rb")
-
-
-def _lines(file: IO[bytes], longest: int) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, line without its end); of a longer line only the first `longest` bytes."""
-    number = 0
-    while True:
-        raw = file.readline(longest)
-        if not raw:
-            return
-        number += 1
-        if raw.endswith(b"\n"):
-            yield number, raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
-            continue
-        yield number, raw
-        while len(raw) == longest and not raw.endswith(b"\n"):
-            raw = file.readline(longest)
-
-
 class Complaints:
     """While entered, what a client complains of is kept, not printed: the command says it itself.
 
@@ -816,6 +819,39 @@ class Complaints:
             if not but or but not in text:
                 print(f"logclient: {text}", file=sys.stderr, flush=True)
         self.kept.clear()
+
+
+class Pace:
+    """How fast a work gets on, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int, float]] = deque()  # time, done, share
+
+    def text(self, now: float, done: int, share: float | None) -> str:
+        """What to put before a line of progress: percent, rate and time left, as far as they are known.
+
+        Args:
+            now: on a monotonic clock.
+            done: how many are done.
+            share: of the whole work, from 0 to 1; None where nobody knows its size.
+        """
+        self._looks.append((now, done, share or 0.0))
+        while now - self._looks[0][0] > _PACE_S and len(self._looks) > 2:
+            self._looks.popleft()
+        since, done_then, share_then = self._looks[0]
+        text = "" if share is None else f"{int(share * 100)}%, "
+        if now - since >= _PACE_FROM_S:
+            text += f"{(done - done_then) / (now - since):,.0f}/s, "
+            if share is not None and share > share_then:
+                left = (1.0 - share) * (now - since) / (share - share_then)
+                text += f"{_clock(left)} left, " if left < 100 * 3600 else ""
+        return text
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 class Progress:

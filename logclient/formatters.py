@@ -29,10 +29,11 @@ their message are shown beside it: ``%d items % ('two',)``.
 from __future__ import annotations
 
 import logging
+import time
 
 from logclient._ext.record import ECS_VERSION, Encoder
 
-__all__ = ["DOCUMENTS", "ECS_VERSION", "EcsFormatter"]
+__all__ = ["DOCUMENTS", "ECS_VERSION", "EcsFormatter", "timestamp"]
 
 DOCUMENTS = ("ecs",)
 """Names of documents, as ``registry`` pairs them with schemes."""
@@ -54,3 +55,9 @@ class EcsFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return self._encoder.encode_record(record)[0].decode()
+
+
+def timestamp() -> str:
+    """Now, as ``@timestamp`` of documents has it."""
+    seconds, ms = divmod(time.time_ns() // 1_000_000, 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{ms:03d}Z"

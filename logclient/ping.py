@@ -211,14 +211,13 @@ class _Call:
         from socket import gethostname
 
         from logclient.client import open_client
+        from logclient.formatters import timestamp
 
         # Logjam's client makes a document of a text that its importer takes.
         text = f"logclient ping from {gethostname()}"
         event: str | dict[str, str] = text
         if registry.lookup(self.given.scheme).document == "ecs":
-            now = time.time()
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-            event = {"@timestamp": stamp, "message": text, "tags": "logclient-ping"}
+            event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-ping"}
         begun = time.monotonic()
         client = open_client(self.given._replace(endpoints=(self.endpoint,)))
         try:

@@ -55,7 +55,7 @@ class TestUsage:
             ([], "required: COMMAND"),
             (["nonsense"], "invalid choice: 'nonsense'"),
             (["--nonsense"], "required: COMMAND"),
-            (["send"], "required: URL"),
+            (["send"], "required: URL (see"),
             (["send", "lumberjack://h", "--nonsense"], "unrecognized arguments: --nonsense"),
             (["send", "lumberjack://h", "--rate", "fast"], "--rate: must be events a second"),
             (["send", "lumberjack://h", "--rate", "0"], "--rate: must be events a second"),

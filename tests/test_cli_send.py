@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import signal
 import socket
@@ -13,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +27,16 @@ from logclient.collectors import plog
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ExitCode
 from tests.patience import PATIENCE
+from tests.shared import need
+
+
+def zstd(data: bytes) -> bytes:
+    module = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    compressed: bytes = need(module).compress(data)
+    return compressed
+
+
+COMPRESS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress, "zstd": zstd}
 
 
 @pytest.fixture
@@ -150,6 +164,152 @@ class TestText:
         assert send(capsys, dead_url, str(tmp_path / "empty"))["sent"] == 0
 
 
+class TestFiles:
+    """What a line says of where it comes from, and what a file may be."""
+
+    def test_a_line_says_when_it_was_read_and_where(
+        self,
+        server: Collector,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("a.log").write_text("a line\n")
+        before = datetime.now(UTC)
+        send(capsys, server.url, "a.log")
+        [event] = server.events(1)
+        assert event["message"] == "a line"
+        assert event["log.file.path"] == str(tmp_path / "a.log")
+        millisecond = timedelta(milliseconds=1)
+        assert before - millisecond <= datetime.fromisoformat(event["@timestamp"]) <= datetime.now(UTC)
+
+    def test_standard_input_has_no_path(self, server: Collector) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "send", server.url],
+            input=b"a line\n",
+            capture_output=True,
+            timeout=2 * PATIENCE,
+            check=True,
+        )
+        assert done.stderr == b""
+        [event] = server.events(1)
+        assert event["message"] == "a line"
+        assert "@timestamp" in event
+        assert "log.file.path" not in event
+
+    @pytest.mark.parametrize("format", ["text", "ndjson"])
+    @pytest.mark.parametrize("method", COMPRESS)
+    def test_compressed_files_are_read(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, format: str
+    ) -> None:
+        lines = [json.dumps({"message": f"{n} {os.urandom(40).hex()}"}) for n in range(2000)]
+        data = "\n".join(lines).encode()
+        file = tmp_path / "a.log.1"  # the name says nothing
+        file.write_bytes(COMPRESS[method](data[:50_000]) + COMPRESS[method](data[50_000:]))  # two members
+        assert send(capsys, server.url, str(file), "--format", format)["acked"] == 2000
+        got = messages(server, 2000)
+        assert got == (lines if format == "text" else [json.loads(line)["message"] for line in lines])
+
+    def test_compressed_standard_input_is_read(self, server: Collector) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "send", server.url, "-", "--json"],
+            input=gzip.compress(b"one\ntwo\n"),
+            capture_output=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert messages(server, 2) == ["one", "two"]
+
+    @pytest.mark.parametrize("method", COMPRESS)
+    def test_what_can_be_had_of_damaged_data_is_sent(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+    ) -> None:
+        lines = [f"{n} {os.urandom(100).hex()}" for n in range(20_000)]
+        data = bytearray(COMPRESS[method]("\n".join(lines).encode()))
+        short, damaged = tmp_path / "short", tmp_path / "damaged"
+        short.write_bytes(data[: len(data) // 2])
+        data[len(data) // 2 : len(data) // 2 + 20] = bytes(20)
+        damaged.write_bytes(data)
+        for file, why in ((short, "ends in the middle of"), (damaged, "damaged")):
+            assert cli.main(["send", server.url, str(file), "--json"]) == 1
+            out, err = capsys.readouterr()
+            acked = json.loads(out)["acked"]
+            assert 0 < acked < len(lines)
+            got = messages(server, acked)
+            # Damage may show late: gzip has a checksum at the end alone.
+            assert got[:1000] == lines[:1000]
+            assert file == damaged or got == lines[:acked]
+            assert err.startswith(f"logclient: {file}: ")
+            assert why in err
+            assert f"{method} data" in err
+            assert err.endswith(": the rest was not sent\n")
+            server.clear()
+
+    @pytest.mark.parametrize(
+        ("data", "says"),
+        [
+            (b"PK\x03\x04" + bytes(100), "a zip archive"),
+            (b"a.log".ljust(257, b"\0") + b"ustar\x0000" + bytes(1000), "a tar archive"),
+            (gzip.compress(b"a.log".ljust(257, b"\0") + b"ustar\x0000" + bytes(1000)), "a tar archive"),
+            ("text".encode("utf-16"), "UTF-16 text (iconv"),
+            (b"LPKSHHRH" + bytes(100), "a journal of systemd (journalctl -o json"),
+            (b"\x7fELF" + bytes(100), "binary data"),
+            (bytes(range(256)) * 40, "binary data"),
+            (bytes(10_000) + b"text\n" * 10_000, "binary data"),
+        ],
+    )
+    def test_other_binary_data_is_refused_before_anything_is_sent(
+        self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, says: str
+    ) -> None:
+        good, bad = tmp_path / "good.log", tmp_path / "bad.log"
+        good.write_text("a line\n")
+        bad.write_bytes(data)
+        assert cli.main(["send", dead_url, str(good), str(bad)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"logclient: {bad}: no text, but {says}")
+        assert err.count("\n") == 1
+
+    def test_binary_standard_input_is_refused(self, dead_url: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "send", dead_url],
+            input=b"PK\x03\x04" + bytes(100),
+            capture_output=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 1
+        said = b"logclient: standard input: no text, but a zip archive: the rest was not sent\n"
+        assert done.stderr == said
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1251", "koi8-r", "shift_jis", "iso2022_jp"])
+    def test_text_in_any_encoding_is_text(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], encoding: str
+    ) -> None:
+        words = {"latin-1": "\xe4\xf6\xfc", "cp1251": "Привет", "koi8-r": "Привет"}.get(encoding, "日本語")
+        file = tmp_path / "a.log"
+        file.write_bytes(f"\x1b[31m{words * 10}\x1b[0m\a\n".encode(encoding) * 50)
+        assert send(capsys, server.url, str(file))["acked"] == 50
+
+    def test_a_library_that_is_not_there_is_named(
+        self,
+        dead_url: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name in ("compression", "backports.zstd"):
+            monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delattr("backports.zstd", raising=False)
+        file = tmp_path / "a.zst"
+        file.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+        assert cli.main(["send", dead_url, str(file)]) == 3
+        err = capsys.readouterr().err
+        assert err == 'logclient: backports.zstd is not installed: pip install "logclient[zstd]"\n'
+
+
 class TestNdjson:
     def test_objects_travel_as_they_are(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -234,15 +394,24 @@ class TestWhatGoesWrong:
         assert "connected, but nothing was acknowledged for 0.3s" in err
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that opens and cannot be read")
-    def test_a_file_that_cannot_be_read_to_its_end(
-        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    def test_a_file_that_cannot_be_read(
+        self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
         file.write_text("a\n")
-        assert cli.main(["send", server.url, str(file), "/proc/self/mem", str(file), "--json"]) == 1
+        assert cli.main(["send", dead_url, str(file), "/proc/self/mem"]) == 2
+        assert capsys.readouterr().err == "logclient: /proc/self/mem: Input/output error\n"
+
+    def test_a_file_that_cannot_be_read_to_its_end(
+        self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file, short = tmp_path / "a.log", tmp_path / "short.gz"
+        file.write_text("a\n")
+        short.write_bytes(gzip.compress(b"b\n")[:-1])
+        assert cli.main(["send", server.url, str(file), str(short), str(file), "--json"]) == 1
         out, err = capsys.readouterr()
-        assert json.loads(out)["acked"] == json.loads(out)["exit"] == 1
-        assert err == "logclient: /proc/self/mem: Input/output error: the rest was not sent\n"
+        assert (json.loads(out)["acked"], json.loads(out)["exit"]) == (2, 1)
+        assert err == f"logclient: {short}: ends in the middle of its gzip data: the rest was not sent\n"
 
     def test_overflow_of_the_url_is_respected(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -517,6 +686,34 @@ class TestProcesses:
 
 
 class TestProgress:
+    def test_percent_rate_and_time_left(self) -> None:
+        pace = cli.Pace()
+        assert pace.text(100.0, 0, 0.0) == "0%, "  # too early to say more
+        assert pace.text(102.0, 5000, 0.25) == "25%, 2,500/s, 0:06 left, "
+        assert pace.text(104.0, 5000, 0.25) == "25%, 1,250/s, 0:12 left, "
+        for second in range(105, 116):
+            said = pace.text(float(second), 5000, 0.25)
+        assert said == "25%, 0/s, "  # it stands still
+        assert pace.text(116.0, 5010, 0.2501) == "25%, 1/s, 20:49:50 left, "
+        assert pace.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
+    def test_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
+        from tests.terminal import Terminal
+
+        file = tmp_path / "a.log"
+        file.write_text("".join(f"line {n}\n" for n in range(3000)))
+        command = (sys.executable, "-m", "logclient", "send", server.url, str(file), "--rate", "1000/s")
+        with Terminal(*command, environment=dict(os.environ), folder=tmp_path) as terminal:
+            terminal.until(r"\r\d+%, [\d,]+/s, 0:0\d left, sent \d+, acked \d+, waiting \d+")
+            terminal.until(r"\r +\rsent 3000 in .*: acked 3000, ")
+            assert terminal.process.wait(PATIENCE) == 0
+
+    def test_without_a_size_there_is_the_rate(self) -> None:
+        pace = cli.Pace()
+        assert pace.text(0.0, 0, None) == ""
+        assert pace.text(4.0, 10, None) == "2/s, "
+
     def test_a_terminal_gets_one_line_rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):
             def isatty(self) -> bool:

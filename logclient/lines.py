@@ -1,0 +1,202 @@
+"""What ``logclient send`` reads: lines of files, also of compressed ones. What is no text is refused.
+
+Every error is an OSError with the name of the file: a file that cannot be opened, binary data, compressed
+data that is damaged or ends early.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from logclient.errors import MissingExtra
+
+__all__ = ["STDIN", "Input", "check", "shown"]
+
+STDIN = "-"
+_BUFFER = 1 << 16
+_HEAD = 8192
+"""Bytes at the beginning that tell what a file is."""
+
+
+def _gzip(file: io.BufferedReader[io.FileIO]) -> Any:
+    import gzip
+
+    return gzip.GzipFile(fileobj=file)
+
+
+def _bzip2(file: io.BufferedReader[io.FileIO]) -> Any:
+    import bz2
+
+    return bz2.BZ2File(file)
+
+
+def _xz(file: io.BufferedReader[io.FileIO]) -> Any:
+    import lzma
+
+    return lzma.LZMAFile(file)
+
+
+def _zstd(file: io.BufferedReader[io.FileIO]) -> Any:
+    try:
+        from compression import zstd  # since Python 3.14
+    except ImportError:
+        try:
+            from backports import zstd
+        except ImportError:
+            raise MissingExtra("backports.zstd", "zstd") from None
+    return zstd.ZstdFile(file)
+
+
+_COMPRESSED: tuple[tuple[str, bytes, Callable[[io.BufferedReader[io.FileIO]], Any]], ...] = (
+    ("gzip", rb"\x1f\x8b\x08", _gzip),
+    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", _bzip2),
+    ("xz", rb"\xfd7zXZ\0", _xz),
+    ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _zstd),
+)
+_BINARY = (
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (rb"(?s).{257}ustar", "a tar archive"),
+    (rb"\x04\x22\x4d\x18", "compressed with lz4"),
+    (rb"LPKSHHRH", "a journal of systemd (journalctl -o json writes lines for --format ndjson)"),
+    (rb"\xff\xfe|\xfe\xff", "UTF-16 text (iconv -f utf-16 -t utf-8 makes lines of it)"),
+)
+_CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"
+"""Control characters that a log does not have: all but bell to carriage return, and escape."""
+
+
+def check(name: str) -> int | None:
+    """Open a file and look at its beginning; its size in bytes, None where nobody knows it.
+
+    Standard input and named pipes are not touched: opening a pipe and closing it ends its writer.
+
+    Raises:
+        OSError: it cannot be read, or is no text.
+        MissingExtra: the library that decompresses it is not installed.
+    """
+    mode = 0 if name == STDIN else os.stat(name).st_mode
+    if stat.S_ISREG(mode):
+        with Input(name) as file:
+            return file.size
+    if mode and not stat.S_ISFIFO(mode):
+        io.FileIO(name).close()  # a directory says what it is; a terminal is not waited for
+    return None
+
+
+def shown(name: str) -> str:
+    """The name of a file for people."""
+    return "standard input" if name == STDIN else name
+
+
+class Input:
+    """An open file: its lines, and how far it is read.
+
+    Raises:
+        OSError: it cannot be read, or is no text.
+        MissingExtra: the library that decompresses it is not installed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Not sys.stdin: a reader that hangs in it at exit would abort the interpreter.
+        self._raw = io.FileIO(0, closefd=False) if name == STDIN else io.FileIO(name)
+        try:
+            self._stored: io.BufferedReader[io.FileIO] = io.BufferedReader(self._raw, _BUFFER)
+            self._file: io.BufferedReader[Any] = self._stored
+            status = os.fstat(self._raw.fileno())
+            self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
+            """Bytes of the file as it lies there; None: it is no regular file."""
+            self._decompress()
+            found = _binary(self._head())
+            if found:
+                raise OSError(errno.EINVAL, f"no text, but {found}", name)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = name
+            raise
+
+    def _head(self) -> bytes:
+        return self._file.peek(_HEAD)[:_HEAD]
+
+    def _decompress(self) -> None:
+        head = self._head()
+        for method, begins, opened in _COMPRESSED:
+            if re.match(begins, head):
+                inflated = _Inflated(opened(self._stored), method, self.name)
+                self._file = io.BufferedReader(inflated, _BUFFER)
+                return
+
+    def position(self) -> int:
+        """Bytes of a regular file that were read; 0 of others. From any thread."""
+        try:
+            return self._stored.tell() if self.size is not None else 0
+        except ValueError:  # closed
+            return 0
+
+    def lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
+        """(number from 1, line without its end); of a longer line only the first `longest` bytes."""
+        number = 0
+        while True:
+            raw = self._file.readline(longest)
+            if not raw:
+                return
+            number += 1
+            if raw.endswith(b"\n"):
+                yield number, raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+                continue
+            yield number, raw
+            while len(raw) == longest and not raw.endswith(b"\n"):
+                raw = self._file.readline(longest)
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Inflated(io.RawIOBase):
+    """What a decompressing file gives, as it comes: all that can be had of a damaged one."""
+
+    def __init__(self, stream: Any, method: str, name: str) -> None:
+        self._stream = stream
+        self._method = method
+        self._name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data: bytes = self._stream.read1(len(buffer))
+        except EOFError:
+            raise OSError(errno.EIO, f"ends in the middle of its {self._method} data", self._name) from None
+        except Exception as error:  # each library has its own
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise OSError(errno.EIO, f"its {self._method} data is damaged", self._name) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _binary(head: bytes) -> str:
+    """What a file is that begins so, if not text. Bytes that are no UTF-8 may be text all the same."""
+    for begins, what in _BINARY:
+        if re.match(begins, head):
+            return what
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    # One in twenty, and some to spare: random bytes have one in ten, real logs a stray one now and then.
+    return "binary data" if controls > 4 + len(head) // 20 else ""
