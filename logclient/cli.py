@@ -334,6 +334,17 @@ def _parser() -> argparse.ArgumentParser:
     ping.add_argument("--event", action="store_true", help="send one event too, and wait for its ack")
     ping.add_argument("--json", action="store_true", help="print what was found as JSON, an endpoint a line")
 
+    doctor = command(
+        "doctor",
+        _doctor,
+        "find out what keeps events from a server, and say what to mend",
+        "lumberjack+tls://logs.example.org",
+    )
+    doctor.add_argument("url", metavar="URL", help="each endpoint of it is looked at by itself")
+    doctor.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for each step (5s)")
+    doctor.add_argument("--no-event", action="store_true", help="send no event")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON, an endpoint a line")
+
     stat = command("stat", _stat, "print the counters of plog servers", "plog://logs.example.org:23456")
     stat.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
     stat.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for the answer (5s)")
@@ -402,6 +413,12 @@ def _ping(arguments: argparse.Namespace) -> int:
     from logclient import ping
 
     return ping.run(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from logclient import doctor
+
+    return doctor.run(arguments)
 
 
 def _stat(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import argparse
 import json
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from logclient import config, registry
@@ -18,7 +19,7 @@ from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.protocols.readable import escape, shown
 from logclient.transports.attempt import Attempt
 
-__all__ = ["run"]
+__all__ = ["Call", "calls", "duration", "identity", "run", "words_of"]
 
 _GRACE_S = 1.0  # a connection attempt looks at the clock now and then
 
@@ -34,33 +35,46 @@ _OTHERS = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each endpoint; `UNREACHABLE` unless all of them answer as they should."""
-    given = config.parse(arguments.url)
-    timeout: float = arguments.timeout
-    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None)
-    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
-    calls = [_Call(given, endpoint, transport, arguments) for endpoint in given.endpoints]
-    threads = [threading.Thread(target=call.run, daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + timeout + _GRACE_S
     code = ExitCode.OK
+    given = config.parse(arguments.url)
+    found = calls(given, arguments.timeout, count=arguments.count, event=arguments.event)
     with Complaints():  # what they say is in the line
-        for call, thread in zip(calls, threads, strict=True):
-            # In slices: a Ctrl-C that comes a moment before a wait does not end that wait.
-            while thread.is_alive() and not (call.connecting and time.monotonic() > end):
-                thread.join(0.1)
-            if call.connecting:  # in a name look-up, which nobody can stop: leave it to itself
-                call = _Call(given, call.endpoint, transport, arguments)
-                call.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
-            if call.failure is not None:
-                raise call.failure
+        for call in found:
             print(json.dumps(call.fields()) if arguments.json else escape(call.line()), flush=True)
             if call.status != "ok":
                 code = ExitCode.UNREACHABLE
     return code
 
 
-class _Call:
+def calls(given: config.Config, timeout: float, *, count: int = 1, event: bool = False) -> Iterator[Call]:
+    """Ask each endpoint, all at once; what is known of each, in their order.
+
+    Args:
+        given: whom, and how.
+        timeout: seconds for the connection, and for each answer.
+        count: round trips to measure.
+        event: whether to send an event, too.
+    """
+    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None)
+    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    asked = [Call(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints]
+    threads = [threading.Thread(target=call.run, daemon=True) for call in asked]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout + _GRACE_S
+    for call, thread in zip(asked, threads, strict=True):
+        # In slices: a Ctrl-C that comes a moment before a wait does not end that wait.
+        while thread.is_alive() and not (call.connecting and time.monotonic() > end):
+            thread.join(0.1)
+        if call.connecting:  # in a name look-up, which nobody can stop: leave it to itself
+            call = Call(given, call.endpoint, transport, timeout, count, event)
+            call.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
+        if call.failure is not None:
+            raise call.failure
+        yield call
+
+
+class Call:
     """One endpoint, and what is known of it.
 
     ``status``: ``unreachable`` (no connection), ``refused`` (one side does not accept who the other is),
@@ -69,15 +83,23 @@ class _Call:
     """
 
     def __init__(
-        self, given: config.Config, endpoint: config.Endpoint, transport: Any, arguments: argparse.Namespace
+        self,
+        given: config.Config,
+        endpoint: config.Endpoint,
+        transport: Any,
+        timeout: float,
+        count: int,
+        event: bool,
     ) -> None:
         self.given = given
         self.endpoint = endpoint
         self.transport = transport
-        self.timeout: float = arguments.timeout
-        self.count: int = arguments.count
-        self.event: bool = arguments.event
+        self.timeout = timeout
+        self.count = count
+        self.event = event
         self.connecting = True
+        self.stage = "connect"  # then ask, then event: how far it came
+        self.is_tls = False  # it turned out to be, though it was not meant to
         self.failure: Exception | None = None
         self.status = "unreachable"
         self.words = ""
@@ -110,19 +132,21 @@ class _Call:
             self.status, self.words = "refused", str(error)
             return
         except OSError as error:
-            self.words = f"cannot connect: {_why(error)}"
+            self.words = f"cannot connect: {words_of(error)}"
             return
         finally:
             self.connecting = False
+        self.stage = "ask"
         try:
             self._ask(link)
         except (CredentialError, ProtocolError) as error:  # in TLS 1.3 after the handshake; Logux's answer
             self.status, self.words = "refused", str(error)
         except OSError as error:
-            self._broken(_why(error))
+            self._broken(words_of(error))
         finally:
             link.close()
         if self.event and self.status in ("ok", "silent"):
+            self.stage = "event"
             self._send()
 
     def _ask(self, link: Any) -> None:
@@ -172,6 +196,7 @@ class _Call:
                 who = next(
                     (who for begin, who in _OTHERS if data.lower().startswith(begin)), "something else"
                 )
+                self.is_tls = who == "a TLS server"
                 self.words = f"but {who} answers: {shown(self._without_token(data), 60)}"
             return answered
 
@@ -185,11 +210,12 @@ class _Call:
     def _broken(self, why: str) -> None:
         self.status = "broken"
         self.words = f"then {why}, without an answer"
-        if not self.given.tls and self._is_tls():
+        if not self.given.tls and self._shakes_hands():
+            self.is_tls = True
             self.status = "foreign"
             self.words = "but a TLS server answers"
 
-    def _is_tls(self) -> bool:
+    def _shakes_hands(self) -> bool:
         """Whether a handshake gets anywhere: most TLS servers hang up on what is none, without a word."""
         import socket
         import ssl
@@ -241,23 +267,24 @@ class _Call:
     def line(self) -> str:
         parts = []
         if self.connect_s is not None:
-            parts.append(f"connected in {_ms(self.connect_s)}")
+            parts.append(f"connected in {duration(self.connect_s)}")
         if self.facts:
-            parts.append(_identity(self.facts))
+            parts.append(identity(self.facts))
         if self.round_trips_s and self.status != "foreign":
             trips = sorted(self.round_trips_s)
             if self.count == 1:
-                words = _ms(trips[0])
+                words = duration(trips[0])
             else:
                 middle = trips[len(trips) // 2]
-                words = f"{_ms(trips[0])} to {_ms(trips[-1])}, median {_ms(middle)} of {len(trips)}"
+                words = f"{duration(trips[0])} to {duration(trips[-1])}"
+                words += f", median {duration(middle)} of {len(trips)}"
             parts.append(f"{self.given.protocol} answers in {words}")
             for name, value in self.about.items():
                 parts.append(
                     f"clock {value:+d} ms" if name == "clock_ms" else f"{name.replace('_', ' ')} {value}"
                 )
         if self.event_s is not None:
-            parts.append(f"an event was {self.event_fate} in {_ms(self.event_s)}")
+            parts.append(f"an event was {self.event_fate} in {duration(self.event_s)}")
         if self.words:
             parts.append(self.words)
         return f"{self.name}: {', '.join(parts)}"
@@ -276,7 +303,7 @@ class _Call:
         }
 
 
-def _identity(facts: dict[str, Any]) -> str:
+def identity(facts: dict[str, Any]) -> str:
     """What protects it, in words."""
     if "mechanism" in facts:  # ZeroMQ's
         return f"{facts['mechanism']}, the server has the key that was expected"
@@ -292,12 +319,12 @@ def _identity(facts: dict[str, Any]) -> str:
     )
 
 
-def _why(error: OSError) -> str:
+def words_of(error: OSError) -> str:
     text = str(error.strerror or error or type(error).__name__)
     return text[:1].lower() + text[1:] if error.strerror else text
 
 
-def _ms(seconds: float) -> str:
+def duration(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
 

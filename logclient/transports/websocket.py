@@ -338,9 +338,13 @@ class WebSocket:
                 inner.close()
                 raise
 
-        if self._proxy is not None and self._proxy.leads_to(endpoint):
+        if self._proxy is not None and self.proxied(endpoint):
             return self._proxy.reach(endpoint, self.connect_timeout, attempt, link)
         return reach(endpoint, self.connect_timeout, attempt, link)
+
+    def proxied(self, endpoint: Endpoint) -> bool:
+        """Whether the way to `endpoint` leads through a proxy."""
+        return self._proxy is not None and self._proxy.leads_to(endpoint)
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float
