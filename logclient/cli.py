@@ -378,6 +378,14 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument(
         "--bytes", type=positive, metavar="N", help="show N bytes of what a frame carries (200)"
     )
+
+    completion = command(
+        "completion",
+        _completion,
+        "print what a shell needs to complete this command line",
+        "bash > ~/.local/share/bash-completion/completions/logclient",
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="%(choices)s")
     return parser
 
 
@@ -431,6 +439,13 @@ def _envi(arguments: argparse.Namespace) -> int:
     from logclient import stat
 
     return stat.envi(arguments)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from logclient import completion
+
+    print(completion.script(arguments.shell, _parser()), end="")
+    return ExitCode.OK
 
 
 def _decode(arguments: argparse.Namespace) -> int:
