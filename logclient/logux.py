@@ -89,7 +89,7 @@ class Client(client.Client):
             if inbox is not None:
                 inbox.begin()
                 if inbox.headers:
-                    core.call("headers", inbox.headers)
+                    core.note("headers", inbox.headers, 0)  # type: ignore[attr-defined]
             return core
 
         return begin
@@ -171,7 +171,9 @@ class Client(client.Client):
     def headers(self) -> dict[str, Any]:
         """What we tell the server of ourselves: a JSON object. Set it to replace the whole.
 
-        It goes out at once, and before anything else on each connection; its parts are not watched, so
+        It keeps its order with actions: the server processes those sent before with the former headers,
+        those sent after with these (``ack=synced``: receives them so). With nothing to send before, it goes
+        out at once; on each connection the newest goes before anything else. Its parts are not watched, so
         change it by setting it: ``client.headers = {**client.headers, "locale": "fr"}``.
 
         Raises:
@@ -187,8 +189,7 @@ class Client(client.Client):
             raise EncodeTypeError(f"headers: must be a mapping, got {type(headers).__name__}")
         _check_names("headers", headers)
         # As the server will have them, and nobody else's to change.
-        self._inbox.headers = loads(self._plain.encode(headers)[0])
-        self._engine.note("headers", self._inbox.headers)
+        self._inbox.say(loads(self._plain.encode(headers)[0]))
 
     # -- from the server
 
@@ -297,6 +298,12 @@ class Inbox:
                 self.engine.stay(False)
 
         return end
+
+    def say(self, headers: dict[str, Any]) -> None:
+        """Tell the server `headers` from the next event on."""
+        with self._lock:  # of two threads, the last in line must be the last here
+            self.headers = headers
+            self.engine.note("headers", headers)
 
     def hear(self, event: CoreEvent) -> None:
         """From the sender: never waits, never raises."""

@@ -567,15 +567,6 @@ def test_the_last_line_is_of_what_has_its_fate(build: Make) -> None:
     assert books.closed["last"] == books.closed["acked"] == books.last == 7
 
 
-def test_a_note_is_taken_by_the_connection(build: Make) -> None:
-    rig = build(Setup("by_id"))
-    rig.put()
-    rig.settle()
-    rig.engine.note("ping", 6)
-    rig.until(lambda _: rig.heard)
-    assert [event.token for event in rig.heard] == [6]
-
-
 # -- deliveries ---------------------------------------------------------------------------------------
 
 

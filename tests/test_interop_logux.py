@@ -354,6 +354,45 @@ class TestOurClient:
             server.tell("headers", data={"shard": 3})
             wait_for(lambda: client.server_headers == {"shard": 3}, PATIENCE, "headers")
 
+    def test_each_action_is_seen_with_the_headers_before_it(self, serve: Serve) -> None:
+        """1,000 changes, each followed by an action; nobody waits for an answer."""
+        server = serve()
+        with connected(server) as client:
+            for n in range(1000):
+                client.headers = {"n": n}
+                client.add({"type": "headers/see", "n": n})
+            assert client.close(PATIENCE) == 0
+            stats = client.stats()
+        assert (stats.acked, stats.resent, stats.connects) == (1000, 0, 1)
+        seen = [(json.loads(line["body"])["n"], line["headers"]) for line in server.lines()]
+        assert seen == [(n, {"n": n}) for n in range(1000)]
+
+    def test_headers_on_a_live_connection(self, serve: Serve) -> None:
+        """Nothing is under way when they change, and the action follows at once."""
+        server = serve()
+        with connected(server) as client:
+            for n in range(50):
+                client.headers = {"n": n}
+                outcome = client.add({"type": "headers/see", "n": n}).result(PATIENCE)
+                assert outcome == ("acked", "")
+        assert [line["headers"] for line in server.lines()] == [{"n": n} for n in range(50)]
+
+    def test_headers_and_actions_over_broken_connections(self, serve: Serve) -> None:
+        """What is processed again is processed with the same headers."""
+        server = serve(slow=1)
+        with connected(server) as client:
+            for n in range(200):
+                client.headers = {"n": n}
+                client.add({"type": "headers/see", "n": n})
+                client.add({"type": "headers/see", "n": n})
+                if n % 50 == 25:
+                    server.tell("cut")
+            assert client.close(PATIENCE) == 0
+        seen = [(json.loads(line["body"])["n"], line["headers"]["n"]) for line in server.lines()]
+        assert all(n == told for n, told in seen)
+        assert Counter(n for n, _ in seen).keys() == set(range(200))
+        assert client.stats().connects > 1
+
     def test_pings(self, serve: Serve) -> None:
         """It answers the server's, which else would close; the server answers ours."""
         server = serve(ping=50, timeout=250)

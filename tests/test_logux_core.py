@@ -210,24 +210,23 @@ class TestConnect:
 
     def test_headers_go_before_connect_and_replace_the_former(self) -> None:
         core = core_of()
-        token = core.call("headers", {"lang": "en", "x": 1})
-        assert list(core.events_received()) == [Reply(token, None)]
+        core.note("headers", {"lang": "en", "x": 1}, 0)
         core.connected(NOW, random)
         assert [m[:2] for m in sent(core)] == [["headers", {"lang": "en", "x": 1}], ["connect", 5]]
         tell(core, "connected", 5, "server:x", [BASE, BASE])
-        token = core.call("headers", {"lang": "fr"})
-        assert list(core.events_received()) == [Reply(token, None)]
+        core.note("headers", {"lang": "fr"}, 1)
+        core.credit(NOW)
         assert sent(core) == [["headers", {"lang": "fr"}]]
         core.connection_lost()
         core.connected(NOW, random)
         assert sent(core)[0] == ["headers", {"lang": "fr"}]
         mine = {"a": [1]}
-        core.call("headers", mine)
+        core.note("headers", mine, 1)
         mine["a"].append(2)
         core.connection_lost()
-        core.connected(NOW, random)
-        assert sent(core)[0] == ["headers", {"a": [1]}]
-        core.call("headers", {})
+        connect(core)
+        core.note("headers", {}, 2)
+        core.credit(NOW)
         assert sent(core) == [["headers", {}]]
         core.connection_lost()
         core.connected(NOW, random)
@@ -237,9 +236,12 @@ class TestConnect:
     def test_headers_that_kill_servers_are_refused(self, wrong: Any) -> None:
         core = ready()
         with pytest.raises(ValueError, match="headers: "):
-            core.call("headers", wrong)
+            core.note("headers", wrong, 1)
+        with pytest.raises(ValueError, match="Logux has no 'stat'"):
+            core.note("stat", {}, 1)
         with pytest.raises(ValueError, match="Logux has no 'stat'"):
             core.call("stat")
+        core.credit(NOW)
         assert sent(core) == []
 
     def test_ping(self) -> None:
@@ -672,6 +674,186 @@ class TestClocks:
 
 def acked(*seqs: int) -> list[CoreEvent]:
     return [Outcome("acked", "", [(seqs[0], seqs[-1])]), Progress()]
+
+
+class Later:
+    """A server that comes to an action some time after it has arrived, when `work` is called.
+
+    It reads the headers then.
+    """
+
+    def __init__(self, core: Logux) -> None:
+        self.core = core
+        self.headers: dict[str, Any] = {}
+        self.seen: list[tuple[int, int]] = []  # (number of an action, that in the headers)
+        self.queue: list[tuple[str, dict[str, Any]]] = []
+        self.said = 0  # headers
+
+    def hear(self, messages: list[Any]) -> None:
+        for message in messages:
+            if message[0] == "headers":
+                self.headers = message[1]
+                self.said += 1
+            elif message[0] == "sync":
+                actions = {action["id"]: action for action in message[2::2]}
+                names_ = names(self.core, message)
+                self.queue += [(id, actions[own]) for id, own in names_.items()]
+
+    def work(self, flight: Flight, most: int, reason: str = "") -> None:
+        for id, action in self.queue[:most]:
+            self.seen.append((action["data"]["n"], self.headers.get("n", 0)))
+            events = undo(self.core, id, reason) if reason else processed(self.core, id)
+            for event in events:
+                if isinstance(event, Outcome):
+                    flight.apply(event.ranges, FATE[event.status])
+                elif isinstance(event, Retry):
+                    flight.apply(event.ranges, 0)
+        del self.queue[:most]
+        flight.commit()
+
+
+def numbered(n: int) -> tuple[Flight, Batch]:
+    return flight_of([(b'{"n":%d}' % (i + 1), RAW) for i in range(n)])
+
+
+class TestHeadersInLine:
+    """The server processes each action with the headers that were set before it."""
+
+    @pytest.mark.parametrize("most", [1, 3, 1000])
+    def test_each_action_has_the_headers_before_it(self, most: int) -> None:
+        core = ready(window=4)
+        flight, batch = numbered(60)
+        changes = {1: 1, 2: 2, 9: 9, 10: 10, 11: 11, 30: 30, 59: 59, 61: 61}
+        for first, n in changes.items():
+            core.note("headers", {"n": n}, first, flight)
+        server = Later(core)
+        while len(server.seen) < 60:
+            server.hear(more(core, flight, batch))
+            server.work(flight, most)
+        assert server.seen == [(n, max(c for c in changes if c <= n)) for n in range(1, 61)]
+        core.credit(NOW)
+        server.hear(sent(core))
+        assert server.headers == {"n": 61}  # at last, though nothing is to be sent after them
+        assert server.said == len(changes)
+
+    def test_actions_with_the_same_headers_do_not_wait(self) -> None:
+        core = ready(window=4, inflight=4)
+        flight, batch = numbered(40)
+        core.note("headers", {"n": 1}, 1, flight)
+        core.note("headers", {"n": 33}, 33, flight)
+        found = more(core, flight, batch)
+        assert [m[0] for m in found] == ["headers", *["sync"] * 4]
+        assert core.credit(NOW)[0] == 0
+
+    def test_noted_between_credit_and_encode(self) -> None:
+        """The action may be put, and the headers before it, after the pump has asked how much may go."""
+        core = ready()
+        flight, batch = numbered(2)
+        events, _ = core.credit(NOW)
+        core.note("headers", {"n": 2}, 2, flight)
+        assert core.encode(batch, events, NOW) == 1
+        assert [m[0] for m in sent(core)] == ["sync"]
+
+    def test_what_is_sent_again_has_the_headers_it_had(self) -> None:
+        core = ready()
+        flight, batch = numbered(3)
+        core.note("headers", {"n": 1}, 1, flight)
+        core.note("headers", {"n": 3}, 3, flight)
+        server = Later(core)
+        server.hear(more(core, flight, batch))
+        assert server.seen == [] and server.headers == {"n": 1}
+        core.connection_lost()
+        flight.requeue()
+        core.connected(NOW, random)
+        assert sent(core)[0] == ["headers", {"n": 3}]  # the newest, with which it lets us in
+        server = Later(core)
+        server.headers = {"n": 3}
+        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        while len(server.seen) < 3:
+            server.hear(more(core, flight, batch))
+            server.work(flight, 1)
+        assert server.seen == [(1, 1), (2, 1), (3, 3)]
+
+    def test_a_suspect_has_the_headers_it_had(self) -> None:
+        core = ready()
+        flight, batch = numbered(3)
+        core.note("headers", {"n": 1}, 1, flight)
+        core.note("headers", {"n": 3}, 3, flight)
+        server = Later(core)
+        server.hear(more(core, flight, batch))
+        server.work(flight, 1, "error")  # the first is the suspect
+        server.work(flight, 1, "error")  # the second undone with it
+        while len(server.seen) < 5:
+            server.hear(more(core, flight, batch))
+            core.credit(NOW)
+            server.hear(sent(core))
+            server.work(flight, 1)
+        assert server.seen == [(1, 1), (2, 1), (2, 1), (1, 1), (3, 3)]
+        assert server.said == 2
+        core.credit(NOW)
+        server.hear(sent(core))
+        assert server.headers == {"n": 3}
+
+    def test_the_newest_wait_for_what_is_queued(self) -> None:
+        core = ready()
+        flight, batch = numbered(1)
+        flight.handoff.push(b'{"n":2}', 2, RAW)
+        core.note("headers", {"n": 3}, 3, flight)
+        core.credit(NOW)
+        assert sent(core) == []
+        assert [m[0] for m in more(core, flight, batch)] == ["sync"]
+
+    def test_headers_of_settled_actions_are_forgotten(self) -> None:
+        core = ready()
+        handoff = Handoff()
+        flight = Flight(handoff)
+        server = Later(core)
+        for n in range(1, 1001):
+            core.note("headers", {"n": n, "text": "x" * 100_000}, handoff.next_seq, flight)
+            handoff.push(b'{"n":%d}' % n, 2, RAW)
+            batch = flight.take(1, 1000)
+            assert batch is not None
+            server.hear(more(core, flight, batch))
+            server.work(flight, 1)
+            if n == 100:
+                tracemalloc.start()
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert server.seen == [(n, n) for n in range(1, 1001)]
+        assert used < 5_000_000
+
+    def test_headers_for_events_that_were_dropped_are_forgotten(self) -> None:
+        """There is no connection, the queue is full, and each event is another user's."""
+        core = core_of()
+        handoff = Handoff(max_events=10, policy="drop_oldest")
+        flight = Flight(handoff)
+        tracemalloc.start()
+        for n in range(1, 2001):
+            core.note("headers", {"n": n, "text": "x" * 10_000}, handoff.next_seq, flight)
+            handoff.push(b"{}", 2, RAW)
+            flight.gaps()
+            flight.commit()
+            core.look(NOW)
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert used < 2_000_000
+
+    def test_headers_that_are_kept_are_bounded(self) -> None:
+        """Of too many, the oldest: their actions have the next ones."""
+        core = ready()
+        flight, batch = numbered(100)
+        tracemalloc.start()
+        for n in range(1, 101):
+            core.note("headers", {"n": n, "text": "x" * 1_000_000}, n, flight)
+            core.credit(NOW)
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert used < 25_000_000
+        server = Later(core)
+        while len(server.seen) < 100:
+            server.hear(more(core, flight, batch))
+            server.work(flight, 1)
+        assert server.seen == [(n, max(n, 85)) for n in range(1, 101)]
 
 
 class TestOutcomes:

@@ -53,6 +53,7 @@ class Player:
         self.counts: Counter[str] = Counter()
         self.core = self.make({})
         self.refused = False
+        self.headers: dict[str, Any] = {}
         self.now = 100.0
 
     def make(self, options: dict[str, Any]) -> Logux:
@@ -95,11 +96,12 @@ class Player:
     def say_headers(self, message: list[Any]) -> bool:
         if type(message[1]) is not dict:
             with pytest.raises(ValueError, match="headers"):
-                self.core.call("headers", message[1])
+                self.core.note("headers", message[1], 1)
             return False
-        token = self.core.call("headers", message[1])
-        assert list(self.core.events_received()) == [Reply(token, None)]
-        if self.core.state != "disconnected":
+        self.core.note("headers", message[1], 1)
+        self.headers = message[1]
+        if self.core.state not in ("disconnected", "connecting"):
+            self.core.credit(self.now)
             assert self.sent() == [message]
         return True
 
@@ -113,11 +115,11 @@ class Player:
             and options.get("subprotocol", 1) != 0
             and (type(options.get("subprotocol", 0)) is int or str(options["subprotocol"]).count(".") == 2)
         )  # fmt: skip
-        headers = self.core._headers
+        headers = self.headers
         if not (self.core.node_id == node and self.core.options.token == options.get("token")):
             self.core = self.make(options if makeable else {})
             if headers:
-                self.core.call("headers", headers)
+                self.core.note("headers", headers, 1)
             self.core.node_id = node
             self.core._last_received = received
         self.core.connected(self.now, lambda: 0.5)

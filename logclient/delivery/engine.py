@@ -241,7 +241,6 @@ class Engine:
         self._hurried = 0
         self.sender_ident = 0
         self.fatal: Exception | None = None
-        self._notes: dict[str, Any] = {}
         self.last_error = ""
         self.connects = 0
         self.disconnects = 0
@@ -566,9 +565,15 @@ class Engine:
         return call.reply, call.seconds
 
     def note(self, kind: str, payload: Any) -> None:
-        """Have the core do what nobody waits for: now, or before the next connection. Of several of one
-        kind the last counts."""
-        self._notes[kind] = payload
+        """Have the core do what nobody waits for, in line with events: after those that were put, before the
+        next. By one thread at a time.
+
+        Raises:
+            ValueError: the core does not take it.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        self.core.note(kind, payload, self.handoff.next_seq, self.flight)  # type: ignore[attr-defined]
         if self._running:
             self.pump.poke()
             self.handoff.wake()
@@ -1112,14 +1117,13 @@ class Engine:
             self._book()
             self._rest(until)
             return
-        noted = self._take_notes()
         if self.link is None and not self._connect(until):
             self.flight.gaps()
             self.flight.commit()
             self._book()
             return
         assert self.link is not None
-        posts = self.calls.ask(self.core) or noted
+        posts = self.calls.ask(self.core)
         if self._regulate is not None:
             look, asks = self._regulate(time.monotonic())
             until, posts = min(until, look), posts or asks
@@ -1151,17 +1155,6 @@ class Engine:
         if old:
             self.flight.expire(old)
         return min(until, now + ages.every) if self._unsent() else until
-
-    def _take_notes(self) -> bool:
-        """Whether there were any."""
-        noted = bool(self._notes)
-        while self._notes:
-            kind, payload = self._notes.popitem()
-            try:
-                self.core.call(kind, payload)
-            except ValueError as error:
-                self._complain(f"{self.url}: {error}", kind)
-        return noted
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, somebody wakes us, or `until`."""

@@ -25,6 +25,10 @@ Undone for what reason:
 any other              failed(rejected)
 =====================  =========================================================================
 
+Headers keep their order with actions. A server reads them when it comes to an action, not when the action
+arrives, so other headers go out only while no action is in flight. An action that is sent again has the same
+headers before it. The newest go before `connect`.
+
 When one action fails the server undoes all that it has queued behind it, with the reason ``error``. Of such a
 run the first is the suspect, the others are added again at once, under new ids. When they have their outcome
 the suspect is added again, with nothing beside it: undone once more, it is failed(error). Meanwhile nothing
@@ -49,10 +53,13 @@ servers drop the connection), fails: unencodable.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from logclient._ext.flight import Flight
 from logclient._ext.handoff import REASONS
 from logclient._ext.logux import Hot
 from logclient.config import Secret
@@ -109,6 +116,10 @@ MOST_PATIENCE = 8
 
 MAX_ANSWERS = 100_000
 """Answers that wait to be sent: a server that asks and does not read is left."""
+
+HEADERS_KEPT = 16 << 20
+"""Bytes of former headers kept for actions that are not settled. Of more, the oldest are forgotten: their
+actions get the next ones."""
 
 _TEXT = 256  # characters of what a server says, in words of ours
 _NODE_ID = 1024  # of a server's node id, which goes into the id of each of its actions
@@ -183,6 +194,17 @@ class _Suspect(NamedTuple):
     subprotocol: int
 
 
+class _Mark(NamedTuple):
+    """Headers, and the first event that they are for."""
+
+    first: int
+    text: bytes
+
+
+_NO_HEADERS = pack(HeadersMessage({}))
+_first_of = attrgetter("first")
+
+
 def _spell(number: int, digits: int) -> str:
     """So many characters that may stand in a node id, six bits each."""
     return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
@@ -243,7 +265,10 @@ class Logux:
         self.node_id = ":".join(self._parts)
         self._clients = 1  # client ids that there were
         self._full = options.inflight * options.window
-        self._headers: dict[str, Any] = {}
+        self._notes: deque[_Mark] = deque()  # headers that the sender has not seen
+        self._marks = [_Mark(0, _NO_HEADERS)]  # by the event; the last are the newest
+        self._marks_size = len(_NO_HEADERS)
+        self._flight: Flight | None = None
         self._token = 0
         self._last_received: int | float = 0
         self._renew = False  # the client id, at the next connection
@@ -270,6 +295,9 @@ class Logux:
     def _reset(self) -> None:
         self._out.clear()
         self._events.clear()
+        self._headers = _NO_HEADERS  # said on this connection
+        self._mixed = True  # there may be headers to say
+        self._blocked = False  # by headers: until nothing is in flight
         self._over = False  # Fatal or CloseWanted was said
         self._closing = False
         self._began = 0.0
@@ -301,8 +329,7 @@ class Logux:
         self.look(now)
         self._state = CONNECTING
         self._began = self._heard = self._said = now
-        if self._headers:
-            self._say(pack(HeadersMessage(self._headers)))
+        self._say_headers(self._marks[-1].text)
         token, subprotocol = self._secret, self.options.subprotocol
         if self.options.strict_spec and isinstance(subprotocol, int) and subprotocol:
             subprotocol = f"{subprotocol}.0.0"
@@ -358,6 +385,10 @@ class Logux:
         self.look(now)
         if self._state != SYNCHRONIZED or self._over:
             return 0, 0
+        if self._mixed:
+            self._order_headers()
+            if self._blocked:
+                return 0, 0
         if self._suspects or self._alone:
             return self._drain(now)
         if self._closing:
@@ -391,6 +422,7 @@ class Logux:
             return (0 if self._closing else self._room()), self.options.window_bytes
         suspect = self._suspects.popleft()
         self._alone = suspect.seq
+        self._say_headers(self._headers_of(suspect.seq)[0])
         self._await(now)
         self._say(hot.again(*suspect, now, self.wall()))
         self._said = now
@@ -403,10 +435,14 @@ class Logux:
             MemoryError: and nothing was encoded.
         """
         self._offered = False
-        self._await(now)
         upto = self._innocent if self._suspects else _EVERYTHING
+        if self._notes or self._mixed:
+            upto = self._headers_before(batch, upto)
+            if self._blocked:
+                return 0
+        self._await(now)
         n, text, held = self._hot.encode(batch.capsule, events, now, self.wall(), upto)  # type: ignore[union-attr]
-        if held and not n:
+        if held and not n and self._suspects and upto == self._innocent:
             self._drained = True
         if n:
             self._say(text)
@@ -414,27 +450,11 @@ class Logux:
         return n
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """``ping``: the payload of its ``Reply`` is the server's node id. ``headers``: of this node, in place
-        of those before, on each connection; its ``Reply`` comes at once.
+        """``ping``: the payload of its ``Reply`` is the server's node id.
 
         Raises:
-            ValueError: another kind, or headers that are no JSON object.
+            ValueError: another kind.
         """
-        if kind == "headers":
-            if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
-                raise ValueError("headers: a mapping, without a number as length")
-            try:
-                message = pack(HeadersMessage(payload))
-                copied = parse(message)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise ValueError(f"headers: {error}") from None
-            assert isinstance(copied, HeadersMessage)
-            self._headers = copied.data  # not the caller's own, who may change it
-            if self._state != DISCONNECTED:
-                self._say(message)
-            self._token += 1
-            self._events.append(Reply(self._token, None))
-            return self._token
         if kind != "ping":
             raise ValueError(f"call: Logux has no {kind!r}")
         self._token += 1
@@ -443,6 +463,91 @@ class Logux:
         else:
             self._asked.append(self._token)
         return self._token
+
+    def note(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+        """``headers`` of this node, in place of those before, for the events from the sequence `first` on.
+
+        May be called by any thread, but by one at a time, and with a `first` that does not fall.
+
+        Args:
+            flight: tells what waits to be sent, and what is settled.
+
+        Raises:
+            ValueError: another kind, or headers that are no JSON object.
+        """
+        if kind != "headers":
+            raise ValueError(f"note: Logux has no {kind!r}")
+        if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
+            raise ValueError("headers: a mapping, without a number as length")
+        try:
+            text = pack(HeadersMessage(payload))
+            parse(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"headers: {error}") from None
+        self._flight = flight
+        try:
+            if self._notes[-1].first == first:
+                self._notes[-1] = _Mark(first, text)
+                return
+        except IndexError:  # the sender takes them meanwhile
+            pass
+        self._notes.append(_Mark(first, text))
+
+    def _take_notes(self) -> None:
+        """Take headers that were noted; forget those that no event needs any more."""
+        marks = self._marks
+        self._mixed = True
+        while self._notes:
+            mark = self._notes.popleft()
+            if marks[-1].first == mark.first:
+                self._marks_size -= len(marks.pop().text)
+            marks.append(mark)
+            self._marks_size += len(mark.text)
+        settled = 0 if self._flight is None else self._flight.handoff.settled
+        last, useless = len(marks) - 1, bisect_right(marks, settled + 1, key=_first_of) - 1
+        kept = self._marks_size - sum(len(mark.text) for mark in marks[:useless])
+        while kept > HEADERS_KEPT and useless < last:
+            kept -= len(marks[useless].text)
+            useless += 1
+        if useless:
+            del marks[:useless]
+            marks[0] = _Mark(0, marks[0].text)
+            self._marks_size = kept
+
+    def _order_headers(self) -> None:
+        """Say the newest headers when no event needs others before; see whether there are others to say."""
+        self._take_notes()
+        hot, flight = self._hot, self._flight
+        if not hot.open:
+            self._blocked = False
+            if not self._suspects and (flight is None or not (flight.waiting or flight.handoff.queued[0])):
+                self._say_headers(self._marks[-1].text)
+        self._mixed = len(self._marks) > 1 or self._headers != self._marks[-1].text
+
+    def _headers_before(self, batch: Batch | CapsuleBatch, upto: int) -> int:
+        """Say the headers of the next event in `batch`, if it is one up to `upto`, or be blocked; the last up
+        to `upto` that has the same."""
+        self._take_notes()
+        pending = batch.pending(1)  # type: ignore[union-attr]
+        if not pending or pending[0].seq > upto:
+            return upto
+        text, last = self._headers_of(pending[0].seq)
+        self._blocked = text != self._headers and self._hot.open > 0
+        if not self._blocked:
+            self._say_headers(text)
+        return min(upto, last)
+
+    def _headers_of(self, seq: int) -> tuple[bytes, int]:
+        """The headers of an event, and the last event that has the same."""
+        marks = self._marks
+        after = bisect_right(marks, seq, key=_first_of)
+        last = marks[after].first - 1 if after < len(marks) else _EVERYTHING
+        return marks[after - 1].text, last
+
+    def _say_headers(self, text: bytes) -> None:
+        if text != self._headers:
+            self._say(text)
+            self._headers = text
 
     def _ping(self, token: int, now: float) -> None:
         self._await(now)
@@ -645,8 +750,10 @@ class Logux:
 
     def look(self, now: float) -> None:
         """See how far the wall clock is ahead of the monotonic one; at least once a second, or what is made
-        while that clock is set gets a wrong time."""
+        while that clock is set gets a wrong time. See what was noted."""
         self._now = now
+        if self._notes:
+            self._take_notes()
         hot = self._hot
         hot.look(now, self.wall())
         if self._jam_done >= 0 and hot.done != self._jam_done and not 0 < hot.oldest <= self._jam_added:

@@ -60,7 +60,7 @@ if (options.out) {
 let written = 0
 
 // `arrival` is where the line begins, so it rises over all lives. `mono` is the machine's monotonic clock.
-function record(action, meta) {
+function record(action, meta, more = {}) {
   written += 1
   if (out === undefined) return
   const line = Buffer.from(
@@ -74,7 +74,8 @@ function record(action, meta) {
       now: Date.now(),
       received: wall() * 1000,
       mono: Number(process.hrtime.bigint() / 1000n),
-      body: JSON.stringify(action)
+      body: JSON.stringify(action),
+      ...more
     }) + '\n'
   )
   size += writeSync(out, line)
@@ -157,6 +158,12 @@ server.type('log/add', {
     }
     record(action, meta)
   }
+})
+
+// What its sender had said of itself when this came to be processed.
+server.type('headers/see', {
+  access: () => true,
+  process: (ctx, action, meta) => record(action, meta, { headers: ctx.headers })
 })
 
 // It answers the one who asks.
