@@ -28,7 +28,7 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
 from logclient.protocols.core import Core, CoreEvent, Inbound
-from logclient.protocols.logux import Action, DebugText, Headers, Opened
+from logclient.protocols.logux import Action, DebugText, Headers, Opened, Undone
 
 __all__ = ["Client", "Pong"]
 
@@ -37,7 +37,7 @@ WHOLE, WHOLE_WITH_META = 1 << 4, 2 << 4
 """Kinds of bodies: a whole action, and one behind its time and subprotocol."""
 NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
 
-SUBSCRIBE = "logux/subscribe"
+SUBSCRIBE, UNDO = "logux/subscribe", "logux/undo"
 REFUSED = frozenset(("denied", "unknown_type", "rejected", "error"))
 """Why a channel is not asked for again."""
 
@@ -46,6 +46,9 @@ MOST = 1 << 53
 
 WAITING = 100_000
 """Actions received that wait for callbacks, at most."""
+
+DETAILS = 64 << 10
+"""Bytes, about, of what an undo has besides its action, that are kept for its `Delivery`."""
 
 Callback = Callable[[dict[str, Any], dict[str, Any]], object]
 """``callback(action, meta)``; both are shared with other callbacks: do not change them."""
@@ -202,7 +205,8 @@ class Client(client.Client):
         counted in ``missed``.
 
         Args:
-            type: None: of every type.
+            type: None: of every type. Only who names ``logux/undo`` hears that the server has undone an
+                action of ours, which its `Delivery` tells too (``result().details``).
 
         Returns:
             What ends it, when called.
@@ -310,6 +314,10 @@ class Inbox:
         said = event.payload if isinstance(event, Inbound) else None
         if isinstance(said, Action):
             self._take(said.action, said.meta)
+        elif isinstance(said, Undone):
+            self.engine.explain(said.seq, _details(said.action))
+            if UNDO in self._callbacks:
+                self._take(said.action, said.meta, ours=True)
         elif isinstance(said, Opened):
             self._subscribe()
         elif isinstance(said, Headers):
@@ -333,7 +341,8 @@ class Inbox:
                 else:
                     self.channels[action] = self.engine.submit(action, client.tens(URGENT), WHOLE)
 
-    def _take(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
+    def _take(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
+        """`ours`: it is about an action of ours, and only for callbacks that name its type."""
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
         size = _weight(action)
@@ -349,15 +358,16 @@ class Inbox:
                 "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
             )
         else:
-            self.engine.callbacks.run(self._tell, action, meta, size)
+            self.engine.callbacks.run(self._tell, action, meta, size, ours)
 
-    def _tell(self, action: dict[str, Any], meta: dict[str, Any], size: int) -> None:
+    def _tell(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
         """On the callbacks' thread."""
         with self._lock:
             self._waiting -= 1
             self._bytes -= size
         callbacks = self._callbacks
-        for callback in (*callbacks.get(action["type"], ()), *callbacks.get(None, ())):
+        others = () if ours else callbacks.get(None, ())
+        for callback in (*callbacks.get(action["type"], ()), *others):
             try:
                 callback(action, meta)
             except BaseException as error:  # the thread goes on, and the next callback is called
@@ -423,6 +433,15 @@ def _whole(name: str, value: object, above: int, rule: str) -> int:
     if not above < value < MOST or (name == "subprotocol" and value != int(value)):  # no NaN either
         raise EncodeError(f"{name}: must be {rule}, got {str(value)[:40]}")
     return int(value)
+
+
+def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
+    """What an undo says besides which action it is of; only its reason when it says too much."""
+    details = {name: value for name, value in undo.items() if name not in ("type", "id", "action")}
+    if _weight(details) > DETAILS:
+        reason = details.get("reason")
+        details = {"reason": reason[:1000]} if isinstance(reason, str) else {}
+    return details
 
 
 def _weight(action: dict[str, Any]) -> int:

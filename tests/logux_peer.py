@@ -158,8 +158,8 @@ def processed(action: dict[str, Any]) -> dict[str, Any]:
     return {"type": "logux/processed"}
 
 
-def undo(reason: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda action: {"type": "logux/undo", "reason": reason, "action": action}
+def undo(reason: str, **more: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda action: {"type": "logux/undo", "reason": reason, "action": action, **more}
 
 
 def until(what: Callable[[], Any]) -> None:

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
-from tests.logux_peer import LoguxPeer, undo, until
+from tests.logux_peer import LoguxPeer, processed, undo, until
 from tests.patience import PATIENCE
 from tests.shared import ROOT, clean_environment
 from tests.test_engine_lifecycle import in_child, needs_fork
@@ -155,6 +156,59 @@ class TestSending:
             peer.answer = undo(reason)
             assert client.add({"type": "a"}).result(PATIENCE) == Outcome("failed", fate)
             assert client.stats().failed == {fate: 1}
+
+    @pytest.mark.parametrize("reason", ["spam", "denied", "unknownType"])
+    def test_what_the_server_says_of_what_it_undoes(self, peer: LoguxPeer, reason: str) -> None:
+        more = {"hint": {"see": ["https://example.org/rules", 7]}, "status": 5}
+        heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        everything: list[str] = []
+        with connect(peer) as client:
+            client.on("logux/undo", lambda action, meta: heard.append((action, meta)))
+            client.on(None, lambda action, meta: everything.append(action["type"]))
+            good = client.add({"type": "chat/add", "n": 1}).result(PATIENCE)
+            assert good is not None and good == OK and good.details == {}
+            peer.answer = undo(reason, **more)
+            delivery = client.add({"type": "chat/add", "n": 2})
+            outcome = delivery.result(PATIENCE)
+            assert outcome is not None and outcome.details == {"reason": reason, **more}
+            assert outcome.status == "failed" and outcome == Outcome("failed", outcome.reason)
+            assert pickle.loads(pickle.dumps(outcome)).details == outcome.details
+            until(lambda: heard)
+            line = peer.line()
+            line.send({"type": "the/end"})
+            until(lambda: everything)
+        ((action, meta),) = heard
+        (_, ours) = peer.actions
+        assert {**action, "id": ""} == {
+            "type": "logux/undo", "id": "", "reason": reason, "action": ours[0], **more
+        }  # fmt: skip
+        assert action["id"] == ours[1]["id"] and action["action"]["id"] == client.event_id(2)
+        assert meta["id"].split(" ")[1] == "server:peer" and abs(meta["time"] - time.time() * 1000) < 60_000
+        assert everything == ["the/end"]  # they hear what is about others
+
+    def test_one_of_a_server_that_says_too_much(self, peer: LoguxPeer) -> None:
+        with connect(peer) as client:
+            for reason, left in (("y" * 100_000, {"reason": "y" * 1000}), (["y" * 100_000], {})):
+                peer.answer = undo(reason, more="x" * 200_000)  # type: ignore[arg-type]
+                outcome = client.add({"type": "chat/add"}).result(PATIENCE)
+                assert outcome == ("failed", "rejected")
+                assert outcome is not None and outcome.details == left
+
+    def test_an_undo_that_decides_nothing_is_not_told(self, peer: LoguxPeer) -> None:
+        """One for another's sake: the action is sent again."""
+        heard: list[str] = []
+        with connect(peer) as client:
+            client.on("logux/undo", lambda action, meta: heard.append(action["action"]["n"]))
+            once = iter([undo("error")])
+            peer.answer = lambda action: next(once, processed)(action)
+            outcome = client.add({"type": "chat/add", "n": 1}).result(PATIENCE)
+            assert outcome is not None and outcome == OK and outcome.details == {}
+            peer.answer = undo("error", trace="x.js:5")
+            outcome = client.add({"type": "chat/add", "n": 2}).result(PATIENCE)
+            assert outcome is not None and outcome == ("failed", "error")
+            assert outcome.details == {"reason": "error", "trace": "x.js:5"}
+            until(lambda: heard)
+        assert heard == [2]
 
     def test_a_handler_ships_ecs_documents(self, peer: LoguxPeer) -> None:
         handler = logclient.Handler(url=peer.url, action_type="audit/add")

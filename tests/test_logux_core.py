@@ -32,7 +32,7 @@ from logclient.protocols.core import (
     Reply,
     Retry,
 )
-from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options
+from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Undone
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
@@ -127,8 +127,17 @@ def processed(core: Logux, id: str, now: float = NOW, added: int = 0) -> list[Co
 
 
 def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[CoreEvent]:
+    """What comes of it, but for the undo itself, which comes before the outcome that it is."""
     action = {"action": {"type": "log/add"}, "id": id, "reason": reason, "type": "logux/undo"}
-    return tell(core, "sync", 0, action, {"id": [1, 1], "time": 1, "subprotocol": 1}, now=now)
+    events = tell(core, "sync", 0, action, {"id": [1, 1], "time": 1, "subprotocol": 1}, now=now)
+    found = []
+    for event, after in zip(events, [*events, None][1:], strict=True):
+        if not (isinstance(event, Inbound) and isinstance(event.payload, Undone)):
+            found.append(event)
+            continue
+        assert isinstance(after, Outcome) and after.ranges == [(event.payload.seq, event.payload.seq)]
+        assert event.payload.action == action
+    return found
 
 
 def test_is_a_core() -> None:
@@ -1132,7 +1141,9 @@ class TestRuns:
         core.receive_data(
             undone % (data, id.encode()) + b'"type":"logux/undo"},{"id":[1,1],"time":1,"subprotocol":1}]', NOW
         )
-        assert list(core.events_received()) == [Outcome("failed", "denied", [(1, 1)])]
+        told, outcome = core.events_received()
+        assert isinstance(told, Inbound) and told.payload.action["reason"] == "denied"
+        assert outcome == Outcome("failed", "denied", [(1, 1)])
         assert sent(core) == [["synced", 0]]
         # Nothing else may have so much in it.
         core.receive_data(b'["sync",0,{"type":"a","data":%b},{"id":[1,1],"time":1}]' % data, NOW)

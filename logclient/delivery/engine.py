@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -1563,6 +1563,13 @@ class Engine:
                 outcome = Outcome(status, reason)
                 done.extend((seq, outcome) for seq in found)
         self._settle_deliveries(done)
+
+    def explain(self, seq: int, details: Mapping[str, Any]) -> None:
+        """The sender has heard more of an event than its fate, which is not told yet."""
+        with self._follow:
+            delivery = self.deliveries.get(seq)
+        if delivery is not None:
+            delivery.explain(details)
 
     def _settle_deliveries(self, done: list[tuple[int, Outcome]]) -> None:
         """Settle the deliveries of these sequences."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from logclient import threads
@@ -28,17 +29,39 @@ class Outcome(NamedTuple):
     def ok(self) -> bool:
         return self.status in ("acked", "handed")
 
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What else the server has said of the event: of a Logux action that was undone, the reason and the
+        other fields of the undo. It does not count when outcomes are compared."""
+        return _NOTHING
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class _Detailed(Outcome):
+    """An outcome with `details`."""
+
+    details: Mapping[str, Any] = _NOTHING
+
+    @classmethod
+    def of(cls, outcome: Outcome, details: Mapping[str, Any]) -> _Detailed:
+        made = cls(*outcome)
+        made.details = details
+        return made
+
 
 class Delivery:
     """One submitted event on its way. Never raises for a failed event: look at the outcome."""
 
-    __slots__ = ("_callbacks", "_done", "_outcome", "_runner", "seq")
+    __slots__ = ("_callbacks", "_details", "_done", "_outcome", "_runner", "seq")
 
     # Hundreds of thousands may be pending when a server is dead: what only a waiter needs is made for it,
     # and all of a client share one lock.
     def __init__(self, seq: int, runner: CallbackThread) -> None:
         self.seq = seq
         self._outcome: Outcome | None = None
+        self._details: Mapping[str, Any] | None = None
         self._done: threads.Event | None = None
         self._callbacks: tuple[Callable[[Delivery], object], ...] = ()
         self._runner = runner
@@ -85,7 +108,13 @@ class Delivery:
                 return
         self._runner.run_or_help(callback, self)
 
+    def explain(self, details: Mapping[str, Any]) -> None:
+        """Before it is settled: the `details` of the outcome to come."""
+        self._details = details
+
     def settle(self, outcome: Outcome) -> None:
+        if self._details is not None:
+            outcome = _Detailed.of(outcome, self._details)
         with self._runner.lock:
             if self._outcome is not None:
                 return

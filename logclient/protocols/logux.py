@@ -104,7 +104,7 @@ from logclient.protocols.logux_messages import (
 )
 from logclient.protocols.logux_messages import Headers as HeadersMessage
 
-__all__ = ["Action", "DebugText", "Headers", "Logux", "Opened", "Options", "Probe", "frames"]
+__all__ = ["Action", "DebugText", "Headers", "Logux", "Opened", "Options", "Probe", "Undone", "frames"]
 
 DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
 
@@ -185,6 +185,14 @@ class Opened(NamedTuple):
     """A server has let us in: a connection begins on which it knows nothing of the ones before."""
 
     server_id: str
+
+
+class Undone(NamedTuple):
+    """The server has undone an action of ours, for good: its ``logux/undo``, as it has sent it."""
+
+    seq: int
+    action: dict[str, Any]
+    meta: dict[str, Any]
 
 
 class _Suspect(NamedTuple):
@@ -693,28 +701,37 @@ class Logux:
                     if taken is None:
                         self._strangers += 1
                     else:
-                        self._undone(*taken, action.get("reason"))
+                        why = self._undone(*taken, action.get("reason"))
+                        if why:
+                            self._events.append(Inbound(Undone(taken[0], action, self._whole_meta(meta))))
+                            self._events.append(Outcome("failed", why, [(taken[0], taken[0])]))
                     continue
-            full = dict(meta)
-            full["id"] = decode_id(meta["id"], self._base, self.server_id)
-            full["time"] = round(self._hot.to_wall(meta["time"]))
-            self._events.append(Inbound(Action(action, full)))
+            self._events.append(Inbound(Action(action, self._whole_meta(meta))))
 
-    def _undone(self, seq: int, text: bytes, time: int, subprotocol: int, added: int, reason: Any) -> None:
+    def _whole_meta(self, meta: dict[str, Any]) -> dict[str, Any]:
+        """The meta of an action of the server's, its id whole, its time in this host's clock."""
+        full = dict(meta)
+        full["id"] = decode_id(meta["id"], self._base, self.server_id)
+        full["time"] = round(self._hot.to_wall(meta["time"]))
+        return full
+
+    def _undone(self, seq: int, text: bytes, time: int, subprotocol: int, added: int, reason: Any) -> str:
+        """Why the action fails; empty: it is sent again."""
         if reason != "error":
             name = _UNDONE.get(reason, "rejected") if isinstance(reason, str) else "rejected"
-            self._events.append(Outcome("failed", name, [(seq, seq)]))
             if name != "rejected":
                 self._begin_run()
-        elif seq == self._alone:
-            self._events.append(Outcome("failed", "error", [(seq, seq)]))
-        elif added <= self._run_added and self._hot.done == self._run_done:
+            return name
+        if seq == self._alone:
+            return "error"
+        if added <= self._run_added and self._hot.done == self._run_done:
             self._innocent = max(self._innocent, seq)
             self._offered = self._drained = False
             self._events.append(Retry([(seq, seq)], "undone with another"))
         else:
             self._begin_run()
             self._suspects.append(_Suspect(seq, text, time, subprotocol))
+        return ""
 
     def _begin_run(self) -> None:
         """What was sent up to now may be undone for this one's sake."""
