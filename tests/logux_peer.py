@@ -53,6 +53,11 @@ class Line:
     def close(self) -> None:
         self._socket.close()
 
+    def hang_up(self) -> None:
+        """Close without a code, as @logux/server does."""
+        with self._socket.send_context():
+            self._socket.protocol.send_close()
+
     def serve(self) -> None:
         for text in self._socket:
             message = json.loads(text)
@@ -68,6 +73,9 @@ class Line:
             self.headers.append(message[1])
         elif kind == "connect":
             self.connect = message
+            if self._peer.protocol == 4 and isinstance(message[4].get("subprotocol"), int):
+                self.hang_up()
+                return
             error = self._peer.refuse(message)
             if error:
                 self.say("error", *error)
@@ -77,7 +85,7 @@ class Line:
             if self._peer.headers:
                 self.say("headers", self._peer.headers)
             self.base = self._peer.now()
-            self.say("connected", 5, NODE_ID, [start, self.base])
+            self.say("connected", self._peer.protocol, NODE_ID, [start, self.base])
         elif kind == "ping":
             self.say("pong", 0)
         elif kind == "sync":
@@ -99,7 +107,7 @@ class Line:
 
 
 class LoguxPeer:
-    """Listens on 127.0.0.1. A test may set `refuse`, `answer` and `headers` at any time."""
+    """Listens on 127.0.0.1. A test may set `protocol`, `refuse`, `answer` and `headers` at any time."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -107,6 +115,7 @@ class LoguxPeer:
         self.actions: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.counter = 0
         self.headers: dict[str, Any] = {}
+        self.protocol = 5
         self.refuse: Callable[[list[Any]], list[Any]] = lambda connect: []
         """The error for a ``connect``, or nothing."""
         self.answer: Callable[[dict[str, Any]], dict[str, Any]] = processed

@@ -531,6 +531,28 @@ class TestState:
             assert client.stats().connects == 1
         assert "nothing more will be sent" in capsys.readouterr().err
 
+    def test_a_server_of_protocol_4(self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]) -> None:
+        """It throws on a subprotocol that is a number, and hangs up; what is wrong is said at once."""
+        peer.protocol = 4
+        with connect(peer, backoff_min=0.01, backoff_max=0.05) as client:
+            assert client.submit("a").result(PATIENCE) == Outcome("failed", "fatal")
+            assert client.state == "stopped"
+            assert "the server speaks protocol 4 (@logux/server 0.13 and older)" in client.stats().last_error
+            assert client.stats().connects == 2
+        first, second = capsys.readouterr().err.splitlines()
+        assert "protocol 4 (@logux/server 0.13 and older)" in first
+        assert second.endswith("nothing more will be sent")
+        assert [line.connect[4]["subprotocol"] for line in peer.lines] == [1, "1.0.0"]
+
+    def test_a_server_of_protocol_7(self, peer: LoguxPeer) -> None:
+        peer.refuse = lambda connect: ["wrong-protocol", {"supported": 7, "used": connect[1]}]
+        with connect(peer) as client:
+            assert client.submit("a").result(PATIENCE) == Outcome("failed", "fatal")
+            assert (
+                "it wants protocol 7 (@logux/core 0.12 and newer), we speak protocol 5 (@logux/server 0.14)"
+                in client.stats().last_error
+            )
+
 
 class TestLife:
     def test_close_gives_up_what_has_no_answer(self, peer: LoguxPeer) -> None:

@@ -306,6 +306,55 @@ class TestConnect:
         (event,) = tell(core, "connected", 4, "server:x", [BASE, BASE])
         assert isinstance(event, Fatal) and event.forever and "protocol 4" in str(event.error)
 
+    def test_a_server_that_hangs_up_on_a_number_is_asked_in_the_older_form(self) -> None:
+        """Those of protocol 4 do, without a word; asked so, they say what they are."""
+        core = core_of(subprotocol=3)
+        core.connected(NOW, random)
+        assert sent(core)[0][4]["subprotocol"] == 3
+        core.receive_eof()
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal) and not event.forever
+        assert "protocol 4 (@logux/server 0.13 and older)" in str(event.error)
+        core.connection_lost()
+        core.connected(NOW, random)
+        assert sent(core)[0][4]["subprotocol"] == "3.0.0"
+        (event,) = tell(core, "connected", 4, "server:x", [BASE, BASE])
+        assert isinstance(event, Fatal) and event.forever
+        assert "the server speaks protocol 4 (@logux/server 0.13 and older), we speak protocol 5" in str(
+            event.error
+        )
+
+    def test_an_older_server_wants_a_range_of_versions(self) -> None:
+        core = core_of()
+        core.connected(NOW, random)
+        (event,) = tell(core, "error", "wrong-subprotocol", {"supported": "2.x", "used": "0.0.0"})
+        assert isinstance(event, Fatal) and event.forever
+        assert "protocol 4 (@logux/server 0.13 and older)" in str(event.error)
+        assert "'2.x' is supported" in str(event.error)
+
+    @pytest.mark.parametrize("answer", [5, 0])
+    def test_one_that_is_of_our_protocol_after_all_is_told_the_number(self, answer: int) -> None:
+        """It ended the connection for another reason, as when it was stopped; it is asked so once."""
+        core = core_of()
+        for n, form in enumerate((1, "1.0.0", 1, 1)):
+            core.connected(NOW, random)
+            assert sent(core)[0][4]["subprotocol"] == form
+            if form == "1.0.0" and answer:
+                (event,) = tell(core, "connected", 5, "server:x", [BASE, BASE])
+                assert isinstance(event, Fatal) and not event.forever
+            else:
+                core.receive_eof()
+                assert len(list(core.events_received())) == (n == 0)
+            core.connection_lost()
+        connect(core)
+
+    @pytest.mark.parametrize("options", [{"strict_spec": True, "subprotocol": "1.0.0"}, {"subprotocol": 0}])
+    def test_there_is_no_older_form_of_what_is_none(self, options: dict[str, Any]) -> None:
+        core = core_of(**options)
+        core.connected(NOW, random)
+        core.receive_eof()
+        assert list(core.events_received()) == []
+
     @pytest.mark.parametrize("strict", [False, True])
     def test_an_unknown_message_is_passed_over(self, strict: bool) -> None:
         core = ready(strict_spec=strict)

@@ -482,10 +482,15 @@ class TestTheEnd:
             thread.join()
             raw.link.close(0.1)  # no harm in a second one
 
+    def test_a_close_without_a_code_is_an_end_like_that_of_the_carrier(self) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, b""))
+            assert received(raw.link) == b"[1]"
+            assert [raw.link.receive(), raw.link.receive()] == [b"", b""]
+
     @pytest.mark.parametrize(
         ("close", "says"),
         [
-            (b"", "the server closed the connection: 1005 (no status rcvd)"),
             (b"\x03\xe8", "the server closed the connection: 1000 (normal closure)"),
             (b"\x03\xe9bye", "the server closed the connection: 1001 (going away): bye"),
             (b"\x03\xf0no\nway", "the server closed the connection: 1008 (policy violation): no?way"),

@@ -100,6 +100,7 @@ from logclient.protocols.logux_messages import (
     outline,
     pack,
     parse,
+    version,
     wrong_format,
 )
 from logclient.protocols.logux_messages import Headers as HeadersMessage
@@ -280,6 +281,7 @@ class Logux:
         self._token = 0
         self._last_received: int | float = 0
         self._renew = False  # the client id, at the next connection
+        self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: of no use
         self._patience = options.jam_after
         self._jam_done = -1  # what was processed when a jam was left
         self._jam_added = 0
@@ -339,7 +341,7 @@ class Logux:
         self._began = self._heard = self._said = now
         self._say_headers(self._marks[-1].text)
         token, subprotocol = self._secret, self.options.subprotocol
-        if self.options.strict_spec and isinstance(subprotocol, int) and subprotocol:
+        if (self.options.strict_spec or self._old_form) and isinstance(subprotocol, int) and subprotocol:
             subprotocol = f"{subprotocol}.0.0"
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
@@ -357,7 +359,20 @@ class Logux:
         self._tell(dropped)
 
     def receive_eof(self) -> None:
-        """Nothing to learn from it: see `connection_lost`."""
+        """All that a server of protocol 4 says to a `connect` with a number as the subprotocol. So the next
+        connection has the form of that protocol, to be sure."""
+        if self._state != CONNECTING or self._over or self.options.strict_spec:
+            return
+        if self._old_form is None and self.options.subprotocol:
+            self._old_form = True
+            self._break(
+                ProtocolError(
+                    f"the server ends the connection without an answer to connect, as with {version(4)};"
+                    f" we speak {version(PROTOCOL)}; asking once more in the older form"
+                )
+            )
+        elif self._old_form:
+            self._old_form = False
 
     def begin_close(self, now: float) -> None:
         """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
@@ -633,11 +648,13 @@ class Logux:
     def _connected(self, message: Connected, now: float) -> None:
         if message.protocol < MIN_PROTOCOL:
             self._break(
-                ProtocolError(
-                    f"the server speaks protocol {message.protocol}, {MIN_PROTOCOL} is the oldest we do"
-                ),
+                ProtocolError(f"the server speaks {version(message.protocol)}, we speak {version(PROTOCOL)}"),
                 forever=True,
             )
+            return
+        if self._old_form:
+            self._old_form = False
+            self._break(ProtocolError(f"the server speaks {version(message.protocol)} after all"))
             return
         if len(message.node_id) > _NODE_ID:
             self._break(ProtocolError(f"connected: a node id of more than {_NODE_ID} characters"))
@@ -672,6 +689,10 @@ class Logux:
             self._over = True
             self._events.append(CloseWanted())
         else:
+            options = error.options if isinstance(error.options, dict) else {}
+            ranges = error.type == "wrong-subprotocol" and isinstance(options.get("supported"), str)
+            if ranges and not self.options.strict_spec:
+                words = f"the server speaks {version(4)}, we speak {version(PROTOCOL)}: {said}"
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
     def _break(self, error: Exception, *, forever: bool = False) -> None:

@@ -10,6 +10,7 @@ An id is a text, ``<ms> <node id> <counter>``; on its way it takes one of three 
 time of ``connected``, the base time of both ends: see `encode_id`.
 
 Protocol 5 is what @logux/server and @logux/client speak that are released; only a lower one is refused.
+@logux/core 0.12 has protocol 7, with other ids, and refuses all others.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ __all__ = [
     "plain",
     "timeout",
     "unknown_message",
+    "version",
     "wrong_format",
     "wrong_protocol",
     "wrong_subprotocol",
@@ -63,6 +65,8 @@ __all__ = [
 
 PROTOCOL = 5
 MIN_PROTOCOL = 5
+
+_RELEASES = {4: "@logux/server 0.13 and older", 5: "@logux/server 0.14", 7: "@logux/core 0.12 and newer"}
 
 MAX_NESTING = 500
 """Arrays and objects within each other, that of the message included."""
@@ -181,6 +185,12 @@ def wrong_subprotocol(supported: Any, used: Any) -> Error:
     return Error("wrong-subprotocol", {"supported": supported, "used": used})
 
 
+def version(number: Number) -> str:
+    """A version of the protocol, and where it is found."""
+    release = _RELEASES.get(int(number) if -1e9 < number < 1e9 else 0)
+    return f"protocol {number}{f' ({release})' if release else ''}"
+
+
 def hide(text: str, secret: str) -> str:
     """What the other end wrote, without our token: it may send back what it was sent, or the beginning."""
     text = _TOKEN.sub("token ***", text)
@@ -196,7 +206,9 @@ def describe(error: Error, secret: str = "") -> str:
         secret: our token, which is not shown.
     """
     options = hide(error.options, secret) if isinstance(error.options, str) else error.options
-    if isinstance(options, dict) and "supported" in options:
+    if error.type == "wrong-protocol" and isinstance(options, dict) and _is_number(options.get("supported")):
+        told = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
+    elif isinstance(options, dict) and "supported" in options:
         told = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
     elif error.type == "timeout":
         told = f"{options!r} ms"

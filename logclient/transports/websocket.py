@@ -84,6 +84,7 @@ class WebSocketLink:
         self._size = 0  # bytes that it must have before it is looked at again
         self._partial: bytearray | None = None  # a message whose last fragment has not come
         self._over: OSError | None = None  # why no more will come
+        self._codeless = False  # the peer gave no code for its end
         self._broken: OSError | None = None  # why no more can be sent: what has come is heard first
         if rest:
             self._take(rest)
@@ -146,12 +147,14 @@ class WebSocketLink:
     def receive(self) -> bytes | None:
         """The next message; None when there is none. An empty one comes as a space: b"" means the end.
 
+        A close frame without a code is that end, too: it says no more than the end of a plain connection.
+
         Raises:
             OSError: the connection is over; its close code is in the words.
         """
         if not self._ready:
             if self._over is not None:
-                raise self._over
+                return self._end(self._over)
             if self._held or self._pong:
                 self.flush()  # one write for each read, however fast they come
             data = self._inner.receive()
@@ -167,8 +170,13 @@ class WebSocketLink:
         if self._ready:
             return self._ready.pop()
         if self._over is not None:
-            raise self._over
+            return self._end(self._over)
         return None
+
+    def _end(self, over: OSError) -> bytes:
+        if self._codeless:
+            return b""
+        raise over
 
     def _take(self, data: bytes) -> None:
         """Take what came over the carrier; nothing is ready."""
@@ -220,6 +228,7 @@ class WebSocketLink:
         """What the end of the protocol means."""
         come, gone = self._protocol.close_rcvd, self._protocol.close_sent
         if come is not None and self._protocol.parser_exc is None:
+            self._codeless = come.code == CloseCode.NO_STATUS_RCVD
             return ConnectionError(f"the server closed the connection: {_words(come.code, come.reason)}")
         code = CloseCode.ABNORMAL_CLOSURE if gone is None else gone.code
         if code == CloseCode.MESSAGE_TOO_BIG:
