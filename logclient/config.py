@@ -405,10 +405,56 @@ def _secret_text(value: Any) -> Secret:
     return Secret(value)
 
 
-def _secret_from_url(value: str) -> Secret:
+def _secret_from_url(value: str, read: Callable[[Any], Any] = _secret_text) -> Any:
     if not value.startswith(("env:", "file:")):
         raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
-    return _secret_text(value)
+    return read(value)
+
+
+_HTTP_OWNED = frozenset((
+    "host", "connection", "upgrade", "content-length", "transfer-encoding", "te", "trailer", "expect",
+    "keep-alive",
+))  # fmt: skip
+_HTTP_MAX = 16384
+
+
+def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
+    """A mapping; or text with a line ``Name: value`` for each."""
+    if isinstance(value, str):
+        lines = [line.partition(":") for line in _secret_text(value).reveal().split("\n") if line.strip()]
+        if not all(colon for _, colon, _ in lines):
+            raise ValueError("each line must be Name: value")
+        pairs: list[tuple[Any, Any]] = [(name.strip(), Secret(text.strip())) for name, _, text in lines]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise ValueError(
+            "must be a mapping of names to values, or env:NAME or file:PATH of lines Name: value"
+        )
+    found: dict[str, tuple[str, Secret]] = {}
+    for name, given in pairs:
+        # Not echoed when it is no name: it may be a value in the wrong place.
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= 256
+            or not all(char.isascii() and (char.isalnum() or char in "!#$%&'*+-.^_`|~") for char in name)
+        ):
+            raise ValueError("a name must be 1 to 256 ASCII letters, digits and !#$%&'*+-.^_`|~")
+        lower = name.lower()
+        if lower in _HTTP_OWNED or lower.startswith(("sec-websocket-", "proxy-")):
+            raise ValueError(f"{name} is the WebSocket handshake's own")
+        if lower in found:
+            raise ValueError(f"{name} is given twice")
+        try:
+            text = _secret_text(given).reveal()
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if not all(" " <= char <= "~" or char == "\t" for char in text) or not text.strip():
+            raise ValueError(f"the value of {name} must be printable ASCII in one line")
+        found[lower] = (name, Secret(text.strip()))
+    if sum(len(name) + len(text.reveal()) for name, text in found.values()) > _HTTP_MAX:
+        raise ValueError(f"must have {_HTTP_MAX} bytes together at most")
+    return tuple(found.values())
 
 
 def _seconds(value: float) -> str:
@@ -519,6 +565,10 @@ _TABLE = (
     Option("proxy", "choice", _proxy, "env", "env",
            "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
            "none: directly.", _LOGUX),
+    Option("http_headers", "headers", _http_headers, (), "none",
+           "More headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization, "
+           "Origin: as a keyword a mapping; in a URL env:NAME or file:PATH, each line Name: value. "
+           "Values are secrets.", _LOGUX, True),
     Option("version", "number", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("frames", "choice", _choice("json", "data"), "json", "json (version=1: data)",
@@ -654,6 +704,7 @@ class Config(NamedTuple):
     deflate: str
     max_message: int
     proxy: str
+    http_headers: tuple[tuple[str, Secret], ...]
     version: int
     frames: str
     identity: str
@@ -733,12 +784,12 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
         option = _find(key, row)
         if key in given:
             raise ConfigError(f"{key}: given twice in the URL")
-        values[key] = _read(option, text, _secret_from_url if option.secret else option.read)
+        values[key] = _read(option, text, in_url=True)
         given.add(key)
     for key, value in keywords.items():
         option = _find(key, row)
         if value is not None:
-            values[key] = _read(option, value, option.read)
+            values[key] = _read(option, value)
             given.add(key)
 
     if name == "plog+tcp" and given & _DATAGRAMS:
@@ -796,9 +847,9 @@ def _choose_frames(values: dict[str, Any], given: set[str]) -> None:
         raise ConfigError(f"frames: version {values['version']} has {own} alone; strict_spec=true has both")
 
 
-def _read(option: Option, value: Any, read: Callable[[Any], Any]) -> Any:
+def _read(option: Option, value: Any, in_url: bool = False) -> Any:
     try:
-        return read(value)
+        return _secret_from_url(value, option.read) if in_url and option.secret else option.read(value)
     except ValueError as error:
         # From None: the cause's traceback would show the value, which may be a secret.
         raise ConfigError(f"{option.name}: {error}") from None

@@ -28,6 +28,7 @@ class Line:
 
     def __init__(self, peer: LoguxPeer, socket: ServerConnection) -> None:
         self.path = socket.request.path if socket.request is not None else ""
+        self.http = dict(socket.request.headers.raw_items()) if socket.request is not None else {}
         self.heard: list[list[Any]] = []
         self.connect: list[Any] = []
         self.headers: list[dict[str, Any]] = []

@@ -387,6 +387,63 @@ class TestLogux:
         assert text.startswith(f"{name}: ")
         assert says in text
 
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"Cookie": "a=hunter2; b=1", "X-Two": "  env:mine "},
+            {"Cookie": Secret("a=hunter2; b=1"), "X-Two": "env:mine"},
+            "Cookie: a=hunter2; b=1\r\n\nX-Two:env:mine\n",
+        ],
+    )
+    def test_http_headers(self, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("mine", "of two")
+        two = "of two" if isinstance(value, dict) and value["X-Two"] == "env:mine" else "env:mine"
+        expected = (("Cookie", Secret("a=hunter2; b=1")), ("X-Two", Secret(two)))
+        one = parse(self.URL, http_headers=value)
+        assert one.http_headers == expected
+        assert "Cookie" in repr(one) and "hunter2" not in repr(one) + repr(one.options)
+        if isinstance(value, str):
+            monkeypatch.setenv("TEST_HEADERS", value)
+            (tmp_path / "headers").write_text(value)
+            for place in ("env:TEST_HEADERS", f"file:{tmp_path / 'headers'}"):
+                one = parse(f"{self.URL}?http_headers={place}")
+                assert one.http_headers == expected
+                assert "headers=***" in one.redacted and "hunter2" not in repr(one)
+
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        [
+            ({"Host": "x"}, "http_headers: Host is the WebSocket handshake's own"),
+            ({"sec-websocket-Protocol": "x"}, "sec-websocket-Protocol is the WebSocket handshake's own"),
+            ({"Proxy-Authorization": "x"}, "Proxy-Authorization is the WebSocket handshake's own"),
+            ({"Cookie": "hunter2\r\nX: y"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\n"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\0"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\u00fc"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": " "}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": ""}, "Cookie: must be the secret, env:NAME or file:PATH"),
+            ({"Cookie": 5}, "Cookie: must be the secret, env:NAME or file:PATH"),
+            ({"Cookie": "env:NOT_SET_HERE"}, "Cookie: environment variable 'NOT_SET_HERE' is not set"),
+            ({"Cookie: hunter2": "x"}, "a name must be 1 to 256 ASCII letters"),
+            ({"hunter2\n": "x"}, "a name must be 1 to 256 ASCII letters"),
+            ({"": "hunter2"}, "a name must be 1 to 256 ASCII letters"),
+            ({5: "hunter2"}, "a name must be 1 to 256 ASCII letters"),
+            ("hunter2", "each line must be Name: value"),
+            ("Cookie: a\nhunter2", "each line must be Name: value"),
+            ({"A": "hunter2", "a": "x"}, "a is given twice"),
+            ({"A": "hunter2" * 2500}, "must have 16384 bytes together at most"),
+            (["Cookie: hunter2"], "must be a mapping of names to values"),
+        ],
+    )
+    def test_http_headers_that_are_none(self, value: Any, says: str) -> None:
+        text = message(self.URL, http_headers=value)
+        assert text.startswith("http_headers: ") and says in text
+        assert "hunter2" not in text
+
+    def test_http_headers_stand_in_no_url(self) -> None:
+        text = message(f"{self.URL}?http_headers=Cookie%3A hunter2")
+        assert text.startswith("http_headers: must not be written in a URL") and "hunter2" not in text
+
     def test_the_texts_subprotocol_is_a_version(self) -> None:
         assert parse(self.URL, strict_spec=True).subprotocol == "1.0.0"
         for version in ("2.0.0", "1.2.3-rc.1", "1.2.3+build.5"):

@@ -239,6 +239,20 @@ class TestSending:
         assert peer.lines[0].path == "/some/where"
 
 
+class TestHttp:
+    def test_headers_of_the_request(self, peer: LoguxPeer) -> None:
+        given = {
+            "Cookie": "session=hunter2", "authorization": "Bearer x", "Origin": "https://example.org",
+            "User-Agent": "mine",
+        }  # fmt: skip
+        with connect(peer, http_headers=given) as client:
+            client.send("a")
+            assert client.flush(PATIENCE) == 0
+            shown = repr(client) + repr(client.config) + repr(client.stats())
+        assert given.items() <= peer.lines[0].http.items()
+        assert "Cookie" in shown and "hunter2" not in shown and "Bearer" not in shown
+
+
 class TestHeaders:
     def test_they_go_first_and_replace_all(self, peer: LoguxPeer) -> None:
         peer.headers = {"env": "development"}

@@ -26,6 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.patience import PATIENCE
 from tests.shared import clean_environment, need
@@ -522,6 +523,14 @@ class TestTheEnd:
             if says.startswith("the server closed"):
                 assert bytes(answer.data) == close
 
+    def test_a_server_that_repeats_our_headers(self) -> None:
+        with Raw(headers=[("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]) as raw:
+            assert b"\r\nCookie: session=hunter2\r\n" in raw.head
+            raw.far.sendall(frame(CLOSE, b"\x03\xf0go and take session=hunter2; away"))
+            assert (
+                ends(raw.link) == "the server closed the connection: 1008 (policy violation): go and take ***"
+            )
+
     @pytest.mark.parametrize("half", [b"", b"\x81", b"\x81\x7e\x01\x00abc"])
     def test_it_goes_without_a_word(self, half: bytes) -> None:
         with Raw() as raw:
@@ -789,6 +798,12 @@ class TestHandshake:
             thread.join()
         assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
 
+    @pytest.mark.parametrize("status", [403, 302, 500])
+    def test_an_answer_that_repeats_our_headers(self, status: int) -> None:
+        answer = f"HTTP/1.1 {status} no session=hunter2 here\r\n\r\n".encode()
+        error = self.answered(answer, headers=[("Cookie", Secret("session=hunter2"))])
+        assert f"HTTP {status} no ***" in str(error) and "hunter2" not in str(error)
+
     @pytest.mark.parametrize("status", [401, 403, 407])
     def test_who_must_stay_outside(self, status: int) -> None:
         error = self.answered(f"HTTP/1.1 {status} So Sorry\r\n\r\n".encode())
@@ -1045,7 +1060,7 @@ def configured(*endpoints: tuple[str, int], ours: Authority | None = None, **opt
     given = {
         "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
         "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
-        "server_name": None, "verify": "full", "endpoints": endpoints,
+        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (),
     }  # fmt: skip
     return WebSocket.from_config(SimpleNamespace(**(given | options)))
 

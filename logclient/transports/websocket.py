@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from logclient._ext.websocket import seal, split
+from logclient.config import Secret
 from logclient.errors import CredentialError, MissingExtra
 from logclient.transports.attempt import Attempt
 from logclient.transports.http import REFUSALS, Proxy, ask, plain
@@ -48,6 +49,9 @@ FAREWELL = 1.0
 
 MAX_MESSAGE = 16 << 20
 
+SECRET = 6
+"""Characters from which on the value of a header is looked for in what the peer says."""
+
 # It would show whole messages, and the token in them, to an application that logs at DEBUG level.
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
 
@@ -60,6 +64,7 @@ class WebSocketLink:
         protocol: open.
         max_message: its limit, for the words of an error.
         rest: bytes that came with the end of the handshake.
+        hide: takes secrets out of what the peer says.
     """
 
     bite = 0
@@ -68,12 +73,20 @@ class WebSocketLink:
     lull = 0.001
     unsent = 0
 
-    def __init__(self, inner: TcpLink, protocol: ClientProtocol, max_message: int, rest: bytes = b"") -> None:
+    def __init__(
+        self,
+        inner: TcpLink,
+        protocol: ClientProtocol,
+        max_message: int,
+        rest: bytes = b"",
+        hide: Callable[[str], str] = str,
+    ) -> None:
         self.peer = inner.peer
         self.tls = inner.tls
         self._inner = inner
         self._protocol = protocol
         self._max_message = max_message
+        self._hide = hide
         self._out: list[bytes] = []
         self._held = 0
         self._pong = b""
@@ -229,7 +242,9 @@ class WebSocketLink:
         come, gone = self._protocol.close_rcvd, self._protocol.close_sent
         if come is not None and self._protocol.parser_exc is None:
             self._codeless = come.code == CloseCode.NO_STATUS_RCVD
-            return ConnectionError(f"the server closed the connection: {_words(come.code, come.reason)}")
+            return ConnectionError(
+                f"the server closed the connection: {_words(come.code, self._hide(come.reason))}"
+            )
         code = CloseCode.ABNORMAL_CLOSURE if gone is None else gone.code
         if code == CloseCode.MESSAGE_TOO_BIG:
             return ConnectionError(
@@ -286,6 +301,7 @@ class WebSocket:
         deflate: whether to offer compression of messages (RFC 7692).
         max_message: bytes of a message from the server, at most.
         proxy: through which to go.
+        headers: more of them, for the opening request.
     """
 
     def __init__(
@@ -296,6 +312,7 @@ class WebSocket:
         deflate: bool = False,
         max_message: int = MAX_MESSAGE,
         proxy: Proxy | None = None,
+        headers: Sequence[tuple[str, Secret]] = (),
     ) -> None:
         self.connect_timeout = carrier.connect_timeout
         self._carrier = carrier
@@ -303,6 +320,7 @@ class WebSocket:
         self._extensions = enable_client_permessage_deflate(None) if deflate else None
         self._max_message = max_message
         self._proxy = proxy
+        self._headers = headers
 
     @classmethod
     def from_config(cls, config: Any) -> WebSocket:
@@ -324,6 +342,7 @@ class WebSocket:
             deflate=config.deflate == "on",
             max_message=config.max_message,
             proxy=proxy,
+            headers=config.http_headers,
         )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
@@ -368,23 +387,35 @@ class WebSocket:
         )
         request = protocol.connect()
         request.headers["User-Agent"] = "logclient"
+        for header, value in self._headers:
+            request.headers.pop(header, None)
+            request.headers[header] = value.reveal()
         protocol.send_request(request)
         answer = ask(inner, b"".join(protocol.data_to_send()), "the server", attempt, deadline)
+        words = self._hidden(answer.words)
         if answer.status in REFUSALS:
-            raise CredentialError(f"the server does not let us in: {answer.words}")
+            raise CredentialError(f"the server does not let us in: {words}")
         if 300 <= answer.status < 400:
             raise ConnectionError(
-                f"the server answers {answer.words}: redirections are not followed, give the address itself"
+                f"the server answers {words}: redirections are not followed, give the address itself"
             )
         if answer.status != 101:
-            raise ConnectionError(f"the server opens no WebSocket: {answer.words}; is the path right?")
+            raise ConnectionError(f"the server opens no WebSocket: {words}; is the path right?")
         protocol.receive_data(answer.head)
         if protocol.handshake_exc is not None or protocol.state is not State.OPEN:
-            raise ConnectionError(
-                f"the server's answer opens no WebSocket: {plain(str(protocol.handshake_exc), 120)}"
-            )
+            why = plain(self._hidden(str(protocol.handshake_exc)), 120)
+            raise ConnectionError(f"the server's answer opens no WebSocket: {why}")
         protocol.events_received()
-        return WebSocketLink(inner, protocol, self._max_message, answer.rest)
+        return WebSocketLink(inner, protocol, self._max_message, answer.rest, self._hidden)
+
+    def _hidden(self, text: str) -> str:
+        """What the peer says, up to where it begins to repeat a secret of ours."""
+        for _, value in self._headers:
+            secret = value.reveal()
+            if len(secret) >= SECRET:
+                told, found, _ = text.partition(secret[:SECRET])
+                text = f"{told}***" if found else text
+        return text
 
     def pump(self, flight: Any, core: Any, **limits: Any) -> None:
         """None: there is no compiled one."""
