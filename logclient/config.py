@@ -569,6 +569,8 @@ _TABLE = (
            "More headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization, "
            "Origin: as a keyword a mapping; in a URL env:NAME or file:PATH, each line Name: value. "
            "Values are secrets.", _LOGUX, True),
+    Option("state", "path", _path, None, "none",
+           "A file in which one client keeps its client id and what it has received, over restarts.", _LOGUX),
     Option("version", "number", _integer(1, 2), 2, "2",
            "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.", _LJ),
     Option("frames", "choice", _choice("json", "data"), "json", "json (version=1: data)",
@@ -705,6 +707,7 @@ class Config(NamedTuple):
     max_message: int
     proxy: str
     http_headers: tuple[tuple[str, Secret], ...]
+    state: str | None
     version: int
     frames: str
     identity: str

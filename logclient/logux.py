@@ -17,18 +17,22 @@ Hold the client while you listen: one that nobody holds delivers what it has, an
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
+from logclient.delivery import report
 from logclient.delivery.engine import Engine
-from logclient.delivery.outcomes import Delivery, described
+from logclient.delivery.outcomes import CallbackThread, Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
+from logclient.logux_state import State
 from logclient.protocols.core import Core, CoreEvent, Inbound
-from logclient.protocols.logux import Action, DebugText, Headers, Opened, Undone
+from logclient.protocols.logux import Action, DebugText, Headers, Opened, Received, Undone
 
 __all__ = ["Client", "Pong"]
 
@@ -49,6 +53,9 @@ WAITING = 100_000
 
 DETAILS = 64 << 10
 """Bytes, about, of what an undo has besides its action, that are kept for its `Delivery`."""
+
+KEEP = 1.0
+"""Seconds after which what was received is kept although more of it waits to be kept."""
 
 Callback = Callable[[dict[str, Any], dict[str, Any]], object]
 """``callback(action, meta)``; both are shared with other callbacks: do not change them."""
@@ -74,9 +81,12 @@ class Client(client.Client):
     _plain: Encoder = client.UNMADE
 
     def __init__(self, config: Config) -> None:
-        self._inbox = Inbox(config.max_bytes)
+        state = None if config.state is None else State(config.state, report.process.complain)
+        self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
         self._inbox.engine = self._engine
+        if state is not None:
+            self._engine.ended = partial(_release, state, self._engine.callbacks)
         self._engine.heard = _weakly(self._inbox)
         # None is cut.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
@@ -84,7 +94,7 @@ class Client(client.Client):
         self._plain = Encoder(**plain, carriers=())
 
     def _cores(self, config: Config) -> Callable[[bytes], Core]:
-        make, found = super()._cores(config), weakref.ref(self._inbox)
+        make, found, state = super()._cores(config), weakref.ref(self._inbox), self._inbox.state
 
         def begin(producer: bytes) -> Core:
             core = make(producer)
@@ -93,6 +103,8 @@ class Client(client.Client):
                 inbox.begin()
                 if inbox.headers:
                     core.note("headers", inbox.headers, 0)  # type: ignore[attr-defined]
+            if state is not None:
+                state.begin(core)  # type: ignore[arg-type]
             return core
 
         return begin
@@ -265,8 +277,9 @@ class Inbox:
     """What the server says, on its way to callbacks, and what we tell of ourselves: all that outlives a
     connection, and a fork. Held by the client; the engine looks at it weakly."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, state: State | None = None) -> None:
         self.engine: Engine
+        self.state = state
         self.headers: dict[str, Any] = {}
         self.server_headers: dict[str, Any] = {}
         self.missed = 0
@@ -280,6 +293,8 @@ class Inbox:
         self._lock = threads.RLock()  # the collector of garbage may come to `end` in the middle of it
         self._waiting = 0
         self._bytes = 0
+        self._received: int | float = 0  # to be kept at last
+        self._kept_at = 0.0
 
     def add(self, type: str | None, callback: Callback) -> Callable[[], None]:
         if type is not None and not isinstance(type, str):
@@ -318,12 +333,28 @@ class Inbox:
             self.engine.explain(said.seq, _details(said.action))
             if UNDO in self._callbacks:
                 self._take(said.action, said.meta, ours=True)
+        elif isinstance(said, Received):
+            self._keep_later(said.added)
         elif isinstance(said, Opened):
             self._subscribe()
+            if self.state is not None:
+                self._keep_later(self.engine.core.received)  # type: ignore[attr-defined]
         elif isinstance(said, Headers):
             self.server_headers = said.data
         elif isinstance(said, DebugText):
             self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
+
+    def _keep_later(self, received: int | float) -> None:
+        """Keep it when the callbacks have been called with what came before."""
+        self._received = received
+        self.engine.callbacks.run(self._keep, received)
+
+    def _keep(self, received: int | float) -> None:
+        """On the callbacks' thread."""
+        now = time.monotonic()
+        if self.state is not None and (received == self._received or now - self._kept_at >= KEEP):
+            self._kept_at = now
+            self.state.keep(received)
 
     def leave(self, channel: bytes) -> None:
         with self._lock:
@@ -374,6 +405,14 @@ class Inbox:
                 self.engine.reporter.complain(
                     "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
+
+
+def _release(state: State, callbacks: CallbackThread) -> None:
+    """The end of a client: let go of its file, once what waits for its turn was kept there."""
+    if callbacks.waiting:
+        callbacks.run(state.release)
+    else:
+        state.release()
 
 
 def _weakly(inbox: Inbox) -> Callable[[CoreEvent], object]:

@@ -55,7 +55,7 @@ def calls(given: config.Config, timeout: float, *, count: int = 1, event: bool =
         count: round trips to measure.
         event: whether to send an event, too.
     """
-    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None)
+    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None, state=None)
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     asked = [Call(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints]
     threads = [threading.Thread(target=call.run, daemon=True) for call in asked]

@@ -393,6 +393,24 @@ class TestOurClient:
         assert Counter(n for n, _ in seen).keys() == set(range(200))
         assert client.stats().connects > 1
 
+    def test_a_client_that_comes_back(self, serve: Serve, tmp_path: Path) -> None:
+        """With a state file, it is the same to the server, and hears what it has missed and nothing twice."""
+        server = serve(keep="memory")
+        heard: list[int] = []
+        ids = []
+        for life in range(3):
+            with connected(server, state=tmp_path / "state") as client:
+                client.on("news/kept", lambda action, meta: heard.append(action["n"]))
+                client.send({"n": life})
+                assert client.flush(PATIENCE) == 0
+                ids.append(":".join(client.node_id.split(":")[:2]))
+                to = {"clients": ids[:1]}
+                server.tell("send", action={"type": "news/kept", "n": 2 * life}, meta=to)
+                wait_for(lambda n=2 * life: heard[-1:] == [n], PATIENCE, "news")  # type: ignore[misc]
+            server.tell("send", action={"type": "news/kept", "n": 2 * life + 1}, meta=to)
+        assert ids == ids[:1] * 3
+        assert heard == [0, 1, 2, 3, 4]
+
     def test_pings(self, serve: Serve) -> None:
         """It answers the server's, which else would close; the server answers ours."""
         server = serve(ping=50, timeout=250)

@@ -102,7 +102,7 @@ def room_of(parts: tuple[str, ...]) -> str:
     first = parts[0]
     if first == "_ext":
         return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
-    if first in PROTOCOLS:
+    if first.partition("_")[0] in PROTOCOLS:
         return "faces"
     if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "stat"):
         return "cli"
@@ -152,6 +152,7 @@ def modules() -> list[Path]:
 def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     """Why module `me` may not import module `it` (both without `logclient`); empty when it may."""
     mine, its = room_of(me), room_of(it)
+    own = me[-1].partition("_")[0] if me else ""  # logux, of logux_messages
     if mine in LEAVES:
         return "" if its in LEAVES_OWN[mine] else f"{mine} is a leaf"
     if its in LEAVES:
@@ -160,11 +161,10 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
         return "senders are for transports only"
     if its == mine == "protocols":
         common = it[1:] in ((), ("compiled",), ("core",), ("pacing",), ("readable",))
-        same = me[-1].partition("_")[0] == it[-1].partition("_")[0]  # logux, logux_messages
-        return "" if common or same else "one protocol never imports another"
-    if mine == "faces" and its in ("faces", "protocols") and it[-1] in PROTOCOLS and it[-1] != me[-1]:
+        return "" if common or own == it[-1].partition("_")[0] else "one protocol never imports another"
+    if mine == "faces" and its in ("faces", "protocols") and it[-1] in PROTOCOLS and it[-1] != own:
         return "a face knows its own protocol only"
-    if its == "_ext codecs" and mine == "protocols" and it[1] != me[-1].partition("_")[0]:
+    if its == "_ext codecs" and mine == "protocols" and it[1] != own:
         return "a core knows its own codec only"
     if its == mine:
         return ""

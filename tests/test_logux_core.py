@@ -32,7 +32,7 @@ from logclient.protocols.core import (
     Reply,
     Retry,
 )
-from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Undone
+from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
@@ -216,6 +216,22 @@ class TestConnect:
         assert core.state == "disconnected"
         core.connected(NOW, random)
         assert sent(core)[0][3] == 9
+
+    def test_another_process_was_this_client(self) -> None:
+        core = core_of(user="10", state="file")
+        tab = core.node_id.split(":")[2]
+        core.resume("abc", 3, 17)
+        assert core.node_id == f"10:abc-3:{tab}"
+        connect(core)
+        assert tell(core, "ping", 16) == []
+        assert tell(core, "ping", 18) == [Inbound(Received(18))]
+        assert processed(core, "1 x 1", added=19)[-1] == Inbound(Received(19))
+        news, told = tell(core, "sync", 20, {"type": "a"}, {"id": 1, "time": 1})
+        assert isinstance(news, Inbound) and isinstance(news.payload, Action)  # first
+        assert told == Inbound(Received(20))
+        core.connection_lost()
+        core.connected(NOW, random)
+        assert sent(core)[0][2:4] == [f"10:abc-3:{tab}", 20]
 
     def test_headers_go_before_connect_and_replace_the_former(self) -> None:
         core = core_of()

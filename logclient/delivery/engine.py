@@ -194,6 +194,8 @@ class Engine:
         self.url = url
         self.reporter = reporter or report.process
         self.heard = heard
+        self.ended: Callable[[], object] = lambda: None
+        """Called when the client has ended, before its last callbacks have run."""
         self.handoff = Handoff(
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
@@ -874,6 +876,7 @@ class Engine:
         self._ended = True
         self.handoff.needs_attention = True
         self.handoff.release()
+        self.ended()
 
     def _part(self) -> None:
         """At exit: from now on callers deliver what they log; what is there has the rest of the time."""

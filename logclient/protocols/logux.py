@@ -105,7 +105,18 @@ from logclient.protocols.logux_messages import (
 )
 from logclient.protocols.logux_messages import Headers as HeadersMessage
 
-__all__ = ["Action", "DebugText", "Headers", "Logux", "Opened", "Options", "Probe", "Undone", "frames"]
+__all__ = [
+    "Action",
+    "DebugText",
+    "Headers",
+    "Logux",
+    "Opened",
+    "Options",
+    "Probe",
+    "Received",
+    "Undone",
+    "frames",
+]
 
 DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
 
@@ -161,6 +172,8 @@ class Options(NamedTuple):
     jam_after: float = 20.0
     """Seconds without an outcome of the oldest sync, which the server has got, before its queue counts as
     jammed."""
+    state: str | None = None
+    """A file: what was received is told, for who keeps it there."""
 
 
 class Action(NamedTuple):
@@ -186,6 +199,12 @@ class Opened(NamedTuple):
     """A server has let us in: a connection begins on which it knows nothing of the ones before."""
 
     server_id: str
+
+
+class Received(NamedTuple):
+    """Every action of the server's up to this ``added`` has come, and was told of."""
+
+    added: int | float
 
 
 class Undone(NamedTuple):
@@ -270,9 +289,12 @@ class Logux:
         """Messages of unknown types."""
         self._strangers = 0
         number = int.from_bytes(producer, "big")
-        self._parts = options.user, _spell(number, 8), _spell(number >> 48, 6)
-        self.node_id = ":".join(self._parts)
-        self._clients = 1  # client ids that there were
+        self.client = _spell(number, 8)
+        """The second part of our first node id."""
+        self.clients = 1
+        """Client ids that there were."""
+        self._tab = _spell(number >> 48, 6)
+        self.node_id = self._name()
         self._full = options.inflight * options.window
         self._notes: deque[_Mark] = deque()  # headers that the sender has not seen
         self._marks = [_Mark(0, _NO_HEADERS)]  # by the event; the last are the newest
@@ -280,6 +302,7 @@ class Logux:
         self._flight: Flight | None = None
         self._token = 0
         self._last_received: int | float = 0
+        self._told_received: int | float = 0
         self._renew = False  # the client id, at the next connection
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: of no use
         self._patience = options.jam_after
@@ -291,6 +314,22 @@ class Logux:
         self._out: list[Wire] = []
         self._events: list[CoreEvent] = []
         self._reset()
+
+    def _name(self) -> str:
+        count = f"-{self.clients}" if self.clients > 1 else ""
+        return f"{self.options.user}:{self.client}{count}:{self._tab}"
+
+    def resume(self, client: str, clients: int, received: int | float) -> None:
+        """Before the first connection: be the client that another process was. The last part of the node id
+        is ours, so that no id of an action comes twice."""
+        self.client, self.clients = client, clients
+        self.node_id = self._name()
+        self._last_received = self._told_received = received
+
+    @property
+    def received(self) -> int | float:
+        """The last ``added`` that we have of the server's."""
+        return max(self._last_received, self._hot.received)
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Logux:
@@ -332,10 +371,9 @@ class Logux:
         self._reset()
         if self._renew:
             self._renew = False
-            self._clients += 1
+            self.clients += 1
             # Not by chance: who seeds `random` would make the same ids in several processes.
-            user, client, tab = self._parts
-            self.node_id = f"{user}:{client}-{self._clients}:{tab}"
+            self.node_id = self._name()
         self.look(now)
         self._state = CONNECTING
         self._began = self._heard = self._said = now
@@ -345,7 +383,7 @@ class Logux:
             subprotocol = f"{subprotocol}.0.0"
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
-        self._say(pack(Connect(PROTOCOL, self.node_id, max(self._last_received, self._hot.received), kept)))
+        self._say(pack(Connect(PROTOCOL, self.node_id, self.received, kept)))
 
     def connection_lost(self) -> None:
         """Forget what was in flight: what was sent has no fate, or is failed(doubt), and goes under the ids
@@ -781,6 +819,9 @@ class Logux:
         if self._closing and not self._over and not self._awaits:
             self._over = True
             self._events.append(CloseWanted())
+        if self.options.state and self.received > self._told_received:
+            self._told_received = self.received
+            self._events.append(Inbound(Received(self.received)))
         events, self._events = self._events, []
         return iter(events)
 

@@ -1,0 +1,182 @@
+"""What a Logux client keeps in a file over restarts (option ``state``): who it was, what it has received.
+
+One client at a time has the file. It holds a lock on a file beside it, ``<file>.lock``, which stays. A forked
+child begins without: the file is its parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from logclient import threads
+from logclient.errors import ConfigError
+from logclient.files import open_regular
+from logclient.protocols.logux import Logux
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["State"]
+
+_MOST = 4096  # bytes of the file
+_WHOLE = 1 << 53
+_LETTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-")
+_NEW = os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class State:
+    """The file, read once and written when something has changed.
+
+    Args:
+        path: of the file; its directory must be there.
+        complain: called with (kind, text) of what goes wrong later.
+
+    Raises:
+        ConfigError: it cannot be used: another user's, a link, in no directory.
+    """
+
+    def __init__(self, path: str, complain: Callable[[str, str], object]) -> None:
+        self.path = path
+        self.pid = os.getpid()
+        self._complain = complain
+        self._mutex = threads.RLock()
+        self._written: dict[str, Any] = {}
+        self._core: Logux | None = None
+        self._fd = -1
+        try:
+            self._fd = os.open(f"{path}.lock", os.O_RDWR | _NEW, 0o600)
+            found = self._read()
+        except OSError as error:
+            self.release()
+            raise ConfigError(f"state: {path}: {error.strerror or error}") from None
+        try:
+            _lock(self._fd)
+        except OSError as error:
+            self.release()
+            held = isinstance(error, (BlockingIOError, PermissionError))
+            why = "another client has it" if held else f"cannot be locked: {error.strerror or error}"
+            self._say(f"{why}; this one has a client id of its own, and keeps nothing")
+            return
+        if found is not None:
+            try:
+                self._written = _checked(found)
+            except (ValueError, RecursionError):
+                self._say("damaged; going on under a new client id, and nothing counts as received")
+
+    def _read(self) -> bytes | None:
+        """What the file holds; None when there is none."""
+        try:
+            fd = open_regular(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            owner = os.fstat(fd).st_uid
+            if hasattr(os, "geteuid") and owner != os.geteuid():
+                raise OSError(f"belongs to uid {owner}, not to us")
+            return os.read(fd, _MOST + 1)
+        finally:
+            os.close(fd)
+
+    def _say(self, words: str) -> None:
+        self._complain(f"state {self.path}", f"state: {self.path}: {words}")
+
+    # -- the core's side
+
+    def begin(self, core: Logux) -> None:
+        """Give a new core what was kept. A forked child's gets nothing, and the child lets go of the file."""
+        if os.getpid() != self.pid:
+            self._mutex = threads.RLock()  # another thread of the parent may have held it
+            self._let_go()
+        elif self._fd >= 0:
+            self._core = core
+            if self._written:
+                core.resume(**self._written)
+            self.keep(core.received)
+
+    def keep(self, received: int | float) -> None:
+        """Write down who we are now, and that all up to `received` was received and dealt with."""
+        with self._mutex:
+            core = self._core
+            if core is None:
+                return
+            now = {"client": core.client, "clients": core.clients, "received": received}
+            if now == self._written:
+                return
+            try:
+                self._write(json.dumps(now).encode() + b"\n")
+                self._written = now
+            except OSError as error:
+                self._say(f"cannot be written: {error.strerror or error}")
+
+    def _write(self, text: bytes) -> None:
+        part = f"{self.path}.new"  # of who has the lock
+        fd = os.open(part, os.O_WRONLY | os.O_TRUNC | _NEW, 0o600)
+        try:
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+        os.replace(part, self.path)
+
+    # -- the end
+
+    def release(self) -> None:
+        """Nothing is written from now on; another client may have the file."""
+        with self._mutex:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        fd, self._fd, self._core = self._fd, -1, None
+        if fd >= 0:
+            if os.getpid() == self.pid:
+                _unlock(fd)  # whatever child has a copy of it for a moment
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self._let_go()
+
+
+def _checked(text: bytes) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: it is not what `State.keep` writes.
+    """
+    if len(text) > _MOST:
+        raise ValueError("too long")
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.keys() != {"client", "clients", "received"}:
+        raise ValueError("other names")
+    client, clients, received = found["client"], found["clients"], found["received"]
+    if not isinstance(client, str) or not 0 < len(client) <= 64 or not _LETTERS.issuperset(client):
+        raise ValueError("client")
+    if type(clients) is not int or not 0 < clients < _WHOLE:
+        raise ValueError("clients")
+    if type(received) not in (int, float) or not 0 <= received < _WHOLE:
+        raise ValueError("received")
+    return found
+
+
+def _lock(fd: int) -> None:
+    """
+    Raises:
+        OSError: another has it.
+    """
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        import msvcrt
+
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+
+def _unlock(fd: int) -> None:
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
