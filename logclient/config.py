@@ -212,24 +212,23 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class _choice:
-    """One of these names."""
+    """One of these names.
 
-    __slots__ = ("names",)
+    Args:
+        hint: what an error says in place of the value, which may hold a secret.
+    """
 
-    def __init__(self, *names: str) -> None:
+    __slots__ = ("hint", "names")
+
+    def __init__(self, *names: str, hint: str = "") -> None:
         self.names = names
+        self.hint = hint
 
     def __call__(self, value: Any) -> str:
         if value not in self.names:
-            raise ValueError(f"must be one of {', '.join(self.names)}, got {_echo(value)}")
+            found = f"; {self.hint}" if self.hint else f", got {_echo(value)}"
+            raise ValueError(f"must be one of {', '.join(self.names)}{found}")
         return str(value)
-
-
-def _proxy(value: Any) -> str:
-    if value not in ("env", "none"):
-        # Not echoed: whoever writes the proxy here writes its password, too.
-        raise ValueError("must be one of env, none; the environment names the proxy, as in https_proxy")
-    return str(value)
 
 
 def _boolean(value: Any) -> bool:
@@ -562,7 +561,9 @@ _TABLE = (
            "Compress WebSocket messages where the server agrees.", _LOGUX),
     Option("max_message", "size", _size(1024, 1 << 30), 16 << 20, "16MiB",
            "A longer message from the server ends the connection.", _LOGUX),
-    Option("proxy", "choice", _proxy, "env", "env",
+    # Whoever writes the proxy itself here writes its password, too.
+    Option("proxy", "choice", _choice("env", "none", hint="the environment names it, as in https_proxy"),
+           "env", "env",
            "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
            "none: directly.", _LOGUX),
     Option("http_headers", "headers", _http_headers, (), "none",

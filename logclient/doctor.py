@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found for each endpoint; `UNREACHABLE` unless every step of each is done."""
-    given = config.parse(arguments.url)._replace(ledger=None)
+    given = config.parse(arguments.url)._replace(ledger=None, state=None)
     progress = Progress()
     well = 0
     for endpoint in given.endpoints:

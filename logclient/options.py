@@ -5,6 +5,7 @@ Made from the table in logclient/config.py by ``python -m tools.typed_options``;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import Literal, TypedDict
 
@@ -94,7 +95,7 @@ class Options(TypedDict, total=False):
 
     feedback: Literal["none", "auto", "stat"] | None
     """plog: auto: the pace follows the server's receive queue where it is on this machine, else its counters
-    (STAT); stat: its counters; none: pace alone. Default: none."""
+    (STAT); stat: its counters; none: pace alone, after a slow start. Default: none."""
 
     user: str | None
     """logux: The user of the connection, the first part of the node id; false: nobody is logged in. Default:
@@ -105,8 +106,8 @@ class Options(TypedDict, total=False):
     1."""
 
     strict_spec: bool | None
-    """logux: Speak to the letter of the protocol's text where released servers differ; see logux.md. Default:
-    false."""
+    """lumberjack, logux: Speak to the letter of the protocol's text where released servers differ; see
+    lumberjack.md and logux.md. Default: false."""
 
     action_type: str | None
     """logux: The type of actions that are made of events. Default: log/add."""
@@ -135,8 +136,21 @@ class Options(TypedDict, total=False):
     """logux: env: through the proxy that the environment names, as in https_proxy and no_proxy; none:
     directly. Default: env."""
 
+    http_headers: str | Mapping[str, str | Secret] | None
+    """logux: More headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization,
+    Origin: as a keyword a mapping; in a URL env:NAME or file:PATH, each line Name: value. Values are secrets.
+    Default: none."""
+
+    state: str | PathLike[str] | None
+    """logux: A file in which one client keeps its client id and what it has received, over restarts. Default:
+    none."""
+
     version: int | None
     """lumberjack: Protocol version: 2 sends JSON frames, 1 sends pairs of strings. Default: 2."""
+
+    frames: Literal["json", "data"] | None
+    """lumberjack: What events travel in: json, or data, pairs of strings. A choice only with strict_spec,
+    where the default is json. Default: json (version=1: data)."""
 
     identity: Literal["id", "own", "none"] | None
     """Whether each event carries its id; own: one that the application gave it instead, which must be unique;
@@ -252,5 +266,5 @@ class Options(TypedDict, total=False):
     """logjam: The same. Default: none."""
 
     mask: str | list[str] | tuple[str, ...] | None
-    """logjam: More parts of names, with commas between them: values of headers and parameters with such a
-    name are masked, besides those with password, token, cookie and the like. Default: none."""
+    """logjam: More parts of names, with commas between them, = before a whole name: values of headers and
+    parameters with such a name are masked, besides those with password, token and the like. Default: none."""

@@ -15,6 +15,7 @@ Made from the table in logclient/config.py by ``python -m tools.typed_options``;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import Literal, TypedDict
 
@@ -31,6 +32,7 @@ TYPES = {
     "boolean": "bool",
     "directory": "str | PathLike[str]",
     "duration": "float | str",
+    "headers": "str | Mapping[str, str | Secret]",
     "host": "str",
     "level": "int | str",
     "names": "str | list[str] | tuple[str, ...]",

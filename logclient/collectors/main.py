@@ -36,7 +36,7 @@ def _look_at(path: str) -> None:
 
 
 def _secret(text: str) -> str:
-    secret = config._secret_from_url(text)
+    secret: config.Secret = config._secret_from_url(text)
     if secret.source.startswith("file:"):
         _look_at(secret.source.removeprefix("file:"))
     return secret.reveal()
