@@ -259,10 +259,11 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
             "verify",
             "verify=none: whoever answers is believed to be the server, and may read and change what is sent",
         )
-    in_clear = config.token is not None and not config.tls
+    in_clear = [name for name in ("token", "http_headers") if getattr(config, name) and not config.tls]
     if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
-        encrypted = f"{config.scheme}+tls"
-        yield "token", f"token: it travels in clear, for all on the way to read and use; {encrypted} encrypts"
+        for name in in_clear:
+            encrypted = f"{config.scheme}+tls encrypts"
+            yield name, f"{name}: sent in clear, for all on the way to read and use; {encrypted}"
     secrets = {name: getattr(config, name) for name in ("tls_password", "token", "curve_secret")}
     files = {name: s.source[5:] for name, s in secrets.items() if s is not None and s.source[:5] == "file:"}
     if config.key or config.cert:

@@ -623,7 +623,7 @@ class Target(DeviceProcess):
     """A device that takes frames of a MiB."""
 
     def __init__(self, files: int = 0) -> None:
-        super().__init__(files, max_bytes=MIB)
+        super().__init__(files, max_bytes=MIB, max_connections=5000)
 
     def dial(self, kind: bytes = b"DEALER", port: int = 0) -> Peer:
         peer = Peer(socket.create_connection(("127.0.0.1", port or self.port)))

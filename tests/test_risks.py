@@ -18,7 +18,7 @@ from logclient.delivery import report
 from logclient.errors import ConfigError
 
 TOKEN = "hunter2"
-IN_CLEAR = "token: it travels in clear, for all on the way to read and use; logux+tls encrypts"
+IN_CLEAR = "token: sent in clear, for all on the way to read and use; logux+tls encrypts"
 
 needs_modes = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no modes of files")
 
@@ -44,6 +44,14 @@ class TestTokens:
     def test_on_this_machine(self, capsys: pytest.CaptureFixture[str], host: str) -> None:
         pytest.importorskip("websockets")
         assert warnings(capsys, f"logux://{host}", token=TOKEN) == []
+
+    def test_headers_in_clear(self, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("websockets")
+        headers = {"Cookie": TOKEN}
+        (line,) = warnings(capsys, "logux://192.0.2.1", http_headers=headers)
+        assert line.endswith(f": {IN_CLEAR.replace('token', 'http_headers')}")
+        assert TOKEN not in line
+        assert warnings(capsys, "logux+tls://192.0.2.1", http_headers=headers) == []
 
     def test_with_tls_or_without_a_token(self, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("websockets")
