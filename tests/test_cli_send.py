@@ -259,6 +259,7 @@ class TestFiles:
             (bytes(range(256)) * 40, "binary data"),
             (bytes(10_000) + b"text\n" * 10_000, "binary data"),
         ],
+        ids=["zip", "tar", "tar.gz", "utf-16", "journal", "elf", "bytes", "sparse"],
     )
     def test_other_binary_data_is_refused_before_anything_is_sent(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, says: str

@@ -47,11 +47,13 @@ class Link(Protocol):
 
     peer: str
     tls: str
+    doubt: str
+    """What may be wrong when the peer ends the first connections without an answer; empty: nothing."""
+
     bite: int
     """Bytes to gather for one ``send``, where each costs more than the window in it; 0: none."""
 
     lingers: bool
-    doubt: str  # what to ask oneself when the peer ends the first connections without an answer
     """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
     worth the wait, for nobody will say that they are missing."""
     lull: float
