@@ -19,6 +19,7 @@ from tests.verify_histories import World, differences, overview_differences
 shared.need("numpy")
 shared.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
+verdicts = pytest.importorskip("logclient.verify.verdict")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -93,8 +94,17 @@ def test_histories_in_process(
         pytest.param("logjam", 1000, 3, 2, marks=pytest.mark.long),
     ],
 )
-def test_histories(spark: Any, tmp_path: Path, kind: str, histories: int, bits: int, tail: int) -> None:
-    """All of them in one Spark job."""
+def test_histories(
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    histories: int,
+    bits: int,
+    tail: int,
+) -> None:
+    """All of them in one Spark job, and each of them in the verdict."""
+    monkeypatch.setattr(verdicts, "LISTED", histories + 1)  # and who is nobody's
     world = World(histories, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
