@@ -34,7 +34,9 @@ def test_every_option_has_a_type_and_takes_none() -> None:
     assert all(type(None) in typing.get_args(of) for of in types.values())
 
 
-@pytest.mark.parametrize("option", [o for o in config._TABLE if o.default is not None], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "option", [o for o in config._TABLE if o.default not in (None, ())], ids=lambda o: o.name
+)
 def test_the_default_is_of_its_type(option: config.Option) -> None:
     allowed: list[object] = []
     for of in typing.get_args(typing.get_type_hints(logclient.Options)[option.name]):

@@ -481,9 +481,9 @@ class Logux:
         if not self._suspects:
             self._drained = False
             return (0 if self._closing else self._room()), self.options.window_bytes
+        # The headers that were said are its own: what has others goes when no suspect is left.
         suspect = self._suspects.popleft()
         self._alone = suspect.seq
-        self._say_headers(self._headers_of(suspect.seq)[0])
         self._await(now)
         self._say(hot.again(*suspect, now, self.wall()))
         self._said = now
