@@ -90,6 +90,9 @@ _DEFAULTS = {
 }
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
+# The part of a JVM is small and short: one compiler and the simplest collector cost least.
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # What a JVM that runs already cannot be told any more.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
@@ -221,9 +224,7 @@ class Session:
         with open(os.path.join(self._own, "log4j2.properties"), "w") as file:
             file.write(_LOG4J)
         options = [
-            # The JVM's part is small and short: one compiler and the simplest collector cost least.
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
+            _JVM,
             f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
             f"-Dlogclient.log={self.log}",
         ]
@@ -232,6 +233,7 @@ class Session:
             **{name: value for name, value in _DEFAULTS.items() if name != "spark.master"},
             "spark.driver.memory": HEAP,
             "spark.driver.extraJavaOptions": " ".join(options),
+            "spark.executor.extraJavaOptions": _JVM,
             "spark.sql.warehouse.dir": os.path.join(self._own, "warehouse"),
         }
         others = _spark_defaults()
