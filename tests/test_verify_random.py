@@ -44,7 +44,8 @@ def check(world: World, verdict: Any, out: Path, **options: Any) -> None:
     wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
     devices = {
         (x.listener, x.device): (
-            x.received, x.heartbeats, x.first, x.last, x.missing, x.gaps, x.restarts, x.wraps
+            x.received, x.heartbeats, x.first, x.last, x.missing_at_least, x.gaps,
+            x.restarts_at_least, x.wraps
         )
         for x in verdict.devices
     }  # fmt: skip

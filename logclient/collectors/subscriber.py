@@ -96,9 +96,9 @@ class Device(NamedTuple):
     received: int = 0  # messages, heartbeats too
     heartbeats: int = 0
     last: int = 0  # sequence
-    missing: int = 0  # messages, since the first one seen
-    gaps: int = 0
-    restarts: int = 0
+    missing_at_least: int = 0  # messages, since the first one seen
+    gaps: int = 0  # that were seen
+    restarts_at_least: int = 0
     wraps: int = 0
     seen: float = 0.0  # monotonic seconds of the last message
 
@@ -107,8 +107,9 @@ class Tracker:
     """Frames in, messages out, with no socket: chooses the subset, and keeps account of the devices.
 
     A number that is not higher than the one before is a restart: what the device published from 1 to that
-    number in its new life is missing. A restart that has overtaken the last number seen cannot be told
-    from a gap. Device 0 has no numbers of its own and is not followed.
+    number in its new life is missing. All figures are lower bounds: a restart that has overtaken the last
+    number seen looks like a gap, shorter than what is missing, and what a device published last before it
+    ended has no number behind it. Device 0 has no numbers of its own and is not followed.
 
     Args:
         app_envs: those wanted; none: all.
@@ -191,10 +192,11 @@ class Tracker:
             if device.last >= _WRAPS and sequence < _WRAPS:
                 device = device._replace(wraps=device.wraps + 1)
             else:
-                device = device._replace(restarts=device.restarts + 1)
+                device = device._replace(restarts_at_least=device.restarts_at_least + 1)
         if self._watch and sequence > first:
             self._gaps.append(Gap(number, first, sequence - 1))
-            device = device._replace(missing=device.missing + sequence - first, gaps=device.gaps + 1)
+            missing = device.missing_at_least + sequence - first
+            device = device._replace(missing_at_least=missing, gaps=device.gaps + 1)
         self._devices[number] = device._replace(
             received=device.received + 1, heartbeats=device.heartbeats + beat, last=sequence, seen=now
         )

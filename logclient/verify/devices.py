@@ -3,7 +3,8 @@
 A Logjam device numbers all it publishes from 1, heartbeats too, over all app-envs. The rules are those of
 ``logclient.collectors.subscriber``: what came before the first message seen is not missing; a number that
 is not higher than the one before is a restart, or the row has come to its end (`WRAPS`) and begins anew, and
-what the device numbered below it since is missing; device 0 has no numbers of its own.
+what the device numbered below it since is missing; device 0 has no numbers of its own. Missing messages and
+restarts are lower bounds.
 
 One task sees a stretch of what a device published (`Stretch`), the driver puts them together (`joined`).
 """
@@ -33,9 +34,9 @@ class Device(NamedTuple):
     heartbeats: int
     first: int  # numbers
     last: int
-    missing: int  # messages
-    gaps: int
-    restarts: int
+    missing_at_least: int  # messages
+    gaps: int  # that were seen
+    restarts_at_least: int
     wraps: int
     longest_gaps: list[list[int]]  # [first, last] of the longest, longest first
 
@@ -43,7 +44,7 @@ class Device(NamedTuple):
 def _step(before: Device, number: int) -> Device:
     """A message after another one."""
     first = before.last + 1
-    restarts, wraps = before.restarts, before.wraps
+    restarts, wraps = before.restarts_at_least, before.wraps
     if number <= before.last:
         first = 1
         ended = before.last >= WRAPS and number < WRAPS
@@ -52,9 +53,9 @@ def _step(before: Device, number: int) -> Device:
     gaps = [*before.longest_gaps, [first, number - 1]] if missing else before.longest_gaps
     return before._replace(
         last=number,
-        missing=before.missing + missing,
+        missing_at_least=before.missing_at_least + missing,
         gaps=before.gaps + (missing > 0),
-        restarts=restarts,
+        restarts_at_least=restarts,
         wraps=wraps,
         longest_gaps=_longest(gaps),
     )
@@ -71,9 +72,9 @@ def joined(a: Device, b: Device) -> Device:
         received=a.received + b.received,
         heartbeats=a.heartbeats + b.heartbeats,
         first=a.first,
-        missing=across.missing + b.missing,
+        missing_at_least=across.missing_at_least + b.missing_at_least,
         gaps=across.gaps + b.gaps,
-        restarts=across.restarts + b.restarts,
+        restarts_at_least=across.restarts_at_least + b.restarts_at_least,
         wraps=across.wraps + b.wraps,
         longest_gaps=_longest([*across.longest_gaps, *b.longest_gaps]),
     )

@@ -306,16 +306,19 @@ def text(verdict: Verdict) -> str:
 
 
 def _devices_in_words(verdict: Verdict) -> str:
-    lacking = [x for x in _worst_devices(verdict) if x.missing]
-    some = [f"{x.missing:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
+    lacking = [x for x in _worst_devices(verdict) if x.missing_at_least]
+    some = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
     if len(lacking) > 3:
         some.append(f"of {len(lacking) - 3:,} more too")
-    told = f"missing messages: {', '.join(some)}" if some else "no message of theirs is missing"
+    told = f"missing messages: {', '.join(some)}" if some else "no message of theirs is seen to be missing"
     return f"devices: {len(verdict.devices):,}, {told}"
 
 
 def _worst_devices(verdict: Verdict) -> list[Device]:
-    return sorted(verdict.devices, key=lambda x: (-x.missing, -x.restarts, x.listener, x.device))
+    def rank(x: Device) -> tuple[int, int, str, int]:
+        return -x.missing_at_least, -x.restarts_at_least, x.listener, x.device
+
+    return sorted(verdict.devices, key=rank)
 
 
 # -- who, where and why
@@ -972,12 +975,12 @@ def _devices(verdict: Verdict) -> Html | None:
     ranked = _worst_devices(verdict)
     rows = []
     for x in ranked[:DEVICES]:
-        numbers = x.received, x.first, x.last, x.missing, x.gaps, x.restarts
+        numbers = x.received, x.first, x.last, x.missing_at_least, x.gaps, x.restarts_at_least
         gaps = "; ".join(f"{low:,} to {high:,}" if high > low else f"{low:,}" for low, high in x.longest_gaps)
         cells = (el("td", f"{n:,}", class_="n" if n else "n zero") for n in numbers)
         which = el("td", x.device, class_="n")  # a name, not a quantity
         rows.append(el("tr", el("td", x.listener), which, *cells, el("td", gaps)))
-    heads = ("device", "messages", "first", "last", "missing", "gaps", "restarts")
+    heads = ("device", "messages", "first", "last", "missing, at least", "gaps seen", "restarts, at least")
     head = el("tr", el("th", "listener"), *(el("th", x, class_="n") for x in heads), el("th", "longest gaps"))
     more = len(ranked) - DEVICES
     return join(
@@ -985,7 +988,8 @@ def _devices(verdict: Verdict) -> Html | None:
         el(
             "p",
             "Logjam devices number what they publish, heartbeats too. What is missing between the first and "
-            "the last number of a device did not reach the consumer.",
+            "the last number of a device did not reach the consumer. More may be missing: a device that was "
+            "started again begins anew, and hides what it published last before.",
             class_="soft small",
         ),
         _wide(el("table", el("thead", head), el("tbody", *rows)), "Devices"),
