@@ -2,7 +2,8 @@
 
 ROUTER and PULL in, PUB out, over real ZeroMQ. `Device` is what the real device does with frames, with no
 socket in it: what it answers, what it drops without a word, how it numbers what it publishes. Where the
-real one aborts (12 frames and more) ours refuses. `Collector` has the sockets, the capture and the faults.
+real one aborts (12 frames and more, 11 where they are pushed) ours refuses. `Collector` has the sockets,
+the capture and the faults.
 
 A message is one wire unit. It is answered after the capture was handed to the operating system, producer
 by producer in the order of arrival. As with the real device "202 Accepted" says that meta and app-env are
