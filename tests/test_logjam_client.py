@@ -19,6 +19,7 @@ import pytest
 import logclient
 from logclient import registry
 from logclient.config import parse
+from logclient.delivery.doubt import KERNEL
 from logclient.errors import ConfigError, ConnectFailed
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
@@ -144,6 +145,24 @@ class TestWays:
         assert stats.handed == 20_000 and stats.connects >= 2 and stats.failed == {}
         assert 200 <= stats.in_doubt == numbers[0], "all that the first one had, and nothing else"
         assert numbers == list(range(numbers[0], 20_000)), "nothing twice, nothing left out behind the break"
+        assert 0 < stats.in_doubt_estimate <= stats.in_doubt
+
+    def test_a_break_after_all_was_read_is_estimated(self, pump: str) -> None:
+        """All were handed and have arrived: each is in doubt, but no more than the buffers hold are likely to
+        be missing."""
+        body = b'{"x":"%s"}' % (b"x" * 30_000)
+        with Collector(push_port=0) as device:
+            url = f"{device.push_url}/shop-production?hwm=20&compression=none"
+            with logclient.connect(url) as client:
+                for _ in range(1000):
+                    client.send(body)
+                assert device.wait_for(events=1000, timeout=PATIENCE)
+                assert client.flush(PATIENCE) == 0
+                device.stop()
+                until(lambda: client.stats().disconnects == 1)
+                stats = client.stats()
+                assert stats.in_doubt == 1000
+                assert 0 < stats.in_doubt_estimate <= 20 + KERNEL // 30_000
 
 
 class TestOptions:

@@ -36,6 +36,7 @@ from logclient._ext.record import own_thread
 from logclient.delivery import lifecycle, report
 from logclient.delivery.ages import Ages
 from logclient.delivery.calls import Call, Calls
+from logclient.delivery.doubt import Doubt
 from logclient.delivery.isolation import ASIDE, NOTHING, TRIAL, Isolation, Suspect
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
@@ -291,7 +292,7 @@ class Engine:
         self._progress_before = 0
         self._windows_before = 0
         self._handed_before = 0
-        self.in_doubt = 0
+        self._doubt = Doubt()
         self._failing = False  # the last attempt to connect has failed
         self._bypassed = False  # the end of the process gave up its events while it looked a name up
         self._attempt: _Attempt | None = None  # to connect, while it is under way
@@ -1135,6 +1136,8 @@ class Engine:
         if self._isolation.suspects:
             until = self._plan_trial(until)
         end = self.pump.run(self.link, until)
+        if self.link.lingers:
+            self._doubt.look(time.monotonic(), self.handoff.counters()["handed"])
         if self.flight.outcomes != self._outcomes:
             self._outcomes = self.flight.outcomes
             self._settled_here()
@@ -1217,6 +1220,7 @@ class Engine:
         self._progress_before = self.pump.progress
         self._windows_before = self.pump.windows
         self._handed_before = self.handoff.counters()["handed"]
+        self._doubt.connected(self._connected_at, self._handed_before, self.pump.bytes_sent)
         mtu = getattr(link, "mtu", 0)
         if mtu:  # datagrams: how large they may be is a matter of the way there
             self.core.path_mtu(mtu, link.headers)  # type: ignore[attr-defined]
@@ -1265,6 +1269,8 @@ class Engine:
         """The connection is over: what had no word yet is sent again on the next one."""
         assert self.link is not None
         peer, lingers, doubt = self.link.peer, self.link.lingers, self.link.doubt
+        holds = self.link.holds
+        waited = bool(self.flight.inflight)
         self._hang_up(0.0)
         self.disconnects += 1
         # Nothing under way: that is how servers end an idle connection. But one that took nothing
@@ -1286,7 +1292,8 @@ class Engine:
         verdict = self._judge("" if refused or lingers else end, *flying)
         self.flight.commit()
         if lingers:
-            self.in_doubt += self.handoff.counters()["handed"] - self._handed_before
+            handed = self.handoff.counters()["handed"]
+            self._doubt.broke(time.monotonic(), handed, self.pump.bytes_sent, holds, waited)
         if forever:
             self.fatal = error
             self._complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
@@ -1640,7 +1647,8 @@ class Engine:
             callbacks=self.callbacks.waiting,
             connects=self.connects,
             disconnects=self.disconnects,
-            in_doubt=self.in_doubt,
+            in_doubt=self._doubt.events,
+            in_doubt_estimate=self._doubt.estimate,
             quarantined=len(self._isolation.suspects),
             windows=self.pump.windows,
             bytes_sent=self.pump.bytes_sent,

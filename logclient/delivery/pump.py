@@ -56,6 +56,8 @@ class Link(Protocol):
     lingers: bool
     """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
     worth the wait, for nobody will say that they are missing."""
+    holds: int
+    """Units that it may hold when it has taken them, besides what the kernel does."""
     lull: float
     """Seconds for answers to gather that come one by one, each a wake-up for itself; 0: they do not."""
     unsent: int

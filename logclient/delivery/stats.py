@@ -45,6 +45,8 @@ class Stats(NamedTuple):
     in_doubt: int
     """Of the handed: those of connections that broke afterwards. The last of them may never have left
     this machine (ZeroMQ's queue, the kernel's): nobody says which, so any or none is missing."""
+    in_doubt_estimate: int
+    """How many of these may never have arrived, as far as time and buffers tell (`delivery.doubt`)."""
     quarantined: int
     """Of the queued: events that may be what the server ends connections on. They wait for a decision."""
     windows: int

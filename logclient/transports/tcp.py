@@ -36,6 +36,7 @@ class TcpLink:
     bite = 0
     """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
     lingers = False
+    holds = 0
     lull = 0.0
     unsent = 0
 

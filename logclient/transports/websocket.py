@@ -70,6 +70,7 @@ class WebSocketLink:
     bite = 0
     doubt = ""
     lingers = False
+    holds = 0
     lull = 0.001
     unsent = 0
 

@@ -153,6 +153,7 @@ class ZmqLink:
     doubt = ""
     lingers = False
     """Whether what ZeroMQ has taken is worth waiting for at the end: nothing else will send it again."""
+    holds = 0
 
     def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
         self.peer = peer
@@ -378,7 +379,7 @@ class Zmq:
             tcp = self._shake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
             link.tcp = tcp if brought(tcp) else -1
-            link.lingers = self.lingers
+            link.lingers, link.holds = self.lingers, self.hwm
             link.tls = "CURVE" if self.curve else ""
             return link
         except zmq.ZMQError as error:

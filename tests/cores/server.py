@@ -212,6 +212,7 @@ class MemoryLink:
     bite = 0
     doubt = ""
     lingers = False
+    holds = 0
     lull = 0.0
     unsent = 0
 
