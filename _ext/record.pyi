@@ -17,6 +17,7 @@ class Encoder:
         truncate: cut the message of such a document instead, and mark it (``log.flags``).
         pairs: make pair blocks (Lumberjack version 1) instead of JSON objects.
         text: what makes a mapping of a string; None: ``{"message": ...}``.
+        complete: what adds to a dictionary what the protocol asks for, in a copy; None: nothing does.
         ecs: documents are those of ECS: what is no mapping and has the name of one of its objects moves to
             ``labels.<name>``, and no scalar stays beside a field below it.
         carriers: the fields that may carry the event's id; ``@metadata``: Lumberjack's two. What an
@@ -35,6 +36,7 @@ class Encoder:
         truncate: bool = False,
         pairs: bool = False,
         text: Callable[[str], dict[str, Any]] | None = None,
+        complete: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None,
         ecs: bool = True,
         carriers: tuple[str, ...] = ("@metadata",),
         identity: str = "id",

@@ -1378,6 +1378,8 @@ cdef class Encoder:
         Make pair blocks (Lumberjack version 1) instead of JSON objects.
     text
         What makes a mapping of a string; None: ``{"message": ...}``.
+    complete
+        What adds to a dictionary what the protocol asks for, in a copy; None: nothing does.
     ecs
         The documents are those of ECS: what is no mapping and has the name of one of its objects moves to
         ``labels.<name>``, and no scalar stays beside a field below it.
@@ -1410,6 +1412,7 @@ cdef class Encoder:
     cdef bint replaces               # another protocol: the fields that may carry the id are ours alone
     cdef Known known[KNOWN]
     cdef object text
+    cdef object complete
     cdef dict standard               # every attribute that is not the user's -> its slot
     cdef object order                # keeps the names alive
     cdef PyObject *names[ORDER]      # as LogRecord.__init__ makes them, so that one pass finds them all
@@ -1420,7 +1423,7 @@ cdef class Encoder:
     cdef object format_exception
 
     def __cinit__(self, Handoff handoff=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
-                  bint pairs=False, text=None, bint ecs=True, tuple carriers=("@metadata",),
+                  bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels."):
         memset(self.known, 0, sizeof(self.known))
         self.ecs = ecs
@@ -1438,6 +1441,7 @@ cdef class Encoder:
         self.truncate = truncate
         self.pairs = pairs
         self.text = text
+        self.complete = complete
         self.record_type = logging.LogRecord
         self.get_message = logging.LogRecord.getMessage
         self.format_exception = logging.Formatter().formatException
@@ -1553,6 +1557,8 @@ cdef class Encoder:
         else:
             o.reason = <uint8_t> R_NONE
             return -1
+        if self.complete is not None and not isinstance(obj, str):
+            d = <dict?> self.complete(d)
         status = self._mapping_once(o, d)
         if status == -1 and o.reason == R_TOO_LARGE and self.truncate:
             for cut in (BLANK, CUT):

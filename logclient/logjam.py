@@ -145,6 +145,7 @@ class Agent:
         self.sink = sink
         self.app_env = app_env
         self.zone = _zone(zone)
+        self._clock = document.Clock(self.zone)
         self.masks = document.Masks(mask)
         self.failed = 0  # documents that were not made or not taken
         place = {
@@ -238,6 +239,31 @@ class Agent:
             "process_id": os.getpid(),
             "lines": [[INFO, document.timestamp(now, self.zone), document.line_text(text, INFO)]],
         }
+
+    def complete(self, fields: dict[Any, Any]) -> dict[Any, Any]:
+        """A document of somebody's own, with a ``started_at``: without one the importer drops it.
+
+        The time is that of ``started_ms`` if it has one, else now. What the importer drops all the same is
+        left as it is, and a line says so, one a minute.
+        """
+        now = time.time()
+        started = fields.get("started_at")
+        if started is None:
+            ms = fields.get("started_ms")
+            if ms is None:
+                return {**fields, **self._times(now)}
+            try:
+                started = self._clock.text(ms / 1000)
+            except (TypeError, ValueError, OverflowError, OSError):
+                started = self._clock.text(now)
+            fields = {**fields, "started_at": started}
+        if not self._clock.takes(started, now):
+            self._reporter.complain(
+                "logjam:started_at",
+                f"started_at {document.text_of(started)[:40]!r}: importers drop this document; it must begin "
+                f"as in {self._clock.text(now)[:19]}, and be within 48 hours of their clocks",
+            )
+        return fields
 
     def record(
         self, record: logging.LogRecord, text: str | None = None, fields: Mapping[str, Any] | None = None
@@ -374,7 +400,7 @@ class Agent:
         return self._put(made, topic, logging.INFO)
 
     def _times(self, seconds: float) -> dict[str, Any]:
-        return {"started_at": document.local_time(seconds, self.zone), "started_ms": int(seconds * 1000)}
+        return {"started_at": self._clock.text(seconds), "started_ms": int(seconds * 1000)}
 
     def count_moved(self, count: int) -> None:
         """Count ids of the application's that became other fields."""
@@ -401,8 +427,8 @@ class Pong(NamedTuple):
 class Client(client.Client):
     """The client of ``logclient.connect("logjam://...")``; an `Agent` makes its documents.
 
-    ``send`` and ``submit`` take documents as mappings or bytes, as they are; a text becomes a document
-    with one line.
+    ``send`` and ``submit`` take documents: mappings, which get the time of the call where they say no
+    ``started_at``, and bytes as they are; a text becomes a document with one line.
     """
 
     agent: Agent = client.UNMADE
@@ -434,7 +460,8 @@ class Client(client.Client):
     def _names(self, config: Config) -> dict[str, Any]:
         """A document carries its id in one of two fields, by its topic, which not everybody sees; names
         have no dots there."""
-        return {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
+        names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
+        return {**names, "complete": self.agent.complete}
 
     def request(self, action: object = None, **given: Any) -> Request:
         """A request that begins now; see ``Agent.request``."""

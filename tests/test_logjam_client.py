@@ -12,7 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -296,6 +299,72 @@ class TestDocuments:
         for made, text in zip(bodies(device, 2), ("just a line", "another"), strict=True):
             assert judge(json.dumps(made).encode(), 0, now=time.time())[1] == []
             assert [line[2] for line in made["lines"]] == [text]
+
+    def test_a_document_without_a_time_gets_one(self, device: Collector) -> None:
+        """The device answers 202 to anything; an importer drops what has no ``started_at``."""
+        an_hour_ago = int((time.time() - 3600) * 1000)
+        given: list[dict[str, Any]] = [
+            {"n": 0},
+            {"n": 1, "started_at": None},
+            {"n": 2, "started_ms": an_hour_ago},
+            {"n": 3, "started_ms": "yesterday"},
+        ]
+        with logclient.connect(url_of(device, zone="Asia/Kathmandu")) as client:
+            for document in given:
+                client.send(document)
+            outcome = client.submit(MappingProxyType({"n": 4})).result(PATIENCE)
+            assert outcome is not None and outcome.status == "acked"
+        zone = ZoneInfo("Asia/Kathmandu")
+        made = bodies(device, 5)
+        for document in made:
+            broken = judge(json.dumps(document).encode(), 0, now=time.time(), zone=zone)[1]
+            assert not [rule for rule in broken if rule.startswith("started_at")]
+        assert [document["n"] for document in made] == [0, 1, 2, 3, 4]
+        assert abs(made[0]["started_ms"] - time.time() * 1000) < 3_600_000
+        assert made[2]["started_ms"] == an_hour_ago and made[3]["started_ms"] == "yesterday"
+        moment = datetime.fromisoformat(made[2]["started_at"])
+        assert moment.timestamp() == an_hour_ago // 1000
+        assert given[0] == {"n": 0}, "what the caller has is its own"
+
+    @pytest.mark.parametrize(
+        ("started_at", "dropped"),
+        [
+            ("{now:%Y-%m-%dT%H:%M:%S}", False),
+            ("{now:%Y-%m-%d %H:%M:%S.%f}+02:00", False),
+            ("{yesterday:%Y-%m-%dT%H:%M:%S}", False),
+            ("{now:%Y-%m-%d}", True),
+            ("{now:%d.%m.%Y %H:%M:%S} or so", True),
+            ("{now:%Y}-13-01T00:00:00", True),
+            ("2001-01-01T00:00:00", True),
+            ("\x1b[31m", True),
+            (time.time(), True),
+            (True, True),
+        ],
+    )
+    def test_a_time_that_importers_drop_is_said(
+        self, device: Collector, capsys: pytest.CaptureFixture[str], started_at: Any, dropped: bool
+    ) -> None:
+        """It is sent as it is, as the user may know better."""
+        now = datetime.now(UTC)
+        if isinstance(started_at, str):
+            started_at = started_at.format(now=now, yesterday=now - timedelta(hours=47))
+        with logclient.connect(url_of(device, zone="UTC")) as client:
+            client.send({"action": "a#b", "started_at": started_at})
+            client.send({"action": "a#b", "started_at": started_at})
+        assert [document["started_at"] for document in bodies(device, 2)] == [started_at] * 2
+        said = capsys.readouterr().err
+        assert said.count("importers drop this document") == dropped
+        assert "\x1b" not in said
+        judged = judge(json.dumps({"started_at": started_at}).encode(), 0, now=time.time(), zone=UTC)[1]
+        assert dropped == any(rule.startswith("started_at") for rule in judged)
+
+    def test_a_time_as_an_object(self, device: Collector, capsys: pytest.CaptureFixture[str]) -> None:
+        with logclient.connect(url_of(device, zone="UTC")) as client:
+            client.send({"started_at": datetime.now(UTC)})
+        (made,) = bodies(device, 1)
+        assert not [rule for rule in judge(json.dumps(made).encode(), 0, now=time.time(), zone=UTC)[1]
+                    if rule.startswith("started_at")]  # fmt: skip
+        assert "importers drop" not in capsys.readouterr().err
 
     def test_other_topics(self, device: Collector) -> None:
         subscriber = Subscriber(device.publish_url, app_envs=["shop-production"])

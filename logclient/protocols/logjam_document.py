@@ -165,6 +165,48 @@ def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
     return moment.replace(microsecond=0).isoformat()
 
 
+_STARTED = re.compile(r"\d{4}-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d:[0-6]\d")
+_APART = 48 * 3600
+
+
+class Clock:
+    """``started_at`` of an importer: how it says a time, and which it takes.
+
+    It reads 19 characters, as its local time, and wants them within 48 hours of its clock. What was found for
+    a second is kept: most documents are of the same one.
+
+    Args:
+        zone: the importer's; None: this machine's.
+    """
+
+    def __init__(self, zone: datetime.tzinfo | None) -> None:
+        self._zone = zone
+        self._second: tuple[int | None, str] = (None, "")
+        self._bounds: tuple[int | None, str, str] = (None, "", "")
+
+    def text(self, seconds: float) -> str:
+        """As `local_time` says it."""
+        whole = int(seconds)
+        known, text = self._second
+        if known != whole:
+            text = local_time(whole, self._zone)
+            self._second = whole, text
+        return text
+
+    def takes(self, started: object, now: float) -> bool:
+        """Whether the importer takes this ``started_at``, of whatever type; `now`: seconds since 1970."""
+        text = text_of(started)  # a datetime, as it travels
+        if not _STARTED.match(text):
+            return False
+        whole = int(now)
+        known, first, last = self._bounds
+        if known != whole:
+            first, last = (local_time(whole + apart, self._zone)[:19] for apart in (-_APART, _APART))
+            self._bounds = whole, first, last
+        # As texts these times are in the order of time.
+        return first <= text[:19].replace(" ", "T") <= last
+
+
 def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
     """Of a line: the same clock, with microseconds and without the offset."""
     return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")

@@ -97,7 +97,11 @@ def _times(made: dict[str, Any], now: float, zone: datetime.tzinfo | None, wrong
         wrong.append("started_at: none, or not as strptime wants it: dropped")
         return
     # The importer: 19 characters, read as its own local time.
-    read = datetime.datetime.strptime(started[:19].replace(" ", "T"), "%Y-%m-%dT%H:%M:%S")
+    try:
+        read = datetime.datetime.strptime(started[:19].replace(" ", "T"), "%Y-%m-%dT%H:%M:%S")
+    except ValueError:
+        wrong.append("started_at: no such time: dropped")
+        return
     here = datetime.datetime.fromtimestamp(now, zone).replace(tzinfo=None)
     if abs((read - here).total_seconds()) > DRIFT:
         wrong.append("started_at: more than 48 hours away: dropped")
