@@ -119,6 +119,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536):
+        raise ValueError(f"must be a whole number from 1 to 65535, got {text[:40]!r}")
+    return int(text)
+
+
 def _rate(text: str) -> float:
     number = text.removesuffix("/s")
     try:
@@ -345,8 +351,13 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--no-event", action="store_true", help="send no event")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON, an endpoint a line")
 
-    stat = command("stat", _stat, "print the counters of plog servers", "plog://logs.example.org:23456")
+    stat = command(
+        "stat", _stat, "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"
+    )
     stat.add_argument("url", metavar="URL", help="each endpoint of it is asked by itself")
+    stat.add_argument(
+        "--port", type=_option(_port, "port"), metavar="N", help="of the counters of Logjam devices (9621)"
+    )
     stat.add_argument("--timeout", type=duration, default=5.0, metavar="TIME", help="for the answer (5s)")
     stat.add_argument("--json", action="store_true", help="print them as JSON, an endpoint a line")
 

@@ -1,19 +1,25 @@
-"""``logclient stat`` and ``envi``: a server's counters and settings, where its protocol tells them."""
+"""``logclient stat`` and ``envi``: a server's counters and settings, where its protocol tells them.
+
+A plog server is asked; a Logjam device says its counters each second, on a port of its own for them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from logclient import config, registry
 from logclient.cli import Complaints
 from logclient.client import open_client
-from logclient.errors import ConfigError, ExitCode, LogclientError
+from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
 from logclient.protocols.readable import escape
 
 __all__ = ["envi", "run"]
+
+_Told = tuple[str, dict[str, Any], list[str]]
+"""Of one that answered: a title, all for programs, lines for people."""
 
 _DERIVED = ("seen_messages", "failed_to_send")
 """What a record tells besides its fields; None where the server does not say."""
@@ -21,24 +27,34 @@ _DERIVED = ("seen_messages", "failed_to_send")
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the counters of each endpoint; `UNREACHABLE` unless all of them answer."""
+    given = config.parse(arguments.url)
+    if given.protocol == "logjam":
+        endpoints, ask, tell = *_devices(given, arguments), _device
+    elif arguments.port is not None:
+        raise ConfigError("--port: where a Logjam device says its counters; other servers are asked")
+    else:
+        endpoints, tell = given.endpoints, _server
+        ask = _asked(given, "stat", "for counters", arguments.timeout)
     code = ExitCode.OK
-    for name, found, why in _answers(arguments, "stat", "for counters"):
+    for name, found, why in _answers(endpoints, ask):
+        title, fields, lines = (why, None, []) if found is None else tell(found)
         if found is None:
             code = ExitCode.UNREACHABLE
         if arguments.json:
-            fields = None if found is None else _fields(found)
             print(json.dumps({"endpoint": name, "why": why, "stat": fields}), flush=True)
         else:
-            print(escape(f"{name}: {why or f'up {_time(found.uptime)}'}"))
-            for line in _lines(found) if found is not None else ():
+            print(escape(f"{name}: {title}"))
+            for line in lines:
                 print(escape(f"  {line}"), flush=True)
     return code
 
 
 def envi(arguments: argparse.Namespace) -> int:
     """Print the settings of each endpoint; `UNREACHABLE` unless all of them answer."""
+    given = config.parse(arguments.url)
+    ask = _asked(given, "envi", "for settings", arguments.timeout)
     code = ExitCode.OK
-    for name, found, why in _answers(arguments, "envi", "for settings"):
+    for name, found, why in _answers(given.endpoints, ask):
         if found is None:
             code = ExitCode.UNREACHABLE
         if arguments.json:
@@ -50,23 +66,64 @@ def envi(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _answers(arguments: argparse.Namespace, question: str, what: str) -> Iterator[tuple[str, Any, str]]:
-    """(the endpoint, its answer or None, why there is none) for each endpoint of the URL."""
-    given = config.parse(arguments.url)
+def _devices(
+    given: config.Config, arguments: argparse.Namespace
+) -> tuple[Iterable[config.Endpoint], Callable[[config.Endpoint], Any]]:
+    """Where Logjam devices say their counters, and what listens to one."""
+    from logclient.collectors import subscriber
+
+    port = subscriber.STATS_PORT if arguments.port is None else arguments.port
+    secret = None if given.curve_secret is None else given.curve_secret.reveal()
+
+    def ask(endpoint: config.Endpoint) -> subscriber.Stat:
+        host, port = endpoint
+        timeout: float = arguments.timeout
+        return subscriber.stat(host, port, timeout, curve_server=given.curve_server, curve_secret=secret)
+
+    return [(host, port) for host, _ in given.endpoints], ask
+
+
+def _device(found: Any) -> _Told:
+    rate = "unknown" if found.per_second is None else f"{found.per_second:,.0f}"
+    lines = [f"sequence: {found.sequence}", f"published per second: {rate}"]
+    return f"device {found.device}", found._asdict(), lines
+
+
+def _server(found: Any) -> _Told:
+    return f"up {_time(found.uptime)}", _fields(found), _lines(found)
+
+
+def _asked(
+    given: config.Config, question: str, what: str, timeout: float
+) -> Callable[[config.Endpoint], Any]:
+    """What asks an endpoint, through a client of its own."""
     if not hasattr(registry.load(registry.lookup(given.scheme).client), question):
         raise ConfigError(f"{question}: a {given.scheme} server is not asked {what}; plog's are")
-    for endpoint in given.endpoints:
-        host, port = endpoint
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def ask(endpoint: config.Endpoint) -> Any:
         with Complaints():  # what they say is in the line
             client: Any = open_client(given._replace(endpoints=(endpoint,), ledger=None))
             try:
-                found, why = getattr(client, question)(arguments.timeout), ""
-            except (LogclientError, OSError) as error:
-                found, why = None, str(error)
+                return getattr(client, question)(timeout)
             finally:
                 client.close(timeout=0.0)
-        yield name, found, why
+
+    return ask
+
+
+def _answers(
+    endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Any]
+) -> Iterator[tuple[str, Any, str]]:
+    """(the endpoint, its answer or None, why there is none) for each of them."""
+    for endpoint in endpoints:
+        host, port = endpoint
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            yield name, ask(endpoint), ""
+        except MissingExtra:
+            raise
+        except (LogclientError, OSError) as error:
+            yield name, None, str(error)
 
 
 def _fields(found: Any) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from logclient import cli
 from logclient.collectors.plog import Collector
 from logclient.errors import ExitCode
 from logclient.stat import _time
+from tests import shared
 from tests.patience import PATIENCE
 
 
@@ -53,6 +56,64 @@ def test_who_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
 def test_other_protocols_have_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stat", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
     assert "a lumberjack server is not asked for counters; plog's are" in capsys.readouterr().err
+
+
+class TestLogjam:
+    def test_what_a_device_says(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shared.need("zmq")
+        from logclient.collectors import logjam
+
+        monkeypatch.setattr(logjam, "_STATS_EVERY", 0.3)
+        with logjam.Collector(stats_port=0, device=7, heartbeat=0) as device:
+            port = str(device.stats_port)
+            with logclient.connect(f"{device.url}/shop-production") as client:
+                for n in range(5):
+                    client.send({"n": n})
+                assert client.flush(PATIENCE) == 0
+            # Where producers send is not where the counters are.
+            assert cli.main(["stat", "logjam://127.0.0.1:1/shop-production", "--port", port]) == ExitCode.OK
+            first, *rest = capsys.readouterr().out.splitlines()
+            assert first == f"127.0.0.1:{port}: device 7"
+            assert rest == ["  sequence: 5", "  published per second: 0"]
+            assert cli.main(["stat", "--json", "logjam://127.0.0.1", "--port", port]) == ExitCode.OK
+            found = json.loads(capsys.readouterr().out)
+            stat = {"device": 7, "sequence": 5, "per_second": 0.0}
+            assert found == {"endpoint": f"127.0.0.1:{port}", "why": "", "stat": stat}
+
+    def test_who_says_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A socket of another kind, one that says other things, and nobody at all."""
+        zmq = shared.need("zmq")
+        from logclient.collectors import logjam
+
+        with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, logjam.Collector() as device:
+            port = publisher.bind_to_random_port("tcp://127.0.0.1")
+            nonsense = threading.Thread(target=self.babble, args=(zmq, publisher))
+            nonsense.start()
+            begun = ["stat", "logjam://127.0.0.1", "--timeout", "0.5s", "--port"]
+            assert cli.main([*begun, str(port)]) == ExitCode.UNREACHABLE
+            nonsense.join()
+            assert capsys.readouterr().out == f"127.0.0.1:{port}: stat: it says nothing, in 0.5 s\n"
+            assert cli.main([*begun, str(device.port), "--json"]) == ExitCode.UNREACHABLE
+            found = json.loads(capsys.readouterr().out)
+            assert (found["why"], found["stat"]) == ("stat: no device answers there, in 0.5 s", None)
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            assert cli.main([*begun, str(closed.getsockname()[1])]) == ExitCode.UNREACHABLE
+            assert "no device answers there" in capsys.readouterr().out
+
+    @staticmethod
+    def babble(zmq: Any, publisher: Any) -> None:
+        assert publisher.poll(PATIENCE * 1000)
+        for parts in ([], [b"x", b"1"], [b"1", b"9" * 21], [b"1", b"-1"], [b"1", b"2", b"3"]):
+            publisher.send_multipart([b"stats", *parts])
+
+    def test_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["stat", "plog://127.0.0.1", "--port", "9621"]) == ExitCode.USAGE
+        assert "--port: where a Logjam device says its counters" in capsys.readouterr().err
+        assert cli.main(["stat", "logjam://127.0.0.1", "--port", "0"]) == ExitCode.USAGE
+        assert "must be a whole number from 1 to 65535" in capsys.readouterr().err
 
 
 def test_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,7 @@ _TURN_BYTES = 8 << 20
 _OWED_MAX = 10_000  # replies that wait for a producer, beyond those libzmq holds for it
 _PEERS_MAX = 10_000
 _SUBSCRIPTION_MAX = 4096
+_STATS_EVERY = 1.0  # seconds, as the real device has it
 _LOOK = 0.1  # seconds between two looks at what connections have brought
 _UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
 _NEVER = float("inf")
@@ -392,10 +393,11 @@ class Collector(Running[Counts]):
 
     Args:
         host: an address to listen on; IPv6 without brackets.
-        port: of the ROUTER socket; None: no such socket. Of this and of the next two 0 picks a free one,
+        port: of the ROUTER socket; None: no such socket. Of this and of the next three 0 picks a free one,
             which the property of the name then says, and a restart keeps.
         push_port: of the PULL socket; None: no such socket.
         publish_port: of the PUB socket; None: nothing is published.
+        stats_port: of the socket that says each second how much was published; None: no such socket.
         capture: directory of the capture; none is kept without.
         faults: see ``logclient.collectors.faults``.
         witness: a file for the ids of the events that were lied about.
@@ -435,6 +437,7 @@ class Collector(Running[Counts]):
         *,
         push_port: int | None = 0,
         publish_port: int | None = 0,
+        stats_port: int | None = None,
         capture: str | None = None,
         faults: str | None = None,
         witness: str | None = None,
@@ -455,7 +458,9 @@ class Collector(Running[Counts]):
         keep: bool = False,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        ports = {"port": port, "push_port": push_port, "publish_port": publish_port}
+        ports = {
+            "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
+        }  # fmt: skip
         for name, number in ports.items():
             if number is not None and not 0 <= number <= 65535:
                 raise ConfigError(f"{name}: {number} must be 0 to 65535")
@@ -519,6 +524,10 @@ class Collector(Running[Counts]):
     def publish_port(self) -> int | None:
         return self._ports["publish_port"]
 
+    @property
+    def stats_port(self) -> int | None:
+        return self._ports["stats_port"]
+
     def _at(self, scheme: str, port: int | None) -> str:
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
 
@@ -547,6 +556,8 @@ class Collector(Running[Counts]):
             found["push"] = self.push_url
         if self.publish_port is not None:
             found["publish"] = self.publish_url
+        if self.stats_port is not None:
+            found["stats"] = self._at("tcp", self.stats_port)
         if self._curve is not None:
             found["curve_server"] = self._curve.public
         return found
@@ -598,7 +609,7 @@ class Collector(Running[Counts]):
 
     def _bind(self) -> None:
         zmq = self._zmq
-        kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB}
+        kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB, "stats_port": zmq.PUB}
         self._sockets, self._monitors = {}, {}
         self._gate = None if self._curve is None else self._curve.gate(zmq, self._context)
         for name, kind in kinds.items():
@@ -644,7 +655,9 @@ class Collector(Running[Counts]):
             poller.register(self._gate, zmq.POLLIN)
         self._router = self._sockets.get("port")
         self._publisher = self._sockets.get("publish_port")
+        self._stats = self._sockets.get("stats_port")
         self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else _NEVER
+        self._stats_at = _NEVER if self._stats is None else time.monotonic()
         try:
             while not self._stopping:
                 self._turn(poller)
@@ -712,6 +725,10 @@ class Collector(Running[Counts]):
                 self._answer(peer, now)
             if now >= self._beat_at:
                 self._beat(now)
+            if now >= self._stats_at:
+                self._stats_at = now + _STATS_EVERY
+                number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
+                zeromq.send(self._stats, [b"stats", number, sequence])
             if now >= self._look_at:
                 self._look(now)
             self._changed.notify_all()
@@ -742,7 +759,7 @@ class Collector(Running[Counts]):
 
     def _next_due(self) -> int | None:
         """Milliseconds until something is due, None when nothing is."""
-        due = min(self._beat_at, self._look_at if self._open else _NEVER)
+        due = min(self._beat_at, self._stats_at, self._look_at if self._open else _NEVER)
         if not self._holding:
             for peer in self._owed.values():
                 due = min(due, peer.steps[0].due)
@@ -769,7 +786,7 @@ class Collector(Running[Counts]):
                 self._open[fd] = address
                 self._endless.forget(fd)
                 self._heard.pop(fd, None)
-                if zeromq.COUNTED and self._monitors[monitor] != "publish_port":
+                if zeromq.COUNTED and self._monitors[monitor] not in ("publish_port", "stats_port"):
                     self._heard[fd] = (0, time.monotonic())
             else:
                 self._open.pop(fd, None)

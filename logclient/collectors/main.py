@@ -64,6 +64,7 @@ _LOGJAM: dict[str, Callable[[str], Any]] = {
     **_ALL,
     "push": _PORT,
     "publish": config._optional(_PORT),
+    "stats": _PORT,
     "device": config._integer(1, (1 << 32) - 1),
     "allow_invalid": config._boolean,
     "recompress": config._choice("none", "zlib", "snappy", "lz4"),
@@ -213,6 +214,7 @@ def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logja
         router,
         push_port=pull,
         publish_port=options.pop("publish", 0),
+        stats_port=options.pop("stats", None),
         count_duplicates=True,
         **options,
     )
@@ -235,10 +237,10 @@ def run(
     is said on stderr as soon as it happens.
 
     Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
-    device also ``publish``, where consumers connect, ``push``, where it has both sockets for producers, and
-    ``curve_server``, its public key; of a plog server ``tcp``, where it takes lines. At the end, with
-    `as_json`, again a line each: the same, every field of ``Counts``, ``cuts``, ``faults`` (how often each
-    struck) and ``reasons`` (of protocol errors); else words on stderr.
+    device also ``publish``, where consumers connect, ``stats``, where it says its counters, ``push``, where
+    it has both sockets for producers, and ``curve_server``, its public key; of a plog server ``tcp``, where
+    it takes lines. At the end, with `as_json`, again a line each: the same, every field of ``Counts``,
+    ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol errors); else words on stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.

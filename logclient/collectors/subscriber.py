@@ -25,14 +25,15 @@ from typing import Any, NamedTuple
 from logclient.collectors import zeromq
 from logclient.collectors.capture import CaptureWriter
 from logclient.collectors.messages import opened, read_meta, unit, well_formed
-from logclient.config import is_key
-from logclient.errors import ConfigError, ProtocolError
+from logclient.config import dns_name, is_key
+from logclient.errors import ConfigError, ConnectFailed, ProtocolError
 from logclient.transports.tcp import COUNTED
 
-__all__ = ["Device", "Gap", "Message", "Subscriber", "Tracker"]
+__all__ = ["Device", "Gap", "Message", "Stat", "Subscriber", "Tracker", "stat"]
 
 HEARTBEAT = b"heartbeat"
 PORT = 9606
+STATS_PORT = 9621
 
 _BODY_MAX = 64 << 20
 _DEVICES_MAX = 4096
@@ -41,6 +42,7 @@ _REASONS_MAX = 100
 _BATCH = 100
 _LOOK = 0.1  # seconds between two looks at what connections have brought
 _UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
+_STATS_APART = 0.5  # seconds between two of them that tell the rate
 _REVIVE = 0.3  # seconds after which libzmq will not connect again by itself
 _WRAPS = 1 << 53  # a number at least so high that is followed by a low one has come to its end
 _ENDPOINT = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -101,6 +103,17 @@ class Device(NamedTuple):
     restarts_at_least: int = 0
     wraps: int = 0
     seen: float = 0.0  # monotonic seconds of the last message
+
+
+class Stat(NamedTuple):
+    """What a device says of itself, each second."""
+
+    device: int
+    """Its number."""
+    sequence: int
+    """Of the last message that it published, heartbeats too: their number since it was started."""
+    per_second: float | None
+    """Messages that it published meanwhile; None: it spoke only once in time, or was started again."""
 
 
 class Tracker:
@@ -202,6 +215,86 @@ class Tracker:
         )
 
 
+def stat(
+    host: str,
+    port: int = STATS_PORT,
+    timeout: float = 5.0,
+    *,
+    curve_server: str | None = None,
+    curve_secret: str | None = None,
+) -> Stat:
+    """What the device at this host says of itself, on a socket of its own.
+
+    Waits for two of its messages, a second apart, to tell how much it publishes.
+
+    Raises:
+        ConfigError: a key that is none, or a host.
+        ConnectFailed: nothing was said within `timeout` seconds.
+        MissingExtra: pyzmq is not installed.
+    """
+    zmq = zeromq.load()
+    curve = _curve(curve_server, curve_secret)
+    endpoint = _endpoint(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{dns_name(host).decode()}:{port}")
+    first: tuple[float, int, int] | None = None
+    deadline = time.monotonic() + timeout
+    context = zmq.Context()
+    try:
+        sock = context.socket(zmq.SUB)
+        sock.setsockopt(zmq.MAXMSGSIZE, 4096)
+        sock.setsockopt(zmq.RCVHWM, 10)
+        sock.setsockopt(zmq.IPV6, "[" in endpoint)
+        _encrypt(sock, curve)
+        sock.setsockopt(zmq.SUBSCRIBE, b"stats")
+        monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        sock.connect(endpoint)
+        while sock.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            got = zeromq.receive(zmq, sock)
+            now = time.monotonic()
+            said = None if got is None else _said(got[0])
+            if said is None:
+                continue
+            if first is None:
+                first = (now, *said)
+            elif now - first[0] >= _STATS_APART:
+                same = said[0] == first[1] and said[1] >= first[2]
+                return Stat(*said, (said[1] - first[2]) / (now - first[0]) if same else None)
+        if first is not None:
+            return Stat(*first[1:], None)
+        why = "it says nothing" if monitor.poll(0) else "no device answers there"
+        raise ConnectFailed(f"stat: {why}, in {timeout:g} s")
+    finally:
+        context.destroy(linger=0)
+
+
+def _said(parts: list[bytes]) -> tuple[int, int] | None:
+    """A device's number and sequence; None: it is no such message."""
+    if len(parts) != 3 or parts[0] != b"stats":
+        return None
+    if not all(part.isdigit() and len(part) <= 20 for part in parts[1:]):
+        return None
+    return int(parts[1]), int(parts[2])
+
+
+def _curve(server: str | None, secret: str | None) -> tuple[str, str, str] | None:
+    """The keys of a consumer; None: in clear."""
+    if server is None:
+        if secret is not None:
+            raise ConfigError("curve_secret: needs curve_server")
+        return None
+    if not is_key(server):
+        raise ConfigError("curve_server: must be a key of 40 characters of Z85")
+    from logclient.transports.zmq import curve_keys
+
+    return (server, *curve_keys(secret))
+
+
+def _encrypt(sock: Any, curve: tuple[str, str, str] | None) -> None:
+    """Before it is connected."""
+    if curve is not None:
+        server, public, secret = (key.encode() for key in curve)
+        sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
+
+
 def _endpoint(text: str) -> str:
     match = _ENDPOINT.fullmatch(text)
     port = int(match[2] or PORT) if match else 0
@@ -268,15 +361,7 @@ class Subscriber:
         self._ready: deque[Message] = deque()
         self._streams: dict[int, int] = {}
         zmq = self._zmq = zeromq.load()
-        self._curve: tuple[str, str, str] | None = None
-        if curve_server is not None:
-            if not is_key(curve_server):
-                raise ConfigError("curve_server: must be a key of 40 characters of Z85")
-            from logclient.transports.zmq import curve_keys
-
-            self._curve = (curve_server, *curve_keys(curve_secret))
-        elif curve_secret is not None:
-            raise ConfigError("curve_secret: needs curve_server")
+        self._curve = _curve(curve_server, curve_secret)
         self._capture: CaptureWriter | None = None
         if capture is not None:
             self._capture = CaptureWriter(
@@ -302,9 +387,7 @@ class Subscriber:
         sock.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
         sock.setsockopt(zmq.IPV6, "[" in endpoint)
-        if self._curve is not None:
-            server, public, secret = (key.encode() for key in self._curve)
-            sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
+        _encrypt(sock, self._curve)
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
         watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
