@@ -15,8 +15,8 @@ from tests.shared import clean_environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such shells")
 
-COMMANDS = "demo send collect verify ping doctor stat decode completion"
-URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// logux:// logux+tls://"
+COMMANDS = "demo send collect verify ping doctor stat envi decode completion"
+URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {
     "": COMMANDS,

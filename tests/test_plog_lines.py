@@ -87,7 +87,10 @@ def test_what_would_arrive_as_several_fails(server: Collector, url: str) -> None
             assert client.submit(body).result(PATIENCE) == ("failed", "unencodable")
         assert client.submit(b' {"a":1}\n').result(PATIENCE)[0] == "handed"  # space around an object goes
         assert client.submit("two\nlines").result(PATIENCE)[0] == "handed"  # in JSON it is no line end
-        assert client.submit(b"x" * 300_000).result(PATIENCE) == ("failed", "too_large")
+        with pytest.raises(logclient.EncodeError):
+            client.submit(b"x" * 300_000)
+        assert client.flush(PATIENCE) == 0
+        assert client.stats().failed == {"unencodable": 4, "too_large": 1}
     first, second = (json.loads(line) for line in taken(server, 2))
     assert first["a"] == 1 and second["data"] == "two\nlines"
 
