@@ -258,7 +258,11 @@ def _parser() -> argparse.ArgumentParser:
         "lumberjack://127.0.0.1:5044 --capture run/capture",
     )
     collect.add_argument(
-        "urls", nargs="+", metavar="URL", help="where to listen; port 0 picks a free one; with TLS ?cert=FILE"
+        "urls",
+        nargs="+",
+        metavar="URL",
+        help="where to listen; port 0 picks a free one; with TLS ?cert=FILE; logjam+sub:// of a device to "
+        "listen to",
     )
     collect.add_argument("--capture", required=True, metavar="DIR", help="where the wire units go")
     collect.add_argument("--faults", metavar="SPEC", help="such as cut-before-ack=every:5,seed=3")

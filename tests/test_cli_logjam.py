@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from urllib.parse import quote as percent
 import pytest
 
 from logclient import cli
+from logclient.collectors.capture import CaptureReader
 from logclient.collectors.logjam import Collector
 from logclient.errors import ExitCode
 from tests import shared
@@ -39,11 +41,13 @@ def quote(key: bytes) -> str:
 class Running:
     """``collect`` in a process of its own, until it is told to end."""
 
-    def __init__(self, urls: list[str], capture: Path, *arguments: str) -> None:
+    def __init__(self, urls: list[str], capture: Path, *arguments: str, stderr: int | None = None) -> None:
         command = [sys.executable, "-m", "logclient", "collect", *urls, "--capture", str(capture), "--json"]
         command += arguments
         environment = shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
         assert self.process.stdout is not None
         self.listens = [json.loads(self.process.stdout.readline()) for _ in urls]
 
@@ -55,11 +59,11 @@ class Running:
             self.process.kill()
             self.process.communicate()
 
-    def ends(self) -> list[dict[str, Any]]:
+    def ends(self, number: int = signal.SIGTERM, code: int = ExitCode.OK) -> list[dict[str, Any]]:
         """What it says in the end."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode == ExitCode.OK
+        assert self.process.returncode == code
         return [json.loads(line) for line in out.splitlines()]
 
 
@@ -118,9 +122,67 @@ class TestCollect:
         assert (ends[0]["captured_events"], ends[0]["acks"]) == (1, 1)
         assert ends[1]["captured_events"] > 0 == ends[1]["acks"]
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_consumer(self, tmp_path: Path, number: int) -> None:
+        with Collector(device=7, heartbeat=0.05) as device, Producer(device.port) as producer:
+            url = f"logjam+sub://127.0.0.1:{device.publish_port}"
+            with Running([f"{url}?topics=logs"], tmp_path) as run:
+                assert run.listens == [{"url": url, "connects": [device.publish_url]}]
+                assert device.wait_for(lambda counts: counts.subscriptions == 1, timeout=PATIENCE)
+                producer.ship(1, 2)
+                producer.ask(message(3, topic=b"mobile"))
+                producer.ship(4)
+                self.until_captured(tmp_path, 4)
+                (end,) = run.ends(number)
+        bodies = [oracle.split(row.raw)[0] for row in CaptureReader(tmp_path)]
+        published = [parts for parts in bodies if parts[0] != b"heartbeat"]
+        assert [parts[2] for parts in published] == [event(n) for n in (1, 2, 3, 4)]
+        assert end["messages"] == 3 and end["captured_messages"] == len(bodies) == 4 + end["heartbeats"]
+        assert (end["missing_at_least"], end["restarts_at_least"], end["reasons"]) == (0, 0, {})
+        assert [device["number"] for device in end["known"]] == [7]
+
+    @staticmethod
+    def until_captured(folder: Path, messages: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while sum(b"heartbeat" not in row.raw for row in CaptureReader(folder)) < messages:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
+    def test_a_consumer_that_cannot_capture(self, tmp_path: Path) -> None:
+        with Collector(heartbeat=0) as device, Producer(device.port) as producer:
+            url = f"logjam+sub://127.0.0.1:{device.publish_port}"
+            with Running([url], tmp_path / "c", stderr=subprocess.PIPE) as run:
+                assert device.wait_for(lambda counts: counts.subscriptions == 1, timeout=PATIENCE)
+                resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+                producer.ship(b"x" * 3000)
+                assert run.process.stderr is not None
+                said = run.process.stderr.readline()  # while it runs
+                assert said.startswith(f"{url}: not captured: capture: ")
+                run.ends(code=ExitCode.UNREACHABLE)
+
+    def test_a_consumer_without_a_device(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A socket of another kind answers no consumer."""
+        with Collector() as device:
+            url = f"logjam+sub://127.0.0.1:{device.publish_port},127.0.0.1:{device.port}"
+            arguments = ["collect", url, "--capture", str(tmp_path), "--for", "1s"]
+            assert cli.main(arguments) == ExitCode.UNREACHABLE
+        said = capsys.readouterr().err.splitlines()
+        assert said == [
+            f"{url}: 0 messages of 0 devices, at least 0 missing, at least 0 restarts",
+            f"tcp://127.0.0.1:{device.port}: no device answered there",
+        ]
+
     @pytest.mark.parametrize(
         ("url", "says"),
         [
+            ("logjam+sub://127.0.0.1/shop-production", "path: none in a consumer's URL"),
+            ("logjam+sub://127.0.0.1?device=2", "device: no option of a consumer's URL"),
+            ("logjam+sub://127.0.0.1?app_envs=shop", "app_envs: 'shop' must be printable ASCII with a dash"),
+            ("logjam+sub://127.0.0.1?gaps=maybe", "gaps: must be true or false"),
+            ("logjam+sub://127.0.0.1:0", "port: must be a whole number from 1"),
+            ("logjam+sub://127.0.0.1?curve_secret=file:/none", "curve_secret: file"),
+            ("logjam+sub://127.0.0.1", "faults: not with logjam+sub"),
             ("logjam://127.0.0.1:0?push=70000", "push: must be a whole number from 0 to 65535"),
             ("logjam://127.0.0.1:0?push=1&push=2", "push: given twice in the URL"),
             ("logjam+push://127.0.0.1:0?push=1", "push: logjam+push is that socket"),
@@ -135,7 +197,9 @@ class TestCollect:
         ],
     )
     def test_usage(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, says: str) -> None:
-        assert cli.main(["collect", url, "--capture", str(tmp_path / "c"), "--for", "1s"]) == ExitCode.USAGE
+        faults = [] if "faults" not in says else ["--faults", "discard=every:2"]
+        arguments = ["collect", url, "--capture", str(tmp_path / "c"), "--for", "1s", *faults]
+        assert cli.main(arguments) == ExitCode.USAGE
         err = capsys.readouterr().err
         assert says in err
         assert err.count("\n") == 1

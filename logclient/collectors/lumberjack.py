@@ -273,6 +273,12 @@ class Collector(Streams[Counts, Window, _Connection]):
         self._count["open"] = len(self._connections)
         return Counts(**self._count)
 
+    @property
+    def summary(self) -> str:
+        counts = self.counts
+        events = f"{counts.captured_events} events in {counts.captured_windows} windows"
+        return f"{events} over {counts.connections} connections"
+
     def start(self) -> Collector:
         """Listen. Returns the collector itself."""
         self._listen()

@@ -12,16 +12,16 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
-from logclient.collectors.lumberjack import Collector, Counts
+from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.collectors import logjam, logux, plog
+    from logclient.collectors import consumer, logjam, logux, plog
 
-    Server = Collector | logjam.Collector | logux.Collector | plog.Collector
+    Server = Collector | logjam.Collector | logux.Collector | plog.Collector | consumer.Consumer
 
 __all__ = ["run"]
 
@@ -98,7 +98,17 @@ _LOGUX: dict[str, Callable[[str], Any]] = {
     "max_message": config._size(1 << 10, 1 << 30),
     "deflate": config._choice("off", "on"),
 }
+_CONSUMER: dict[str, Callable[[str], Any]] = {
+    "app_envs": config._names,
+    "topics": config._names,
+    "gaps": config._boolean,
+    "hwm": config._integer(1, 10_000_000),
+    "max_bytes": config._size(1, 1 << 30),
+    "curve_server": config._z85,
+    "curve_secret": _secret,
+}
 _OWN = {
+    "logjam+sub": _CONSUMER,
     "lumberjack": _LUMBERJACK,
     "lumberjack+tls": _LUMBERJACK,
     "logjam": _LOGJAM,
@@ -142,6 +152,9 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
     collectors: list[Server] = []
     for url in urls:
         url, own = _own_options(url)
+        if url.lower().startswith("logjam+sub:"):
+            collectors.append(_consumer(url, {**options, **own}))
+            continue
         given = config.parse(url, listen=True)
         if given.given - _TLS:
             raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
@@ -199,6 +212,23 @@ def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]
     return logux.Collector(host, port, tls=tls, deflate=deflate, count_duplicates=True, **options)
 
 
+def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
+    """What takes what devices publish."""
+    from logclient.collectors import consumer
+    from logclient.collectors.subscriber import PORT
+
+    _, endpoints, path, pairs = config._split(url, 1)
+    if pairs:
+        raise ConfigError(f"{pairs[0][0]}: no option of a consumer's URL")
+    if path:
+        raise ConfigError("path: none in a consumer's URL; app_envs= chooses")
+    for name in ("faults", "witness"):
+        if options.pop(name) is not None:
+            raise ConfigError(f"{name}: not with logjam+sub, which only listens")
+    places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
+    return consumer.Consumer(places, **options)
+
+
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
     """A logjam-device: the socket of the URL, the other kind where it is asked for, one for consumers."""
     from logclient.collectors import logjam
@@ -234,13 +264,13 @@ def run(
     """Listen on each URL until SIGTERM, SIGINT or for `seconds`; then close the captures.
 
     Returns UNREACHABLE when something could not be captured: of what arrived then, nothing can be told. That
-    is said on stderr as soon as it happens.
+    is said on stderr as soon as it happens. The same when a consumer never reached a device.
 
     Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
     device also ``publish``, where consumers connect, ``stats``, where it says its counters, ``push``, where
     it has both sockets for producers, and ``curve_server``, its public key; of a plog server ``tcp``, where
-    it takes lines. At the end, with `as_json`, again a line each: the same, every field of ``Counts``,
-    ``cuts``, ``faults`` (how often each struck) and ``reasons`` (of protocol errors); else words on stderr.
+    it takes lines; of a consumer ``connects`` in place of the port, where devices publish. At the end, with
+    `as_json`, again a line each: the same, and the server's ``report``; else words on stderr.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.
@@ -266,26 +296,18 @@ def run(
                 break
     said = _say_not_captured(collectors, said)
     for collector in collectors:
-        counts = collector.counts
         if as_json:
-            report = {
-                **collector.listens,
-                **counts._asdict(),
-                "cuts": counts.cuts,
-                "faults": collector.faults_done,
-                "reasons": collector.reasons,
-            }
-            print(json.dumps(report), file=out)
+            print(json.dumps({**collector.listens, **collector.report}), file=out)
         else:
-            words = f"{counts.captured_events} events"
-            if isinstance(counts, Counts):
-                words += f" in {counts.captured_windows} windows"
-            print(f"{collector.url}: {words} over {counts.connections} connections", file=sys.stderr)
+            print(f"{collector.url}: {collector.summary}", file=sys.stderr)
     out.flush()
+    unreached = [where for collector in collectors for where in getattr(collector, "unreached", ())]
+    for where in unreached:
+        print(f"{where}: no device answered there", file=sys.stderr)
     for collector in collectors:
         if collector.error is not None:
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
-    return ExitCode.UNREACHABLE if said else ExitCode.OK
+    return ExitCode.UNREACHABLE if said or unreached else ExitCode.OK
 
 
 def _say_not_captured(collectors: Sequence[Server], said: frozenset[Server]) -> frozenset[Server]:

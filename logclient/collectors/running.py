@@ -28,6 +28,11 @@ _REASONS_MAX = 1000
 class _Counted(Protocol):
     @property
     def captured_events(self) -> int: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def cuts(self) -> int: ...
+    def _asdict(self) -> dict[str, Any]: ...
 
 
 C = TypeVar("C", bound=_Counted)
@@ -80,6 +85,19 @@ class Running(Generic[C]):
         """How often each fault has struck."""
         with self._changed:
             return self._faults.done
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What it has counted, for programs."""
+        counts = self.counts
+        found = {**counts._asdict(), "cuts": counts.cuts, "faults": self.faults_done}
+        return {**found, "reasons": self.reasons}
+
+    @property
+    def summary(self) -> str:
+        """The same in a few words, for people."""
+        counts = self.counts
+        return f"{counts.captured_events} events over {counts.connections} connections"
 
     def start(self) -> Self:
         """Listen. Returns the collector itself."""

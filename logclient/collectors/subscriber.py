@@ -310,6 +310,7 @@ class _Source:
         self.sock = sock
         self.monitor = monitor
         self.endpoint = ""
+        self.reached = False  # a device has answered
         self.fd = -1  # of its connection
         self.lost = 0.0  # when that ended, as long as libzmq does not connect again
 
@@ -358,6 +359,8 @@ class Subscriber:
         if not self.endpoints:
             raise ConfigError("endpoints: none is given")
         self._tracker = Tracker(app_envs, topics, gaps=gaps)
+        self.taken = 0  #: messages that came, whatever they were
+        self.captured = 0  #: those of them that are in the capture
         self._ready: deque[Message] = deque()
         self._streams: dict[int, int] = {}
         zmq = self._zmq = zeromq.load()
@@ -391,7 +394,7 @@ class Subscriber:
         for prefix in self._prefixes:
             sock.setsockopt(zmq.SUBSCRIBE, prefix)
         watched = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
-        source = _Source(sock, sock.get_monitor_socket(watched))
+        source = _Source(sock, sock.get_monitor_socket(watched | zmq.EVENT_HANDSHAKE_SUCCEEDED))
         self._poller.register(sock, zmq.POLLIN)
         self._poller.register(source.monitor, zmq.POLLIN)
         source.endpoint = endpoint
@@ -412,6 +415,11 @@ class Subscriber:
     def refused(self) -> dict[str, int]:
         """Why something that came was no message, and how often."""
         return dict(self._tracker.refused)
+
+    @property
+    def unreached(self) -> list[str]:
+        """Endpoints where no device has answered yet."""
+        return [source.endpoint for source in self._sources if not source.reached]
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message that is wanted.
@@ -445,6 +453,7 @@ class Subscriber:
                     self._look_after(source, now)
                     break
                 parts = got[0]
+                self.taken += 1
                 if self._endless.watched:
                     self._endless.heard(source.fd)
                 message = self._tracker.take(parts, now)
@@ -469,6 +478,9 @@ class Subscriber:
         while source.monitor.poll(0):
             said = source.monitor.recv_multipart()[0]
             event, value = int.from_bytes(said[:2], "little"), int.from_bytes(said[2:6], "little")
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                source.reached = True
+                continue
             source.lost = now if event == zmq.EVENT_DISCONNECTED else 0.0
             source.fd = value if event == zmq.EVENT_CONNECTED else -1
             self._endless.forget(source.fd)
@@ -492,6 +504,7 @@ class Subscriber:
                 self._streams.clear()
             stream = self._streams[meta.device] = capture.stream(f"device {meta.device}")
         capture.unit(stream, unit(parts))
+        self.captured += 1
 
     def __iter__(self) -> Iterator[Message]:
         while True:
