@@ -775,7 +775,9 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
     row = registry.lookup(name)
     if path and not row.path:
         raise ConfigError(f"path: {name} takes none")
-    hosts = tuple((host, row.port if port is None else port) for host, port in endpoints)
+    if not endpoints and not (row.hosts_in and not listen):
+        raise ConfigError("host: must not be empty")
+    hosts = tuple((host, row.port if port is None else port) for host, port in endpoints) or _hosts_in(row)
 
     values: dict[str, Any] = {}
     for option in _TABLE:
@@ -890,7 +892,7 @@ _USERINFO = "URL: user:password@ is not accepted; secrets are given as env:NAME,
 def _split(
     url: str, lowest_port: int
 ) -> tuple[str, list[tuple[str, int | None]], str, list[tuple[str, str]]]:
-    """(scheme, [(host, port or None)], path, [(option, text)]), all checked for form alone."""
+    """(scheme, [(host, port or None)], path, [(option, text)]), all checked for form alone; no host: []."""
     if not isinstance(url, str):
         raise ConfigError(f"URL: must be a string, got {type(url).__name__}")
     if any(char < " " or char == "\x7f" for char in url):
@@ -908,7 +910,7 @@ def _split(
     if "#" in place:
         raise ConfigError("URL: must not have a # part")
     authority, _, path = place.partition("/")
-    endpoints = [_endpoint(text, lowest_port) for text in authority.split(",")]
+    endpoints = [_endpoint(text, lowest_port) for text in authority.split(",")] if authority else []
     path = _decode("path", path)
     pairs: list[tuple[str, str]] = []
     if question and query:
@@ -919,6 +921,35 @@ def _split(
             name = key if key.isascii() and key.isidentifier() and len(key) <= 40 else "options"
             pairs.append((key, _decode(name, text)))
     return scheme.lower(), endpoints, path if path == "" else "/" + path, pairs
+
+
+def _hosts_in(row: registry.Scheme) -> tuple[Endpoint, ...]:
+    """The hosts that the environment names, as other agents of the protocol read them: with commas between
+    them, each as ``host``, ``host:port`` or ``tcp://host:port``.
+
+    Raises:
+        ConfigError: it names none, or what is no host.
+    """
+    name = next((name for name in row.hosts_in if os.environ.get(name, "").strip()), None)
+    if name is None:
+        raise ConfigError(f"host: the URL has none, and neither {' nor '.join(row.hosts_in)} is set")
+    default = row.port
+    found = []
+    try:
+        for text in os.environ[name].split(","):
+            if text.strip():
+                host, port = _endpoint(text.strip().removeprefix("tcp://"), 1)
+                found.append((host, port))
+        if not found:
+            raise ConfigError("host: must not be empty")
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if os.environ.get(row.port_in, "").strip():
+        try:
+            default = _integer(1, 65535)(os.environ[row.port_in])
+        except ValueError as error:
+            raise ConfigError(f"{row.port_in}: {error}") from None
+    return tuple((host, default if port is None else port) for host, port in found)
 
 
 def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:

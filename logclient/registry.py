@@ -23,6 +23,8 @@ class Scheme(NamedTuple):
     port: int  # where its servers listen when the URL does not say
     tls: bool
     path: bool = False  # whether the URL may have a path
+    hosts_in: tuple[str, ...] = ()  # environment variables that name hosts where the URL has none
+    port_in: str = ""  # and for the port of those without one
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -53,6 +55,8 @@ SCHEMES: dict[str, Scheme] = {
         port=9604,
         tls=False,
         path=True,
+        hosts_in=("LOGJAM_AGENT_ZMQ_ENDPOINTS", "LOGJAM_BROKER"),
+        port_in="LOGJAM_AGENT_ZMQ_PORT",
     ),
     "logjam+push": Scheme(
         protocol="logjam",

@@ -20,10 +20,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import logclient
-from logclient import registry
+from logclient import cli, registry
 from logclient.config import parse
 from logclient.delivery.doubt import KERNEL
-from logclient.errors import ConfigError, ConnectFailed
+from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
 from tests.shared import clean_environment
@@ -220,6 +220,82 @@ class TestOptions:
         assert made["request_info"]["query_parameters"] == {
             "iban": "[FILTERED]", "color": "red", "password": "[FILTERED]"
         }  # fmt: skip
+
+
+class TestEnvironment:
+    """The device that other agents would find."""
+
+    @pytest.fixture(autouse=True)
+    def clean(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("LOGJAM_AGENT_ZMQ_ENDPOINTS", "LOGJAM_BROKER", "LOGJAM_AGENT_ZMQ_PORT"):
+            monkeypatch.delenv(name, raising=False)
+
+    @pytest.mark.parametrize(
+        ("variables", "url", "endpoints"),
+        [
+            ({"BROKER": "a"}, "logjam:///a-b", [("a", 9604)]),
+            ({"BROKER": "a, tcp://b:7 ,"}, "logjam:///a-b?hwm=2", [("a", 9604), ("b", 7)]),
+            ({"BROKER": "a,b:7", "AGENT_ZMQ_PORT": "5"}, "logjam://", [("a", 5), ("b", 7)]),
+            ({"BROKER": "a", "AGENT_ZMQ_ENDPOINTS": "c:1"}, "logjam:///a-b", [("c", 1)]),
+            ({"BROKER": "a", "AGENT_ZMQ_ENDPOINTS": " "}, "logjam:///a-b", [("a", 9604)]),
+            ({"BROKER": "[::1]:7"}, "logjam:///a-b", [("::1", 7)]),
+            ({"BROKER": "a", "AGENT_ZMQ_PORT": "5"}, "logjam://h/a-b", [("h", 9604)]),
+        ],
+    )
+    def test_hosts(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        variables: dict[str, str],
+        url: str,
+        endpoints: list[tuple[str, int]],
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"LOGJAM_{name}", value)
+        config = parse(url)
+        assert list(config.endpoints) == endpoints
+        assert config.redacted.startswith(f"logjam://{'[' * (endpoints[0][0] == '::1')}{endpoints[0][0]}")
+
+    @pytest.mark.parametrize(
+        ("variables", "url", "says"),
+        [
+            ({}, "logjam:///a-b", "host: .* neither LOGJAM_AGENT_ZMQ_ENDPOINTS nor LOGJAM_BROKER is set"),
+            ({"BROKER": ","}, "logjam:///a-b", "LOGJAM_BROKER: host: must not be empty"),
+            ({"BROKER": "ipc:///tmp/x"}, "logjam:///a-b", "LOGJAM_BROKER: "),
+            ({"BROKER": "user:geheim@h"}, "logjam:///a-b", "LOGJAM_BROKER: "),
+            ({"BROKER": "a", "AGENT_ZMQ_PORT": "many"}, "logjam://", "LOGJAM_AGENT_ZMQ_PORT: must be"),
+            ({"BROKER": "a"}, "logjam+push:///a-b", "host: must not be empty"),
+            ({"BROKER": "a"}, "lumberjack://", "host: must not be empty"),
+        ],
+    )
+    def test_what_is_wrong(
+        self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, says: str
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"LOGJAM_{name}", value)
+        with pytest.raises(ConfigError, match=says) as caught:
+            parse(url)
+        assert "geheim" not in str(caught.value)
+
+    def test_a_server_listens_nowhere_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGJAM_BROKER", "127.0.0.1")
+        with pytest.raises(ConfigError, match="host: must not be empty"):
+            parse("logjam://", listen=True)
+
+    def test_events_arrive(
+        self, monkeypatch: pytest.MonkeyPatch, device: Collector, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("LOGJAM_BROKER", f"127.0.0.1:{device.port}")
+        with logclient.connect("logjam:///shop-production") as client:
+            client.send("from a client")
+        handler = logclient.Handler("logjam:///shop-production")
+        logger = logging.Logger("shop")
+        logger.addHandler(handler)
+        logger.warning("from a handler")
+        handler.client.close(PATIENCE)
+        lines = [made["lines"][0][2] for made in bodies(device, 2)]
+        assert lines == ["from a client", "from a handler"]
+        assert cli.main(["ping", "logjam://"]) == ExitCode.OK
+        assert capsys.readouterr().out.startswith(f"127.0.0.1:{device.port}: connected")
 
 
 class TestDocuments:

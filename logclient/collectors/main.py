@@ -218,6 +218,8 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
     from logclient.collectors.subscriber import PORT
 
     _, endpoints, path, pairs = config._split(url, 1)
+    if not endpoints:
+        raise ConfigError("host: must not be empty")
     if pairs:
         raise ConfigError(f"{pairs[0][0]}: no option of a consumer's URL")
     if path:
