@@ -756,3 +756,10 @@ def test_a_thread_that_was_joined_is_gone_for_the_system_too() -> None:
         assert threads.join(thread, PATIENCE)
         left += os.path.exists(f"/proc/self/task/{thread.native_id}")
     assert left == 0
+
+
+def test_a_core_that_takes_no_notes(build: Make, setup: Setup) -> None:
+    """Only Logux has something to do in line with events: the others say so."""
+    rig = build(setup)
+    with pytest.raises(ValueError, match="note: this protocol has no 'headers'"):
+        rig.engine.note("headers", {})

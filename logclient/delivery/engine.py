@@ -45,7 +45,7 @@ from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
 from logclient.errors import ConnectFailed, CredentialError, is_shortage
-from logclient.protocols.core import Core, CoreEvent
+from logclient.protocols.core import Core, CoreEvent, TakesNotes
 from logclient.protocols.core import Outcome as Settled
 from logclient.transports.attempt import LOOK, Attempt, sleep
 
@@ -576,7 +576,9 @@ class Engine:
         """
         if self.handoff.forked:
             self.after_fork()
-        self.core.note(kind, payload, self.handoff.next_seq, self.flight)  # type: ignore[attr-defined]
+        if not isinstance(self.core, TakesNotes):
+            raise ValueError(f"note: this protocol has no {kind!r}")
+        self.core.note(kind, payload, self.handoff.next_seq, self.flight)
         if self._running:
             self.pump.poke()
             self.handoff.wake()

@@ -20,9 +20,9 @@ The way of a batch::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from logclient._ext.flight import Event
+from logclient._ext.flight import Event, Flight
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -141,3 +141,20 @@ class Core(Protocol):
     @property
     def hot(self) -> object | None:
         """The capsule with the core's compiled half (``_ext/hot.pxd``), where it has one."""
+
+
+@runtime_checkable
+class TakesNotes(Protocol):
+    """What a core also is that does things in line with events, and for nobody who waits: Logux's headers."""
+
+    def note(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+        """Let `payload` hold for the events from the sequence `first` on.
+
+        Called by any thread, but by one at a time, and with a `first` that does not fall.
+
+        Args:
+            flight: tells what waits to be sent, and what is settled.
+
+        Raises:
+            ValueError: there is no such kind, or it cannot have this payload.
+        """
