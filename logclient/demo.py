@@ -7,8 +7,8 @@ name each event that is missing for that. Then two *liars*: collectors that thro
 or tamper with what they keep. They write down whom they cheated; the verifier, in a process of its own,
 never sees that file. Afterwards its findings are compared with it, id by id.
 
-Every collector and every verifier is a process of its own. A further protocol is a row in
-``PROTOCOLS``.
+Every collector is a process of its own, and so is the verifier, which judges one run after another in one
+Spark session. A further protocol is a row in ``PROTOCOLS``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from logclient.cli import Progress
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError, MissingExtra
@@ -256,8 +258,9 @@ PROTOCOLS = (
 )
 
 
-#: (ledger, arguments for what arrived, out, a folder for logs, more arguments) -> (exit code, counts by word)
-Verify = Callable[[Path, Sequence[str], Path, Path, Sequence[str]], tuple[int, dict[str, Any]]]
+#: (ledger, a folder for what is found, what arrived and what is asked) -> (exit code, counts by word).
+#: The third holds arguments of `logclient.verify.job.run`.
+Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]
 
 
 class Line(NamedTuple):
@@ -302,7 +305,7 @@ def run(
         inputs: log files; none: the text logs under /var/log, else those of the shared data.
         events: how many the honest run sends. A liar's run sends what it needs to lie to.
         out: a folder for captures, ledgers, reports and verdict.json.
-        verify: who judges, in place of a process of its own; for tests.
+        verify: who judges, in place of a `Verifier`; for tests.
         kafka: HOST:PORT of a broker: what plog's collector receives goes there, and is judged by its topics.
         packages: as for ``logclient verify``.
 
@@ -319,10 +322,13 @@ def run(
         _clear(folder / part.name)
     _say(f"{len(lines):,} log lines from {files} files, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
-    results = [
-        _run(protocol, part, lines, events, folder / part.name, verify or _verify, (kafka, packages))
-        for protocol, part in parts
-    ]
+    with ExitStack() as stack:
+        if verify is None:
+            # Spark starts while the first events are on their way.
+            verify = stack.enter_context(Verifier(folder / "verify.log", _packages(kafka, packages))).verify
+        results = [
+            _run(protocol, part, lines, events, folder / part.name, verify, kafka) for protocol, part in parts
+        ]
     _write_verdict(folder / "verdict.json", results)
     _say()
     _say(_tables(results))
@@ -350,6 +356,13 @@ def _extras() -> None:
     ):
         if find_spec(module) is None:
             raise MissingExtra(module, extra)
+
+
+def _packages(kafka: str | None, packages: str | None) -> str | None:
+    """What Spark's JVM must bring to read a topic."""
+    from logclient.verify import job
+
+    return (packages or job.connector()) if kafka is not None else None
 
 
 # -- input
@@ -449,7 +462,7 @@ def _run(
     events: int,
     folder: Path,
     verify: Verify,
-    broker: tuple[str | None, str | None],
+    kafka: str | None,
 ) -> Result:
     clients = part.handlers + part.senders
     wanted = clients * part.least if part.liar else max(events, clients * part.least)
@@ -458,14 +471,11 @@ def _run(
     faults = part.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
     _say(f"\n{part.name}")
     listen = protocol.listen
-    arrived: tuple[str, ...] = ("--capture", str(capture))
-    kafka, packages = broker
+    asked: dict[str, Any] = {"capture": str(capture)}
     if kafka is not None and protocol.name == "plog":
         topic = f"{part.name}-{os.urandom(4).hex()}"  # nothing of an earlier demo is in it
         listen += f"?kafka={kafka}&kafka_topic={topic}"
-        arrived = ("--kafka", f"{kafka}/{topic}")
-        if packages is not None:
-            arrived += ("--packages", packages)
+        asked = {"kafka": f"{kafka}/{topic}"}
     # The witness lies where no argument of the verifier points to, until the verdict is there.
     with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
         witness = Path(apart) / "witness.jsonl"
@@ -473,9 +483,10 @@ def _run(
         with Collector(listen, faults, tells, capture, witness, folder) as collector:
             _ship(collector.url + protocol.path, protocol, part, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
-        # Nobody promised that what was handed over arrives: a liar breaks what was asked of it.
-        asked = () if protocol.acks or not part.liar else ("--max-missing", "0")
-        code, verdict = verify(ledger, arrived, checked, folder, asked)
+        if part.liar and not protocol.acks:
+            # Nobody promised that what was handed over arrives: a liar breaks what is asked of it.
+            asked["max_missing"] = 0
+        code, verdict = verify(ledger, checked, asked)
         lied = read_witness(witness) if tells else {}
         if tells:
             shutil.copy(witness, folder / "witness.jsonl")
@@ -639,11 +650,48 @@ def _wait(clients: list[Any], threads: list[threading.Thread], events: int, part
 # -- processes
 
 
-def _python(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "logclient", *arguments]
+class _Process:
+    """A module in a process of its own that tells lines of JSON. A context manager, which ends it."""
+
+    def __init__(self, log: Path, module: str, *arguments: str) -> None:
+        self._log = log
+        self._errors: IO[bytes] = open(log, "wb")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+        )  # fmt: skip
+        self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="demo-reader", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for raw in self._process.stdout:
+            self._told.put(json.loads(raw))
+        self._told.put(None)  # it has ended: nobody need wait any longer
+
+    def _next(self, timeout: float) -> dict[str, Any] | None:
+        """What it tells next; None when it has ended.
+
+        Raises:
+            queue.Empty: nothing in that time.
+        """
+        return self._told.get(timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            assert file is not None
+            file.close()
 
 
-class Collector:
+class Collector(_Process):
     """A collector in a process of its own."""
 
     def __init__(
@@ -653,40 +701,18 @@ class Collector:
         arguments += ["--for", f"{_LIFE_S:g}s"]
         if tells:
             arguments += ["--witness", str(witness)]
-        self._log = folder / "collector.log"
-        self._errors: IO[bytes] = open(self._log, "wb")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            _python(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors
-        )
-        self._lines: list[dict[str, Any]] = []
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="demo-collector", daemon=True)
-        self._reader.start()
+        super().__init__(folder / "collector.log", "logclient", *arguments)
         self.url = ""
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for raw in self._process.stdout:
-            self._lines.append(json.loads(raw))
-            self._ready.set()
-        self._ready.set()  # the process has ended: nobody need wait any longer
-
-    def __enter__(self) -> Collector:
-        self._ready.wait(_START_S)
-        if not self._lines:
+    def __enter__(self) -> Self:
+        ready = None
+        with suppress(queue.Empty):
+            ready = self._next(_START_S)
+        if ready is None:
             self.__exit__()
             raise ConnectFailed(f"collector: did not start: {_tail(self._log)}")
-        self.url = self._lines[0]["url"]
+        self.url = ready["url"]
         return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._errors.close()
 
     def stop(self) -> dict[str, Any]:
         """Let it write its last record; its counts."""
@@ -695,49 +721,58 @@ class Collector:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             raise LogclientError(f"collector: did not stop within {_STOP_S:g}s") from None
-        self._reader.join()
-        if self._process.returncode or len(self._lines) < 2:
+        counts = self._next(_STOP_S)
+        if self._process.returncode or counts is None:
             raise LogclientError(f"collector: ended with {self._process.returncode}: {_tail(self._log)}")
-        return self._lines[-1]
+        return counts
 
 
-def _verify(
-    ledger: Path, arrived: Sequence[str], checked: Path, folder: Path, asked: Sequence[str] = ()
-) -> tuple[int, dict[str, Any]]:
-    """The verdict of a process that is told about nothing but the ledger and where things arrived."""
-    log = folder / "verify.log"
-    progress = Progress()
-    begun = time.monotonic()
-    with open(log, "wb") as errors, open(folder / "verify.json", "w+b") as output:
-        process = subprocess.Popen(
-            _python("verify", "--ledger", str(ledger), *arrived, "--out", str(checked), "--json", *asked),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-        )
-        try:
-            while True:
-                try:
-                    code = process.wait(_PROGRESS_S)
+class Verifier(_Process):
+    """The verifier, in a process that is told about nothing but ledgers and where things arrived.
+
+    Args:
+        log: a file for what goes wrong.
+        packages: as for ``logclient verify``.
+    """
+
+    def __init__(self, log: Path, packages: str | None = None) -> None:
+        super().__init__(log, "logclient.verify.service", *([packages] if packages else []))
+
+    def verify(self, ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """One verdict: the exit code and the counts; see `Verify`.
+
+        Raises:
+            LogclientError: there is none.
+        """
+        progress = Progress()
+        begun = time.monotonic()
+        request = {"ledger": str(ledger), "out": str(checked), **asked}
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, and told why
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        while True:
+            try:
+                answer = self._next(_PROGRESS_S) or {"error": f"it ended: {_tail(self._log)}"}
+                break
+            except queue.Empty:
+                taken = time.monotonic() - begun
+                progress.show(f"  Spark is judging, {taken:.0f}s")
+                if taken > _VERIFY_S:
+                    answer = {"error": f"not done after {_VERIFY_S:g}s"}
                     break
-                except subprocess.TimeoutExpired:
-                    taken = time.monotonic() - begun
-                    progress.show(f"  Spark is judging, {taken:.0f}s")
-                    if taken > _VERIFY_S:
-                        raise LogclientError(f"verify: not done after {_VERIFY_S:g}s") from None
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        output.seek(0)
-        text = output.read()
-    progress.done()
-    try:
-        counts: dict[str, Any] = json.loads(text)["counts"]
-    except ValueError:
-        raise LogclientError(f"verify: ended with {code}: {_tail(log)}") from None
-    _say(f"  verify ended with {code} after {time.monotonic() - begun:.1f}s")
-    return code, counts
+        progress.done()
+        if "error" in answer:
+            raise LogclientError(f"verify: {answer['error']}")
+        _say(f"  verify ended with {answer['exit']} after {time.monotonic() - begun:.1f}s")
+        return answer["exit"], answer["counts"]
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(_STOP_S)  # it ends Spark, and deletes what is temporary
+        super().__exit__(*exception)
 
 
 def _tail(log: Path) -> str:

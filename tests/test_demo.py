@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -264,8 +264,27 @@ class TestProcesses:
 
     @pytest.mark.spark
     def test_a_verifier_that_cannot(self, tmp_path: Path) -> None:
-        with pytest.raises(LogclientError, match="verify: ended with 2: logclient: "):
-            demo._verify(tmp_path / "none", ("--capture", str(tmp_path / "none")), tmp_path / "out", tmp_path)
+        none = tmp_path / "none"
+        with demo.Verifier(tmp_path / "log") as verifier:
+            for _ in range(2):  # it can be asked again
+                with pytest.raises(LogclientError, match=r"^verify: ledger: .*none"):
+                    verifier.verify(none, tmp_path / "out", {"capture": str(none)})
+
+    @pytest.mark.spark
+    def test_a_verifier_that_does_not_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        with (
+            demo.Verifier(tmp_path / "log") as verifier,
+            pytest.raises(LogclientError, match=r"^verify: java: Spark needs Java 17"),
+        ):
+            verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
+
+    @pytest.mark.spark
+    def test_a_verifier_that_dies(self, tmp_path: Path) -> None:
+        with demo.Verifier(tmp_path / "log") as verifier:
+            verifier._process.kill()
+            with pytest.raises(LogclientError, match=r"^verify: it ended: it said nothing"):
+                verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
@@ -273,11 +292,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
 
     from tests import verify_inprocess
 
-    def verify(
-        ledger: Path, arrived: Sequence[str], checked: Path, folder: Path, asked: Sequence[str]
-    ) -> tuple[int, dict[str, Any]]:
-        limits = dict(zip([name[2:].replace("-", "_") for name in asked[::2]], asked[1::2], strict=True))
-        verdict = verify_inprocess.run(monkeypatch, ledger, Path(arrived[1]), out=checked, **limits)
+    def verify(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        limits = dict(asked)
+        capture = Path(limits.pop("capture"))
+        verdict = verify_inprocess.run(monkeypatch, ledger, capture, out=checked, **limits)
         return verdict.exit_code, verdict.to_json()["counts"]
 
     return verify
@@ -352,9 +370,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
 def test_a_verifier_that_finds_nothing_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo must fail when the verifier is fooled: else it would show nothing."""
 
-    def blind(
-        ledger: Path, arrived: Sequence[str], checked: Path, folder: Path, asked: Sequence[str]
-    ) -> tuple[int, dict[str, Any]]:
+    def blind(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         (checked / "violations").mkdir(parents=True)
         return 0, dict.fromkeys(demo._WORDS, 0) | {"ok": 40_000}
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from logclient.verify.records import Source
     from logclient.verify.verdict import Tally, Verdict
 
-__all__ = ["Session", "VerifyError", "main", "run", "violations"]
+__all__ = ["Session", "VerifyError", "connector", "main", "run", "violations"]
 
 BITS = 18  # a bucket has 262,144 sequences: 10 MB while it is judged
 TAIL = 4096  # arrivals of a bucket that its later ones are compared with, without a second pass
@@ -329,7 +329,7 @@ def run(
         try:
             session = Session(
                 master, heap=heap, packages=packages, conf=conf, spark=spark,
-                connector=_connector() if kafka is not None else "",
+                connector=connector() if kafka is not None else "",
             )  # fmt: skip
             watch.use(session)
             watch.check()
@@ -388,7 +388,7 @@ def run(
     return verdict
 
 
-def _connector() -> str:
+def connector() -> str:
     """The Maven coordinates of Spark's Kafka connector."""
     from pyspark import __version__
 

@@ -1,0 +1,48 @@
+"""Verify one thing after another in one Spark session: requests come on stdin, verdicts go to stdout.
+
+    python -m logclient.verify.service [PACKAGES]
+
+Spark takes seconds to start and half a second to compare some 100,000 events, so whoever has several ledgers
+to verify starts it once. A request is a line of JSON with arguments of `job.run`; the answer is a line with
+``exit`` and ``counts``, or with ``error``. The end of stdin ends the process. PACKAGES are brought by Spark's
+JVM, which must know them when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from logclient.errors import ExitCode, LogclientError
+from logclient.verify import job
+
+__all__ = ["main"]
+
+
+def main(packages: str | None = None) -> int:
+    """Answer requests until stdin ends; an `ExitCode`."""
+    try:
+        with job.Session(packages=packages):
+            for line in sys.stdin:
+                _answer(_verify(json.loads(line)))
+    except LogclientError as error:
+        _answer({"error": str(error)})
+        return ExitCode.UNREACHABLE
+    return ExitCode.OK
+
+
+def _verify(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        verdict = job.run(**request)
+    except LogclientError as error:
+        return {"error": str(error)}
+    return {"exit": verdict.exit_code, "counts": verdict.to_json()["counts"]}
+
+
+def _answer(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
