@@ -4,7 +4,7 @@
 # make nemesis  seeded faults over all protocols, SEEDS=1-100 MINUTES=75 (docs/nemesis.md)
 #
 # PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
-# ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz
+# ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz, lock
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
 # WORKERS=2           test: processes that run tests, each whole files; 0: none but pytest's own
@@ -22,26 +22,35 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 .PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels nemesis bench mutants fuzz lint format lock clean distclean
 all: build
 
-deps: $(VENV)/.deps $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux
+deps: $(VENV)/.test $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "logclient needs Python 3.11 or newer: $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { echo "$(PYTHON) has no headers to compile against: install its development package (Debian: python3-dev)" >&2; exit 1; }
+	@command -v "$${CC:-cc}" >/dev/null || { echo "logclient needs a C compiler: there is no $${CC:-cc} (Debian: gcc; Fedora: gcc)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.deps: requirements.lock | $(VENV)/.made
-	@start=$$(date +%s); $(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock \
-		&& touch $@ && echo "deps: $$(grep -c == requirements.lock) packages in $$(( $$(date +%s) - start )) s"
+# Each lock adds to the one before it (tools/lock.py), so that the demo waits for nothing that only tests need,
+# and tests install what the demo has not. What comes as source (PySpark) is built by the locked setuptools,
+# not by what pip would fetch for it, into a wheel that is not compressed, which halves the time; nothing is
+# compiled to byte code that nobody imports.
+$(VENV)/.demo: $(VENV)/.build | $(VENV)/.installed
+$(VENV)/.test: $(VENV)/.demo
+$(VENV)/.bench: $(VENV)/.test
+$(VENV)/.build $(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: requirements-%.lock | $(VENV)/.made
+	@start=$$(date +%s); DIST_EXTRA_CONFIG=$(CURDIR)/tools/stored.cfg $(PY) -m pip install --quiet --disable-pip-version-check \
+		--no-deps --no-build-isolation --no-compile --require-hashes -r $< \
+		&& touch $@ && echo "deps: $$(grep -c == $<) packages of $< in $$(( $$(date +%s) - start )) s"
 
 $(VENV)/.system: tools/system.sh | $(VENV)/.made
 	@start=$$(date +%s); sh tools/system.sh $(VENV)/java.mk \
 		&& touch $@ && echo "deps: system checked in $$(( $$(date +%s) - start )) s"
 
 # Kafka's broker and Spark's connector, by Maven coordinates. Nothing but their tests needs them.
-$(VENV)/.kafka: tools/kafka-ivy.xml | $(VENV)/.deps $(VENV)/.system
+$(VENV)/.kafka: tools/kafka-ivy.xml | $(VENV)/.demo $(VENV)/.system
 	@start=$$(date +%s); if $(PY) tools/kafka.py fetch; then touch $@; echo "deps: Kafka's packages in $$(( $$(date +%s) - start )) s"; \
 		else echo "deps: no Kafka: its tests will skip"; fi
 
@@ -54,20 +63,17 @@ $(VENV)/.logux: tests/interop/logux/package.json tests/interop/logux/package-loc
 		|| echo "deps: no Logux server (it needs npm, and Node 20, or 22 and newer): its tests will skip"
 
 deps-bench: deps $(VENV)/.bench
-$(VENV)/.bench: requirements-bench.lock $(VENV)/.deps
-	@start=$$(date +%s); $(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.lock \
-		&& touch $@ && echo "deps-bench: $$(grep -c == requirements-bench.lock) packages in $$(( $$(date +%s) - start )) s"
 
 # The source tree itself is on the environment's path (a .pth file, no import hook: a hook would cost
 # every start of an interpreter). The link lets Python, mypy and Spark's workers find in the tree what
 # a wheel has as logclient/_ext; it is never committed and setup.py does not look at it.
-$(VENV)/.installed: pyproject.toml $(VENV)/.deps
+$(VENV)/.installed: pyproject.toml $(VENV)/.build
 	@ln -sfn ../_ext logclient/_ext
 	@LOGCLIENT_ONLY=- $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .
 	@touch $@
 
-build: deps $(VENV)/.installed
+build: $(VENV)/.installed
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
 ifdef ONLY
 	@LOGCLIENT_ONLY=$(ONLY) $(PY) setup.py --quiet build_ext --inplace
@@ -75,14 +81,16 @@ else
 	@$(MAKE) --silent --no-print-directory build/.built
 endif
 
-build/.built: $(SOURCES) $(VENV)/.deps
+build/.built: $(SOURCES) $(VENV)/.build
 	@mkdir -p build
 	@for so in _ext/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
+# From nothing, packages are fetched while extensions are compiled.
 # KAFKA=1: plog's events go through a broker of their own.
-demo: build
+demo:
+	@$(MAKE) --no-print-directory --jobs=3 build $(VENV)/.demo $(VENV)/.system $(if $(KAFKA),$(VENV)/.kafka)
 ifdef KAFKA
 	@at=$$($(PY) tools/kafka.py start | $(PY) -c 'import json, sys; print(json.load(sys.stdin)["bootstrap"])') \
 		&& { $(BIN)/logclient demo --out build/demo --kafka $$at --packages $(VENV)/kafka/spark $(ARGS); code=$$?; $(PY) tools/kafka.py stop; exit $$code; }
@@ -96,48 +104,48 @@ kafka: deps
 kafka-stop:
 	@$(PY) tools/kafka.py stop
 
-test: build lint
+test: build deps lint
 	@mkdir -p build/coverage
 	@$(PY) -m pytest -m "not long" --numprocesses=$(or $(WORKERS),2) --dist=loadfile --cov --cov-report=term $(if $(COVERAGE),--cov-fail-under=$(COVERAGE)) $(ARGS)
 
-test-long: build
+test-long: build deps
 	@$(PY) -m pytest -m long --timeout=3600 $(ARGS)
 
 # Results in build/nemesis, or where ARGS="--resume DIR" says: then seeds that are there are not run again.
-nemesis: build
+nemesis: build deps
 	@$(PY) -m tests.nemesis --seeds $(or $(SEEDS),1-100) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 # A wheel for every other Python that can be found, and the tests that need no Spark.
-test-pythons: build
+test-pythons: build deps
 	@$(PY) tools/pythons.py test $(ARGS)
 
 # Source distribution, a wheel from it for every Python 3.11+ here, each tried outside the tree.
-wheels: build
+wheels: build deps
 	@$(PY) tools/wheels.py $(ARGS)
 
 bench: build deps-bench
 	@$(PY) -m bench $(ARGS)
 
-mutants: build
+mutants: build deps
 	@$(PY) -m tests.mutants $(ARGS)
 
 # Needs clang and its sanitizers, which nothing else here does: docs/fuzzing.md.
-fuzz: build
+fuzz: build deps
 	@$(PY) -m fuzz --seconds $(or $(TIME),1200) --jobs $(or $(JOBS),1) $(ARGS)
 
-lint: deps $(VENV)/.installed
+lint: $(VENV)/.test $(VENV)/.installed
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PATH="$(BIN):$$PATH" cython-lint _ext
 
-format: deps
+format: $(VENV)/.test
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-# Exact versions of everything, from the extras and groups of pyproject.toml; commit what it writes.
+# Exact versions and hashes of everything pyproject.toml names; commit what it writes. ARGS=--upgrade: the newest.
 lock:
-	$(PYTHON) tools/lock.py
+	$(PYTHON) tools/lock.py $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info logclient/_ext .coverage .hypothesis .mypy_cache .ruff_cache .benchmarks

@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.shared import ROOT, need
-from tools import pythons, wheels
+from tools import lock, pythons, wheels
 
 pytestmark = pytest.mark.tree
 
@@ -63,11 +63,10 @@ def test_actions_are_pinned(workflow: dict[str, Any]) -> None:
 
 
 def test_tools_are_those_of_the_lock(workflow: dict[str, Any]) -> None:
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     commands = [command for job in workflow["jobs"].values() for command in steps(job, "run")]
     installed = [command.split()[-1] for command in commands if "pip install" in command]
     assert {name.split("==")[0] for name in installed} == {"build", "cibuildwheel"}
-    assert set(installed) <= set(lock)
+    assert set(installed) <= {lock.pinned(entry) for entry in lock.packages().values()}
 
 
 def test_permissions(workflow: dict[str, Any]) -> None:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 # Last: beside an installed logclient, never before it.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tools import pythons
+from tools import lock, pythons
 
 BUILD = pythons.BUILD / "freethreaded"
 PACKAGE, SUITE = "python3.13", "trixie"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-NEEDED = ("Cython", "setuptools", "wheel", "websockets")  # locked packages: to build, and for Logux
+NEEDED = ("cython", "setuptools", "wheel", "websockets")  # locked packages: to build, and for Logux
 OPTIONS = ["--disable-gil", "--disable-test-modules", "--quiet", "CFLAGS=-O1"]
 
 
@@ -111,10 +111,9 @@ def logclient() -> tuple[Path, Path]:
     archive = pythons.sdist()
     with pythons.locked(pythons.BUILD / "freethreaded.lock"):
         if not python.exists():
-            text = (pythons.ROOT / "requirements.lock").read_text(encoding="utf-8")
-            lock = [line for line in text.splitlines() if line.split("==")[0] in NEEDED]
             run([base, "-m", "venv", python.parent.parent], BUILD)
-            run([python, "-m", "pip", "install", "--quiet", "--no-deps", *lock], BUILD)
+            entries = {name: entry for name, entry in lock.packages().items() if name in NEEDED}
+            pythons.install(str(python), entries, BUILD)
         pythons.unpack(archive, tree)
         run([python, "setup.py", "--quiet", "build_ext", "--inplace"], tree)
         link = tree / "logclient" / "_ext"

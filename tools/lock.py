@@ -1,54 +1,136 @@
-"""Write requirements.lock and requirements-bench.lock: exact versions of everything, transitively.
+"""Write the lock files: exact versions of everything, transitively, and the hashes of their files.
 
-`make lock` runs this with the Python that .venv is made from. It installs the extras and the
-dependency groups of pyproject.toml into an empty environment and lists what came: names and versions
-only, so that the files hold on every machine, whatever its package sources are.
+    python tools/lock.py [--upgrade]
+
+Each file has what the ones before it lack:
+
+    requirements-build.lock   what compiles the extensions: [build-system] of pyproject.toml
+    requirements-demo.lock    what `make demo` needs besides
+    requirements-test.lock    what lint and tests need besides
+    requirements-bench.lock   what `make bench` needs besides
+
+uv resolves for all platforms and all Pythons from 3.11 on, so that one line holds wherever its marker does,
+and lists the hashes of all files of that version. Versions that still fit stay; `--upgrade` takes the
+newest. No file says where packages come from: they hold on every machine, whatever its sources are.
 """
 
+import argparse
+import re
 import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WHERE = ROOT / "build" / "lock"
+UV = "uv==0.13.9"
+
+STAGES = {
+    "build": "What compiles the extensions",
+    "demo": "What `make demo` adds to requirements-build.lock",
+    "test": "What `make deps` adds to requirements-demo.lock",
+    "bench": "What `make bench` adds to requirements-test.lock",
+}
+DEMO_EXTRAS = ("logjam", "logux", "verify")
 
 
-def pip(*args: str) -> str:
-    python = WHERE / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", *args]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+def lock_file(stage: str) -> Path:
+    return ROOT / f"requirements-{stage}.lock"
 
 
-def installed() -> list[str]:
-    lines = pip("freeze", "--all", "--exclude", "pip").splitlines()
-    wrong = [line for line in lines if "==" not in line or "@" in line]
-    if wrong:
-        raise SystemExit(f"not a plain version: {wrong[0]}")
-    return sorted(lines, key=str.lower)
+def normal(name: str) -> str:
+    """A package's name as every index understands it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def write(name: str, lines: list[str], what: str) -> None:
-    text = f"# {what}. Made by `make lock` from pyproject.toml; do not edit.\n"
-    (ROOT / name).write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{name}: {len(lines)} packages")
+def entries(text: str) -> dict[str, str]:
+    """The lines of each package in a lock file, by its normal name."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines(keepends=True):
+        if match := re.match(r"([\w.-]+)==", line):
+            name = normal(match[1])
+            found[name] = ""
+        if name:
+            found[name] += line
+    return found
 
 
-def main() -> None:
+def packages() -> dict[str, str]:
+    """`entries` of all lock files but the benchmarks'."""
+    files = [lock_file(stage) for stage in ("build", "demo", "test")]
+    return entries("".join(file.read_text(encoding="utf-8") for file in files))
+
+
+def pinned(entry: str) -> str:
+    """``name==version`` of an entry."""
+    return entry.split(maxsplit=1)[0]
+
+
+def closure(names: Iterable[str], found: dict[str, str]) -> dict[str, str]:
+    """The entries of some packages, and of those that these need, and so on."""
+    missing = [normal(name) for name in names]
+    wanted: dict[str, str] = {}
+    while missing:
+        name = missing.pop()
+        wanted[name] = found[name]
+        for other, entry in found.items():
+            via = re.search(r"# via (.*)", entry)
+            if via and name in via[1].split(", ") and other not in wanted:
+                missing.append(other)
+    return wanted
+
+
+def needs() -> dict[str, list[str]]:
+    """The requirements of each stage, as pyproject.toml has them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
-    wanted = [need for name, needs in extras.items() if name != "all" for need in needs]
-    for need in groups["dev"]:
-        wanted += groups[need["include-group"]] if isinstance(need, dict) else [need]
+    wanted: dict[str, list[str]] = {"build": project["build-system"]["requires"]}
+    wanted["demo"] = [need for name in DEMO_EXTRAS for need in extras[name]] + groups["demo"]
+    wanted["test"] = [need for name, needs in extras.items() if name != "all" for need in needs]
+    wanted["test"] += groups["dev"] + groups["test"]
+    wanted["bench"] = groups["bench"]
+    return wanted
+
+
+def resolve(python: Path, requirements: list[str], before: str, upgrade: bool) -> str:
+    """What uv makes of some requirements, given the lock of before."""
+    out = WHERE / "requirements.txt"
+    out.write_text("" if upgrade else before, encoding="utf-8")
+    options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--annotation-style", "line"]
+    options += ["--quiet", "--no-header", "--no-emit-index-url", "--no-emit-find-links"]
+    command = [str(python), "-m", "uv", "pip", "compile", *options, "--output-file", str(out), "-"]
+    subprocess.run(command, check=True, input="\n".join(requirements), text=True, cwd=ROOT)
+    return out.read_text(encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the lock files.")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
+    upgrade = parser.parse_args().upgrade
     venv.create(WHERE, clear=True, with_pip=True)
-    pip("install", "--quiet", "--upgrade", *wanted)
-    dev = installed()
-    write("requirements.lock", dev, "What `make deps` installs")
-    pip("install", "--quiet", "--constraint", "requirements.lock", *groups["bench"])
-    bench = [line for line in installed() if line not in dev]
-    write("requirements-bench.lock", bench, "What `make bench` adds to requirements.lock")
+    python = WHERE / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, UV], check=True)
+    files = [lock_file(stage) for stage in STAGES]
+    old = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
+    wanted = needs()
+    everything = [need for stage in STAGES for need in wanted[stage]]
+    # All of it at once, so that no stage takes a version that a later one cannot have.
+    fixed = resolve(python, everything, old, upgrade)
+    done: set[str] = set()
+    asked: list[str] = []
+    for stage, what in STAGES.items():
+        asked += wanted[stage]
+        found = entries(resolve(python, asked, fixed, upgrade=False))
+        text = f"# {what}. Made by `make lock` from pyproject.toml; do not edit.\n"
+        text += "".join(entry for name, entry in found.items() if name not in done)
+        lock_file(stage).write_text(text, encoding="utf-8")
+        print(f"{lock_file(stage).name}: {len(found.keys() - done)} packages")
+        done |= found.keys()
 
 
 if __name__ == "__main__":

@@ -21,21 +21,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# Last: beside an installed logclient, never before it.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from tools import lock
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 WINDOWS = sys.platform == "win32"
 
 # Locked packages that a wheel is built with, or that logclient uses: all that `interpreters()` promises.
 NEEDED = {
-    "Cython", "cramjam", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets",
+    "cramjam", "cython", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets",
     "wheel",
 }  # fmt: skip
 
 # Locked packages that the tests without Spark do not need: large, or only for lint.
 LEFT_OUT = {
-    "ast_serialize", "confluent-kafka", "coverage", "cython-lint", "execnet", "librt", "mypy",
-    "mypy_extensions", "numpy", "pathspec", "py4j", "pyarrow", "pycodestyle", "pyspark", "pytest-cov",
-    "pytest-xdist", "ruff", "tokenize_rt",
+    "ast-serialize", "confluent-kafka", "coverage", "cython-lint", "execnet", "librt", "mypy",
+    "mypy-extensions", "numpy", "pathspec", "py4j", "pyarrow", "pycodestyle", "pyspark", "pytest-cov",
+    "pytest-xdist", "ruff", "tokenize-rt",
 }  # fmt: skip
 
 PROBE = """
@@ -165,7 +169,7 @@ def digest(files: list[Path]) -> str:
 
 def archived() -> list[Path]:
     """What the source distribution holds beside that, as far as it changes."""
-    files = [ROOT / name for name in ("Makefile", "requirements.lock", "requirements-bench.lock")]
+    files = [ROOT / "Makefile", *ROOT.glob("requirements-*.lock")]
     for folder, pattern in (("tests", "*"), ("docs", "*"), ("tools", "*")):
         files += (ROOT / folder).rglob(pattern)
     return sorted(p for p in files if p.is_file() and "__pycache__" not in p.parts)
@@ -245,19 +249,15 @@ def make(found: Found, *, tested: bool = False) -> Interpreter:
     environment = base / "venv"
     python = python_of(environment)
     with locked(BUILD / f"{found.name}.lock"):
-        text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-        lock = {line.split("==")[0]: line for line in text.splitlines() if "==" in line}
-        whole, part = (
-            [line for name, line in lock.items() if (name not in LEFT_OUT if all_ else name in NEEDED)]
-            for all_ in (True, False)
-        )
+        packages = lock.packages()
+        whole = {name: entry for name, entry in packages.items() if name not in LEFT_OUT}
+        part = {name: entry for name, entry in packages.items() if name in NEEDED}
         stamp = base / "environment.json"
-        states = [json.dumps([found.text, found.path, lines]) for lines in (whole, part)]
+        states = [json.dumps([found.text, found.path, entries]) for entries in (whole, part)]
         if not stamp.exists() or stamp.read_text() not in (states[:1] if tested else states):
             shutil.rmtree(environment, ignore_errors=True)
             run([found.path, "-m", "venv", str(environment)], ROOT)
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            run([*pip, *(whole if tested else part)], ROOT)
+            install(str(python), whole if tested else part, base)
             stamp.write_text(states[not tested])
             (base / "key").unlink(missing_ok=True)
         wheel, key = build(found, str(python))
@@ -268,6 +268,14 @@ def make(found: Found, *, tested: bool = False) -> Interpreter:
             run([*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)], ROOT)
             done.write_text(key)
     return Interpreter(found.text, str(python))
+
+
+def install(python: str, entries: dict[str, str], folder: Path) -> None:
+    """Install locked packages, and nothing else: their hashes are checked."""
+    file = folder / "requirements.txt"
+    file.write_text("".join(entries.values()), encoding="utf-8")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    run([*pip, "--no-deps", "--require-hashes", "-r", str(file)], folder)
 
 
 def wheel(found: Found) -> Path:

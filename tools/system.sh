@@ -1,16 +1,11 @@
 #!/bin/sh
-# What must be on the machine beside Python: a C compiler and Java 17 or newer (for Spark).
+# What must be on the machine beside Python and a C compiler: Java 17 or newer (for Spark).
 # Java is installed from the system's packages when it is missing and that may be done without asking;
 # otherwise one line says what to do. $1: a Makefile fragment to write when JAVA_HOME must be set.
 set -u
 fragment=${1:-/dev/null}
 
 say() { echo "$*" >&2; }
-
-if ! command -v "${CC:-cc}" >/dev/null 2>&1; then
-    say "logclient needs a C compiler: there is no ${CC:-cc} (Debian: gcc and python3-dev; Fedora: gcc and python3-devel)"
-    exit 1
-fi
 
 # The major version of a java program, 0 when it does not run.
 version() {

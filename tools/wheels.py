@@ -30,7 +30,7 @@ from pathlib import Path
 
 # Last: beside an installed logclient, never before it.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tools import pythons
+from tools import lock, pythons
 
 HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
@@ -103,16 +103,11 @@ def find(name: str) -> str:
     return found.origin
 
 
-def needs() -> list[str]:
-    """What the tests of a wheel need: the group `test` of pyproject.toml."""
-    groups = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    return list(groups["test"])
-
-
 def deps(python: str = sys.executable) -> None:
-    """Install them at the locked versions."""
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    pythons.run([*pip, "--constraint", str(HERE / "requirements.lock"), *needs()], HERE)
+    """Install what the tests of a wheel need, the group `test` of pyproject.toml, as it is locked."""
+    groups = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    with tempfile.TemporaryDirectory() as folder:
+        pythons.install(python, lock.closure(groups["test"], lock.packages()), Path(folder))
 
 
 def test(arguments: list[str]) -> int:
@@ -134,7 +129,8 @@ def check_sdist(archive: Path) -> str:
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()} - {""}
     wanted = [*pythons.sources(), *(HERE / "tests").rglob("*.py"), *(HERE / "docs").glob("*.md")]
-    missing = {p.relative_to(HERE).as_posix() for p in wanted} | {"logclient/py.typed", "requirements.lock"}
+    wanted += HERE.glob("requirements-*.lock")
+    missing = {p.relative_to(HERE).as_posix() for p in wanted} | {"logclient/py.typed"}
     missing -= names
     strange = {n for n in names if n.endswith((".so", ".pyd", ".c", ".pyc"))}
     strange |= {n for n in names if n.startswith(("build/", "logclient/_ext", ".git"))}
@@ -276,8 +272,9 @@ def make(arguments: list[str]) -> int:
                 run.mkdir()
                 for part in ("tests", "tools"):
                     shutil.copytree(away / "tree" / part, run / part)
-                for part in ("pyproject.toml", "requirements.lock"):
-                    shutil.copy(away / "tree" / part, run)
+                for part in (away / "tree").glob("requirements-*.lock"):
+                    shutil.copy(part, run)
+                shutil.copy(away / "tree" / "pyproject.toml", run)
                 said.append(output([python, "-I", str(run / "tools" / "wheels.py"), "check"], run).strip())
             with timed(f"Python {found.text}: tests") as said:
                 pythons.run([python, str(run / "tools" / "wheels.py"), "deps"], run)

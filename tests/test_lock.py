@@ -1,0 +1,123 @@
+"""The lock files: what they hold, what installs them, and that pip refuses a file of another hash."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE
+from tests.shared import ROOT, need
+from tools import lock, pythons
+
+pytestmark = pytest.mark.tree
+
+LOCKS = sorted(path.name for path in ROOT.glob("requirements-*.lock"))
+
+
+def entries(name: str) -> dict[str, str]:
+    return lock.entries((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_there_is_one_for_each_stage() -> None:
+    assert sorted(lock.lock_file(stage).name for stage in lock.STAGES) == LOCKS
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_each_package_has_a_version_and_hashes(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    line = re.compile(
+        r"[a-z\d-]+==[\w.+!]+( ; [\w. <>=!'(),]+)? \\"  # a version, and where it is needed
+        r"|    --hash=sha256:[\da-f]{64}( \\)?"
+        r"|    # via [a-z\d-]+(, [a-z\d-]+)*"
+    )
+    assert [one for one in lines if not line.fullmatch(one)] == []
+    found = entries(name)
+    assert found and "\n".join(lines) + "\n" == "".join(found.values())
+    assert [one for one, entry in found.items() if "--hash=sha256:" not in entry] == []
+
+
+def test_each_package_is_in_one_file() -> None:
+    names = [one for name in LOCKS for one in entries(name)]
+    assert len(names) == len(set(names))
+
+
+def test_everything_that_is_asked_for_is_locked() -> None:
+    packages: set[str] = set()
+    for stage, requirements in lock.needs().items():
+        packages |= entries(lock.lock_file(stage).name).keys()
+        asked = {lock.normal(re.split(r"[^\w.-]", one, maxsplit=1)[0]) for one in requirements}
+        assert asked <= packages, stage
+
+
+def test_the_demo_installs_nothing_that_only_tests_need() -> None:
+    packages = entries("requirements-build.lock") | entries("requirements-demo.lock")
+    unwanted = {"confluent-kafka", "fastapi", "flask", "gunicorn", "celery", "pytest", "hypothesis"}
+    assert packages.keys().isdisjoint(unwanted | {"cibuildwheel", "build", "ruff", "mypy", "msgspec"})
+    wanted = dry("demo")
+    for stamp in ("build", "demo", "system"):
+        assert f"touch .venv/.{stamp}" in wanted
+    for word in ("requirements-test.lock", "npm ci", "kafka.py fetch"):
+        assert word not in wanted
+    assert "kafka.py fetch" in dry("demo", "KAFKA=1")
+    for word in ("requirements-demo.lock", "requirements-test.lock", "npm ci", "kafka.py fetch"):
+        assert word in dry("deps")
+
+
+def dry(*arguments: str) -> str:
+    """What make would run if nothing were there: -B takes everything for out of date."""
+    command = ["make", "--no-print-directory", "-B", "-n", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_make_installs_by_hash_only() -> None:
+    text = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    locked = [line for line in installs if "--editable ." not in line]
+    assert len(installs) == 2 and len(locked) == 1
+    assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= set(locked[0].split())
+    assert "-r $<" in locked[0]
+
+
+def test_build_requirements_have_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = entries("requirements-build.lock")
+    specifiers = need("packaging.specifiers")
+    for requirement in project["build-system"]["requires"]:
+        name, bounds = re.fullmatch(r"([\w.-]+)(>=[\d.]+,<\d+)", requirement).groups()  # type: ignore[union-attr]
+        version = lock.pinned(packages[lock.normal(name)]).partition("==")[2]
+        assert specifiers.SpecifierSet(bounds).contains(version)
+
+
+def test_what_belongs_to_a_package() -> None:
+    packages = lock.closure(["pytest", "hypothesis"], lock.packages())
+    assert {"pytest", "pluggy", "iniconfig", "colorama", "hypothesis", "sortedcontainers"} <= packages.keys()
+    assert packages.keys().isdisjoint({"pytest-cov", "coverage", "numpy"})
+    assert "sys_platform == 'win32'" in packages["colorama"]
+
+
+@pytest.mark.timeout(10 * PATIENCE)
+def test_a_file_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = "tampered-1.0.dist-info"
+    with zipfile.ZipFile(tmp_path / "tampered-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tampered\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "target"))
+    entry = f"tampered==1.0 --hash=sha256:{'0' * 64}\n"
+    with pytest.raises(SystemExit, match="DO NOT MATCH THE HASHES"):
+        pythons.install(sys.executable, {"tampered": entry}, tmp_path)
+    digest = hashlib.sha256((tmp_path / "tampered-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    pythons.install(sys.executable, {"tampered": entry.replace("0" * 64, digest)}, tmp_path)
+    assert (tmp_path / "target" / about).exists()
