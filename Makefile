@@ -50,9 +50,11 @@ $(VENV)/.system: tools/system.sh | $(VENV)/.made
 		&& touch $@ && echo "deps: system checked in $$(( $$(date +%s) - start )) s"
 
 # Kafka's broker and Spark's connector, by Maven coordinates. Nothing but their tests needs them.
-$(VENV)/.kafka: tools/kafka-ivy.xml | $(VENV)/.demo $(VENV)/.system
-	@start=$$(date +%s); if $(PY) tools/kafka.py fetch; then touch $@; echo "deps: Kafka's packages in $$(( $$(date +%s) - start )) s"; \
-		else echo "deps: no Kafka: its tests will skip"; fi
+$(VENV)/.kafka: tools/kafka-ivy.xml tools/kafka.sha256 | $(VENV)/.demo $(VENV)/.system
+	@start=$$(date +%s); $(PY) tools/kafka.py fetch; case $$? in \
+		0) touch $@; echo "deps: Kafka's packages in $$(( $$(date +%s) - start )) s";; \
+		3) echo "deps: no Kafka: its tests will skip";; \
+		*) exit 1;; esac
 
 # Logux's own server and clients, of exact versions. Nothing but their tests and rows needs them.
 $(VENV)/.logux: tests/interop/logux/package.json tests/interop/logux/package-lock.json | $(VENV)/.made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -32,7 +33,7 @@ def run(tree: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "copy" / "tools").mkdir(parents=True)
-    for name in ("kafka.py", "kafka-ivy.xml"):
+    for name in ("kafka.py", "kafka-ivy.xml", "kafka.sha256"):
         (tmp_path / "copy" / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
     return tmp_path / "copy"
 
@@ -71,6 +72,44 @@ def test_without_java_it_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(tool, "HERE", tmp_path / "kafka")
     with pytest.raises(tool.Unavailable, match="Java 17"):
         tool.Broker()
+
+
+def test_jars_are_those_whose_hashes_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that Ivy brings is compared, and what is wrong is neither used nor kept."""
+    brought = {"broker/a-1.jar": b"a", "spark/b-2.jar": b"b"}
+
+    def ivy(folder: Path) -> None:
+        for name, data in brought.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+    monkeypatch.setattr(tool, "retrieve", ivy)
+    monkeypatch.setattr(tool, "HERE", tmp_path / "environment" / "kafka")
+    monkeypatch.setattr(tool, "HASHES", tmp_path / "kafka.sha256")
+    tool.lock()
+    assert [Path(jar).name for jar in tool.jars("spark")] == ["b-2.jar"]
+    tool.HASHES.write_text(tool.HASHES.read_text() + f"{'0' * 64}  spark/c-3.jar\n")
+    for change, says in (
+        ({}, "spark/c-3.jar is missing"),
+        ({"spark/c-3.jar": b"c"}, f"spark/c-3.jar has SHA-256 {hashlib.sha256(b'c').hexdigest()}, but .* 0+"),
+        ({"broker/d-4.jar": b"d"}, "broker/d-4.jar is not in tools/kafka.sha256"),
+    ):
+        brought |= change
+        with pytest.raises(tool.WrongFileError, match=says):
+            tool.fetch()
+        assert not tool.HERE.with_suffix(".new").exists()
+    assert tool.main(["fetch"]) == 1
+
+
+def test_every_jar_of_the_environment_is_known() -> None:
+    try:
+        tool.fetch()
+    except tool.Unavailable as error:
+        shared.missing(str(error))
+    tool.check(tool.HERE)
+    names = [line.split("  ")[1] for line in tool.HASHES.read_text().splitlines()]
+    assert len(names) > 40
+    assert {name.partition("/")[0] for name in names} == {"broker", "spark"}
 
 
 def test_the_broker_of_the_run(kafka: str) -> None:

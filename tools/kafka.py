@@ -1,17 +1,20 @@
 """A Kafka broker for tests and demo: one node, KRaft, from Maven packages; and Spark's Kafka connector.
 
     python tools/kafka.py fetch                 the packages of kafka-ivy.xml, into the environment
+    python tools/kafka.py lock                  the hashes of these, into kafka.sha256, as they come
     python tools/kafka.py start [--port N]      a broker on 127.0.0.1; ready when it prints {"bootstrap": …}
     python tools/kafka.py status                the same line; exit 1 when there is none
     python tools/kafka.py stop                  ends it and deletes its data
 
 Ivy, which is among PySpark's own jars, fetches: nothing but Java and PySpark is needed. It keeps what it has
-fetched in its own cache, so that a second environment asks nobody. `Broker` is the same for tests.
+fetched in its own cache, so that a second environment asks nobody. What it brings must be the files of
+kafka.sha256, no more and no others. `Broker` is the same for tests.
 """
 
 import argparse
 import base64
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -28,6 +31,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = Path(__file__).with_name("kafka-ivy.xml")
+HASHES = Path(__file__).with_name("kafka.sha256")
+"""Lines as sha256sum writes them."""
 HERE = Path(sys.prefix) / "kafka"
 """Where the packages are: ``broker/*.jar`` and ``spark/*.jar``."""
 STATE = ROOT / "build" / "kafka.json"
@@ -77,6 +82,10 @@ class Unavailable(Exception):
     """There is no broker to be had here; one line says why."""
 
 
+class WrongFileError(Exception):
+    """A package is not the one whose hash is known; one line says which."""
+
+
 def java() -> str:
     home = os.environ.get("JAVA_HOME")
     found = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -93,49 +102,107 @@ def jars(what: str) -> list[str]:
 
     Raises:
         Unavailable: they cannot be fetched.
+        WrongFileError: others than `HASHES` names were fetched.
     """
     fetch()
     return sorted(map(str, (HERE / what).glob("*.jar")))
 
 
 def present() -> bool:
-    done = HERE / WANTED.name
-    return done.exists() and done.read_bytes() == WANTED.read_bytes()
+    return all(
+        (HERE / file.name).exists() and (HERE / file.name).read_bytes() == file.read_bytes()
+        for file in (WANTED, HASHES)
+    )
 
 
 def fetch() -> None:
-    """Make `HERE` what `WANTED` says; nothing to do when it is.
+    """Make `HERE` what `WANTED` and `HASHES` say; nothing to do when it is.
 
     Raises:
         Unavailable: no Java, no PySpark, or a package cannot be fetched.
+        WrongFileError: a package has another hash, or one is missing, or there are more.
     """
     if present():
         return
-    spec = importlib.util.find_spec("pyspark")
-    ivy = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not ivy:
-        raise Unavailable("Kafka's packages are fetched by PySpark's Ivy: PySpark is not installed")
+    HERE.parent.mkdir(parents=True, exist_ok=True)
     with locked(HERE.with_suffix(".lock")):
         if present():
             return
         fresh = HERE.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(WANTED), "-confs", "broker", "spark"]
-        # Some of them call themselves bundles.
-        command += ["-types", "jar", "bundle", "-retrieve", f"{fresh}/[conf]/[artifact]-[revision].[ext]"]
+        retrieve(fresh)
         try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=FETCH_S
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"Kafka's packages cannot be fetched: no end after {FETCH_S:.0f} s") from None
-        if done.returncode or not all(any((fresh / what).glob("*.jar")) for what in ("broker", "spark")):
-            why = [line.strip(" :\t") for line in done.stdout.splitlines() if "not found" in line]
-            reason = why[0] if why else f"Ivy ends with {done.returncode}"
-            raise Unavailable(f"Kafka's packages cannot be fetched: {reason}")
-        shutil.copy(WANTED, fresh)
+            check(fresh)
+        except WrongFileError:
+            shutil.rmtree(fresh)
+            raise
+        for file in (WANTED, HASHES):
+            shutil.copy(file, fresh)
         shutil.rmtree(HERE, ignore_errors=True)
         fresh.rename(HERE)
+
+
+def retrieve(folder: Path) -> None:
+    """Let Ivy bring the packages to a folder.
+
+    Raises:
+        Unavailable: as for `fetch`.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    ivy = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not ivy:
+        raise Unavailable("Kafka's packages are fetched by PySpark's Ivy: PySpark is not installed")
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(WANTED), "-confs", "broker", "spark"]
+    # Some of them call themselves bundles.
+    command += ["-types", "jar", "bundle", "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=FETCH_S
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Kafka's packages cannot be fetched: no end after {FETCH_S:.0f} s") from None
+    if done.returncode or not all(any((folder / what).glob("*.jar")) for what in ("broker", "spark")):
+        why = [line.strip(" :\t") for line in done.stdout.splitlines() if "not found" in line]
+        reason = why[0] if why else f"Ivy ends with {done.returncode}"
+        raise Unavailable(f"Kafka's packages cannot be fetched: {reason}")
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each jar, by its path in the folder."""
+    jars = sorted(folder.glob("*/*.jar"))
+    return {jar.relative_to(folder).as_posix(): hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
+
+
+def check(folder: Path) -> None:
+    """Compare the jars of a folder with `HASHES`.
+
+    Raises:
+        WrongFileError: they are not the same.
+    """
+    lines = HASHES.read_text(encoding="utf-8").splitlines()
+    known = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    found = hashes(folder)
+    for name in sorted(known.keys() | found.keys()):
+        if name not in found:
+            raise WrongFileError(f"Kafka's packages: {name} is missing")
+        if name not in known:
+            raise WrongFileError(f"Kafka's packages: {name} is not in tools/{HASHES.name}")
+        if found[name] != known[name]:
+            told = f"{name} has SHA-256 {found[name]}, but tools/{HASHES.name} has {known[name]}"
+            raise WrongFileError(f"Kafka's packages: {told}")
+
+
+def lock() -> None:
+    """Write `HASHES` of what Ivy brings now.
+
+    Raises:
+        Unavailable: as for `fetch`.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "jars"
+        retrieve(folder)
+        text = "".join(f"{digest}  {jar}\n" for jar, digest in hashes(folder).items())
+    HASHES.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -300,7 +367,7 @@ def stop() -> int:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="kafka.py", description="A Kafka broker for tests and demo.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("fetch", "status", "stop"):
+    for name in ("fetch", "lock", "status", "stop"):
         commands.add_parser(name)
     commands.add_parser("start").add_argument("--port", type=int, default=0, help="0, the default, picks one")
     arguments = parser.parse_args(argv)
@@ -308,6 +375,8 @@ def main(argv: list[str]) -> int:
         match arguments.command:
             case "fetch":
                 fetch()
+            case "lock":
+                lock()
             case "start":
                 return start(arguments.port)
             case "status":
@@ -317,6 +386,9 @@ def main(argv: list[str]) -> int:
     except Unavailable as error:
         print(error, file=sys.stderr)
         return 3
+    except WrongFileError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 
