@@ -17,7 +17,8 @@ from tests.shared import ROOT
 
 pytestmark = pytest.mark.tree
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "bench" / "README.md"]
+PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "bench/README.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -25,6 +26,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     broken = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
     assert not broken
+
+
+def test_the_way_to_report_is_found() -> None:
+    assert "](SECURITY.md)" in (ROOT / "README.md").read_text()
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "private vulnerability reporting" in text
+    assert "@" not in text  # no address of anybody
 
 
 @pytest.mark.parametrize("page", ["guarantees.md", "fork-and-exit.md"])
