@@ -8,11 +8,15 @@ Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for developm
 LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get (tests/test_fallbacks.py).
 """
 
+import json
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).resolve().parent
 EXT = ROOT / "_ext"
@@ -119,8 +123,49 @@ def extensions() -> list[Extension]:
     )
 
 
+def sbom(version: str) -> dict[str, Any]:
+    """What is in a wheel beside our own sources, as CycloneDX. The same build gives the same bytes."""
+
+    def component(name: str, version: str, **more: Any) -> dict[str, Any]:
+        purl = f"pkg:pypi/{name}@{version}"
+        about = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        return about | {"licenses": [{"license": {"id": "Apache-2.0"}}]} | more
+
+    cython = component(
+        "cython",
+        metadata.version("cython"),
+        description="Its run-time code is compiled into the extensions.",
+    )
+    tool = {"type": "application", "name": "setuptools", "version": metadata.version("setuptools")}
+    ours = component("logclient", version)
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"tools": {"components": [tool]}, "component": ours},
+        "components": [cython],
+        "dependencies": [
+            {"ref": ours["bom-ref"], "dependsOn": [cython["bom-ref"]]},
+            {"ref": cython["bom-ref"], "dependsOn": []},
+        ],
+    }
+
+
+class Wheel(bdist_wheel):
+    """A wheel with a list of its parts, where PEP 770 wants it."""
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: Any, **more: Any) -> None:
+        super().write_wheelfile(wheelfile_base, *arguments, **more)
+        folder = Path(wheelfile_base) / "sboms"
+        folder.mkdir(exist_ok=True)
+        text = json.dumps(sbom(self.distribution.get_version()), indent=1) + "\n"
+        (folder / "logclient.cdx.json").write_text(text, encoding="utf-8")
+
+
 os.chdir(ROOT)
 setup(
     ext_modules=extensions(),
+    cmdclass={"bdist_wheel": Wheel},
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

@@ -1,6 +1,7 @@
 """The workflow that makes the wheels, and what looks at a wheel before anybody installs it."""
 
 import ast
+import json
 import re
 import shutil
 import tomllib
@@ -147,11 +148,28 @@ def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
         ({"without": "_ext/hash.pyi"}, "without logclient/_ext/hash.pyi"),
         ({"without": "py.typed"}, "without logclient/py.typed"),
         ({"without": "LICENSE"}, "without its licence"),
+        ({"without": "sboms/"}, "without a list of its parts"),
         ({"extra": "logclient/_ext/hash.c"}, r"with logclient/_ext/hash\.c"),
         ({"extra": "tests/test_hash.py"}, "with tests"),
     ):
         with pytest.raises(SystemExit, match=words):
             wheels.check_wheel(changed(**how))
+
+
+@pytest.mark.timeout(30 * PATIENCE)
+def test_what_is_in_a_wheel_is_listed(wheel: Path) -> None:
+    """In CycloneDX, where PEP 770 wants it; nothing in it differs from build to build."""
+    version, info = wheel.name.split("-")[1], "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+    with zipfile.ZipFile(wheel) as file:
+        parts = json.loads(file.read(f"{info}/sboms/logclient.cdx.json"))
+        assert f"{info}/sboms/logclient.cdx.json,sha256=" in file.read(f"{info}/RECORD").decode()
+    assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.6")
+    assert parts["metadata"]["component"]["version"] == version
+    (cython,) = parts["components"]
+    assert f"cython=={cython['version']}" == lock.pinned(lock.packages()["cython"])
+    references = {parts["metadata"]["component"]["bom-ref"], cython["bom-ref"]}
+    assert {one["ref"] for one in parts["dependencies"]} == references
+    assert not {"serialNumber", "timestamp"} & {*parts, *parts["metadata"]}
 
 
 @pytest.mark.timeout(30 * PATIENCE)

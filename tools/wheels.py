@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -147,6 +148,8 @@ def check_wheel(wheel: Path) -> str:
         others = {n.split("/")[0] for n in names - ours}
         info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
         about = file.read(f"{info}/METADATA").decode()
+        listed = f"{info}/sboms/logclient.cdx.json"
+        parts = json.loads(file.read(listed)) if listed in names else {}
     modules = {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").rglob("*.py")}
     stubs = {f"logclient/_ext/{p.name}" for p in (HERE / "_ext").glob("*.pyi")}
     wanted = {m for m in modules if not m.startswith("logclient/_ext/")} | stubs
@@ -163,6 +166,9 @@ def check_wheel(wheel: Path) -> str:
     wrong += [f"with {n}" for n in sorted(names) if n.endswith(UNWANTED)]
     if f"{info}/licenses/LICENSE" not in names or "License-Expression: Apache-2.0" not in about:
         wrong.append("without its licence")
+    version = info.removesuffix(".dist-info").partition("-")[2]
+    if parts.get("metadata", {}).get("component", {}).get("purl") != f"pkg:pypi/logclient@{version}":
+        wrong.append("without a list of its parts")
     if wheel.stat().st_size >= 4 << 20:
         wrong.append(f"{wheel.stat().st_size} bytes large")
     if wrong:
