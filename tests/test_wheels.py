@@ -64,10 +64,14 @@ def test_actions_are_pinned(workflow: dict[str, Any]) -> None:
 
 
 def test_tools_are_those_of_the_lock(workflow: dict[str, Any]) -> None:
-    commands = [command for job in workflow["jobs"].values() for command in steps(job, "run")]
-    installed = [command.split()[-1] for command in commands if "pip install" in command]
-    assert {name.split("==")[0] for name in installed} == {"build", "cibuildwheel"}
-    assert set(installed) <= {lock.pinned(entry) for entry in lock.packages().values()}
+    runs = [run for job in workflow["jobs"].values() for run in steps(job, "run")]
+    commands = [line for run in runs for line in run.splitlines()]
+    shown = [words for words in map(str.split, commands) if "--show" in words]
+    installs = [words for words in map(str.split, commands) if "install" in words]
+    assert [words[words.index("--show") + 1] for words in shown] == ["build", "cibuildwheel"]
+    # What is shown is what is installed.
+    assert [words[-1] for words in shown] == [words[-1] for words in installs]
+    assert all({"--require-hashes", "--no-deps", "-r"} <= set(words) for words in installs)
 
 
 def test_permissions(workflow: dict[str, Any]) -> None:

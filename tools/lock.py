@@ -1,6 +1,7 @@
 """Write the lock files: exact versions of everything, transitively, and the hashes of their files.
 
     python tools/lock.py [--upgrade]
+    python tools/lock.py --show NAME...     print the lines of these packages and of those they need
 
 Each file has what the ones before it lack:
 
@@ -110,7 +111,16 @@ def resolve(python: Path, requirements: list[str], before: str, upgrade: bool) -
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the lock files.")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
-    upgrade = parser.parse_args().upgrade
+    parser.add_argument("--show", nargs="+", metavar="NAME", help="print the lines of some packages")
+    arguments = parser.parse_args()
+    if arguments.show:
+        print("".join(closure(arguments.show, packages()).values()), end="")
+    else:
+        make(arguments.upgrade)
+
+
+def make(upgrade: bool) -> None:
+    """Write all lock files."""
     venv.create(WHERE, clear=True, with_pip=True)
     python = WHERE / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
