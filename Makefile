@@ -90,9 +90,9 @@ build/.built: $(SOURCES) $(VENV)/.build
 	@touch $@
 
 # From nothing, packages are fetched while extensions are compiled.
-# KAFKA=1: plog's events go through a broker of their own.
+# KAFKA=1: plog's events go through a broker of their own, by a client that is among what tests need.
 demo:
-	@$(MAKE) --no-print-directory --jobs=3 build $(VENV)/.demo $(VENV)/.system $(if $(KAFKA),$(VENV)/.kafka)
+	@$(MAKE) --no-print-directory --jobs=3 build $(VENV)/.demo $(VENV)/.system $(if $(KAFKA),$(VENV)/.test $(VENV)/.kafka)
 ifdef KAFKA
 	@at=$$($(PY) tools/kafka.py start | $(PY) -c 'import json, sys; print(json.load(sys.stdin)["bootstrap"])') \
 		&& { $(BIN)/logclient demo --out build/demo --kafka $$at --packages $(VENV)/kafka/spark $(ARGS); code=$$?; $(PY) tools/kafka.py stop; exit $$code; }
