@@ -72,7 +72,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
                 ("pytest11", "logclient", "logclient.collectors.pytest_plugin"),
             ]
         )
-        assert extras == str(["all", "fast", "idna", "kafka", "logjam", "logux", "verify"])
+        assert extras == str(["all", "fast", "idna", "kafka", "logjam", "logux", "verify", "zstd"])
         assert rest == "Apache-2.0 []"
 
 
