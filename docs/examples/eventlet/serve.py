@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 WORKERS = 3
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def work(listener: socket.socket) -> None:
@@ -47,11 +48,18 @@ def work(listener: socket.socket) -> None:
 
     server = eventlet.getcurrent()
 
-    def end(*_: object) -> None:
+    # eventlet's loop sleeps for up to a minute when nothing happens, and no signal wakes it. A pipe does.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def end() -> None:
+        hubs.trampoline(reading, read=True)
         # Thrown into the greenlet that accepts connections: it takes no more, and waits for those it has.
         hubs.get_hub().schedule_call_global(0, server.throw, SystemExit)
 
-    signal.signal(signal.SIGTERM, end)
+    eventlet.spawn(end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     green = eventlet.greenio.GreenSocket(listener)
     wsgi.server(green, application, log=logging.getLogger("access"), log_output=False, debug=False)
@@ -79,11 +87,18 @@ class Master:
     def run(self) -> None:
         while self.workers or not self.ending:
             while len(self.workers) < WORKERS and not self.ending:
+                # A signal in the middle of this would miss the new worker, or find our handlers in it.
+                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
                 pid = os.fork()
+                if pid == 0:
+                    for number in SIGNALS:
+                        signal.signal(number, signal.SIG_DFL)
+                else:
+                    self.workers.add(pid)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 if pid == 0:
                     work(self.listener)
                     return
-                self.workers.add(pid)
             pid, _ = os.wait()
             self.workers.discard(pid)
 
