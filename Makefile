@@ -22,7 +22,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 .PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels nemesis bench mutants fuzz lint format lock clean distclean
 all: build
 
-deps: $(VENV)/.test $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux
+deps: $(VENV)/.test $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux $(VENV)/.pyright
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "logclient needs Python 3.11 or newer: there is no $(PYTHON); try make PYTHON=python3.12" >&2; exit 1; }
@@ -56,13 +56,14 @@ $(VENV)/.kafka: tools/kafka-ivy.xml tools/kafka.sha256 | $(VENV)/.demo $(VENV)/.
 		3) echo "deps: no Kafka: its tests will skip";; \
 		*) exit 1;; esac
 
-# Logux's own server and clients, of exact versions. Nothing but their tests and rows needs them.
-$(VENV)/.logux: tests/interop/logux/package.json tests/interop/logux/package-lock.json | $(VENV)/.made
-	@start=$$(date +%s); command -v node >/dev/null && command -v npm >/dev/null && mkdir -p $(VENV)/logux && cp $^ $(VENV)/logux && cd $(VENV)/logux \
+# What tests and rows of benchmarks have from npm, in exact versions, by the folders of tests/interop: Logux's own
+# server and clients, and a type checker.
+$(VENV)/.logux $(VENV)/.pyright: $(VENV)/.%: tests/interop/%/package.json tests/interop/%/package-lock.json | $(VENV)/.made
+	@start=$$(date +%s); command -v node >/dev/null && command -v npm >/dev/null && mkdir -p $(VENV)/$* && cp $^ $(VENV)/$* && cd $(VENV)/$* \
 		&& npm ci --omit=dev --omit=optional --ignore-scripts --engine-strict --no-audit --no-fund --loglevel=error \
 			--update-notifier=false --logs-max=0 --fetch-retries=1 --fetch-timeout=60000 --cache=cache >install.log 2>&1 \
-		&& rm -rf cache && touch ../.logux && echo "deps: $$(grep -c integrity package-lock.json) packages of npm in $$(( $$(date +%s) - start )) s" \
-		|| echo "deps: no Logux server (it needs npm, and Node 20, or 22 and newer): its tests will skip"
+		&& rm -rf cache && touch ../.$* && echo "deps: $$(grep -c integrity package-lock.json) packages of npm for $* in $$(( $$(date +%s) - start )) s" \
+		|| echo "deps: no $* (it needs npm, and Node 20, or 22 and newer): its tests will skip"
 
 deps-bench: deps $(VENV)/.bench
 

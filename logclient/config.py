@@ -566,7 +566,7 @@ _TABLE = (
            "env", "env",
            "env: through the proxy that the environment names, as in https_proxy and no_proxy; "
            "none: directly.", _LOGUX),
-    Option("http_headers", "headers", _http_headers, (), "none",
+    Option("http_headers", "headers", _http_headers, None, "none",
            "More headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization, "
            "Origin: as a keyword a mapping; in a URL env:NAME or file:PATH, each line Name: value. "
            "Values are secrets.", _LOGUX, True),
@@ -707,7 +707,7 @@ class Config(NamedTuple):
     deflate: str
     max_message: int
     proxy: str
-    http_headers: tuple[tuple[str, Secret], ...]
+    http_headers: tuple[tuple[str, Secret], ...] | None
     state: str | None
     version: int
     frames: str

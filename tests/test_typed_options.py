@@ -15,7 +15,7 @@ import pytest
 import logclient
 from logclient import config
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment, need
+from tests.shared import ROOT, clean_environment, missing, need
 from tools import typed_options
 
 USES = ROOT / "tests" / "typing" / "options.py"
@@ -69,12 +69,15 @@ def with_mypy(folder: Path) -> set[int]:
 
 
 def with_pyright(folder: Path) -> set[int]:
-    pyright = shutil.which("pyright") or pytest.skip("pyright is not installed")
+    installed = Path(sys.prefix) / "pyright" / "node_modules" / "pyright" / "index.js"
+    if (node := shutil.which("node")) is None or not installed.exists():
+        missing("pyright is not installed: make deps")
     done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable, USES.name],
+        [node, str(installed), "--pythonpath", sys.executable, USES.name],
         cwd=folder,
         capture_output=True,
         text=True,
+        env=clean_environment(),
         timeout=4 * PATIENCE,
         check=False,
     )

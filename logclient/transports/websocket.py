@@ -343,7 +343,7 @@ class WebSocket:
             deflate=config.deflate == "on",
             max_message=config.max_message,
             proxy=proxy,
-            headers=config.http_headers,
+            headers=config.http_headers or (),
         )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
