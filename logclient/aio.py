@@ -57,6 +57,9 @@ class AsyncClient:
     ``send``, ``stats`` and ``on`` may be called from any thread that runs a loop, the rest is awaited there.
     An await that is cancelled takes nothing back: the event is delivered all the same, a ``close`` goes on.
 
+    What comes behind ``stats`` is Logux's, ``ping`` also plog's and Logjam's: with another protocol these
+    raise a ConfigError.
+
     Raises:
         ConfigError: the URL or an option breaks a rule; or ``overflow=block``, which would stop the loop.
     """
@@ -243,7 +246,7 @@ class AsyncClient:
     def _hurry(self) -> None:
         delivery, self._awaited = self._awaited, None
         if delivery is not None:
-            delivery.hurry()
+            delivery._hurry()
 
     def _verb(self, name: str) -> Any:
         found = getattr(self.client, name, None)

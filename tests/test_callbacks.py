@@ -57,6 +57,11 @@ class Gate:
         assert self.open.wait(PATIENCE)
 
 
+def test_what_users_have_of_a_delivery() -> None:
+    public = {name for name in dir(Delivery) if not name.startswith("_")}
+    assert public == {"add_done_callback", "cancel", "done", "result", "seq"}
+
+
 # -- whatever a callback raises -------------------------------------------------------------------------
 
 
@@ -360,7 +365,7 @@ def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.Monkey
     """In the child, deliveries that were not settled before the fork fail, and none stays pending."""
     rig = build(FIFO)
     rig.server.script = silent
-    settle, settled, go_on = Delivery.settle, threading.Event(), threading.Event()
+    settle, settled, go_on = Delivery._settle, threading.Event(), threading.Event()
     ours = os.getpid()
 
     def settle_and_wait(delivery: Delivery, outcome: Outcome) -> None:
@@ -369,7 +374,7 @@ def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.Monkey
             settled.set()
             assert go_on.wait(PATIENCE)
 
-    monkeypatch.setattr(Delivery, "settle", settle_and_wait)
+    monkeypatch.setattr(Delivery, "_settle", settle_and_wait)
     deliveries = [submit(rig) for _ in range(3)]
     ran: list[tuple[int, int]] = []
     for delivery in deliveries:

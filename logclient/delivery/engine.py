@@ -492,7 +492,7 @@ class Engine:
             elif self.handoff.needs_attention:
                 self.attend()
         if not seq:
-            delivery.settle(Outcome("dropped", "closed" if self.closed else "overflow"))
+            delivery._settle(Outcome("dropped", "closed" if self.closed else "overflow"))
         return delivery
 
     def _crowded(self) -> bool:
@@ -1011,7 +1011,7 @@ class Engine:
         if ledger is not None:
             ledger.abandon()
         for delivery in deliveries.values():
-            delivery.after_fork(Outcome("failed", "forked"))
+            delivery._after_fork(Outcome("failed", "forked"))
 
     def finish(self, deadline: float) -> None:
         """At exit: deliver what is there until the monotonic `deadline`; what then is left fails.
@@ -1581,13 +1581,13 @@ class Engine:
         with self._follow:
             delivery = self.deliveries.get(seq)
         if delivery is not None:
-            delivery.explain(details)
+            delivery._explain(details)
 
     def _settle_deliveries(self, done: list[tuple[int, Outcome]]) -> None:
         """Settle the deliveries of these sequences."""
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
-            deliveries[seq].settle(outcome)
+            deliveries[seq]._settle(outcome)
         # Removed afterwards: in the child of a fork in between, what is still here fails.
         with self._follow:
             for seq, _ in done:

@@ -83,11 +83,11 @@ class Delivery:
                 self._done = threads.Event()
             done = self._done
         if timeout is None or timeout > 0:
-            self.hurry()
+            self._hurry()
         done.wait(timeout)
         return self._outcome
 
-    def hurry(self) -> None:
+    def _hurry(self) -> None:
         """Somebody waits for the outcome: no nap before it is sent, none before it is told."""
         if self._outcome is None:
             self._runner.hurry(self.seq)
@@ -108,11 +108,11 @@ class Delivery:
                 return
         self._runner.run_or_help(callback, self)
 
-    def explain(self, details: Mapping[str, Any]) -> None:
+    def _explain(self, details: Mapping[str, Any]) -> None:
         """Before it is settled: the `details` of the outcome to come."""
         self._details = details
 
-    def settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome) -> None:
         if self._details is not None:
             outcome = _Detailed.of(outcome, self._details)
         with self._runner.lock:
@@ -126,10 +126,10 @@ class Delivery:
         for callback in callbacks:
             self._runner.run(callback, self)
 
-    def after_fork(self, outcome: Outcome) -> None:
+    def _after_fork(self, outcome: Outcome) -> None:
         """In the child: a thread of the parent may have waited for it."""
         self._done = None
-        self.settle(outcome)
+        self._settle(outcome)
 
     def __repr__(self) -> str:
         state = "pending" if self._outcome is None else " ".join(filter(None, self._outcome))
