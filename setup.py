@@ -10,7 +10,11 @@ LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get
 
 import json
 import os
+import re
+import shlex
+import shutil
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,6 +42,26 @@ DIRECTIVES = {
     "auto_pickle": False,  # its __setstate__ would believe whatever it is given
     "freethreading_compatible": True,
 }
+
+
+def need_compiler() -> None:
+    """Say at once what is missing: otherwise Cython works for a minute first."""
+    if WINDOWS:  # setuptools looks for Microsoft's in the registry
+        return
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        missing = f"a C compiler, and there is no {compiler} here: install one (Debian: build-essential)"
+    elif not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+        missing = "the headers of Python: install its development package (Debian: python3-dev)"
+    else:
+        return
+    raise SystemExit(f"logclient is compiled when it is installed from source. That needs {missing}")
+
+
+def description() -> str:
+    """The README for an index, which has none of the pages that its links lead to."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text)
 
 
 def lock() -> None:
@@ -86,8 +110,10 @@ def extensions() -> list[Extension]:
         raise SystemExit(f"LOGCLIENT_LIKE: {like!r} must be windows or macos")
     if WINDOWS or like == "windows":
         names = [n for n in names if n not in NOT_ON_WINDOWS]
-    if not names:
+    if not names or {"egg_info", "dist_info"} & set(sys.argv):
         return []
+    if "sdist" not in sys.argv:
+        need_compiler()
     lock()
     share_declarations()
     import multiprocessing
@@ -165,6 +191,8 @@ class Wheel(bdist_wheel):
 
 os.chdir(ROOT)
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     ext_modules=extensions(),
     cmdclass={"bdist_wheel": Wheel},
     options={"build_ext": {"parallel": os.cpu_count() or 1}},

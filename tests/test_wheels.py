@@ -4,15 +4,19 @@ import ast
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 import zipfile
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT, need
+from tests.shared import ROOT, clean_environment, need
 from tools import lock, pythons, wheels
 
 pytestmark = pytest.mark.tree
@@ -123,6 +127,46 @@ def test_how_a_wheel_is_tried() -> None:
         body = ast.parse((ROOT / "tests" / f"test_{name}.py").read_text(encoding="utf-8")).body
         imported = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
         assert imported.isdisjoint({"fcntl", "pwd", "resource", "termios"}), name
+
+
+def metadata(folder: Path) -> Message:
+    """What an index would show of a wheel of this tree."""
+    program = (
+        "import sys; from setuptools import build_meta; "
+        "print(build_meta.prepare_metadata_for_build_wheel(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    found = folder / done.stdout.split()[-1] / "METADATA"
+    return message_from_string(found.read_text(encoding="utf-8"))
+
+
+def test_what_an_index_shows(tmp_path: Path) -> None:
+    """No link of it leads nowhere, and no extra brings what only benchmarks use."""
+    shown = metadata(tmp_path)
+    text = str(shown.get_payload())
+    assert shown["Description-Content-Type"] == "text/markdown" and "## Ten lines that work" in text
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert all(link.startswith("https://") for link in links), links
+    assert "[TLS]" in (ROOT / "README.md").read_text(encoding="utf-8") and "TLS" in text
+    fast = [need for need in shown.get_all("Requires-Dist") or [] if 'extra == "fast"' in need]
+    assert [need.partition(";")[0].strip() for need in fast] == ["isal"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="setuptools looks for that compiler by itself")
+def test_a_missing_compiler_is_said_at_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext"],
+        cwd=ROOT, env=clean_environment(CC="no-such-compiler -O2"), capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "logclient is compiled when it is installed from source. That needs a C compiler, and there is no "
+        "no-such-compiler here: install one (Debian: build-essential)"
+    )
 
 
 @pytest.fixture(scope="module")
