@@ -566,7 +566,7 @@ STAGES: dict[str, list[Stage]] = {
         ),
         Stage(pytest=True),
     ],
-    "docs/lumberjack.md": [Stage("import logclient"), Stage()],
+    "docs/lumberjack.md": [Stage(pytest=True), Stage("import logclient"), Stage()],
     "docs/plog-server.md": [
         Stage(TEN.format(url="plog://127.0.0.1:23456")),
         Stage("from logclient.collectors.plog import Collector"),
