@@ -9,8 +9,10 @@ import argparse
 import errno
 import ipaddress
 import json
+import shutil
 import socket
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -50,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was found for each endpoint; `UNREACHABLE` unless every step of each is done."""
     given = config.parse(arguments.url)._replace(ledger=None, state=None)
     progress = Progress()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     well = 0
     for endpoint in given.endpoints:
         host, port = endpoint
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.done()
                 findings.append(finding)
                 if not arguments.json:
-                    print(*map(escape, _line(finding).split("\n")), sep="\n", flush=True)
+                    print(*map(escape, _lines(finding, width)), sep="\n", flush=True)
                 progress.show(f"  looking at {name} ...")
         progress.done()
         fine = all(finding.status != FAILED for finding in findings)
@@ -73,10 +76,21 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.OK if well == len(given.endpoints) else ExitCode.UNREACHABLE
 
 
-def _line(finding: Finding) -> str:
+def _lines(finding: Finding, width: int) -> list[str]:
+    """What is printed; `width`: of a terminal, 0 where lines have no end."""
     mark = "FAILED" if finding.status == FAILED else "-" if finding.status == SKIPPED else finding.status
-    line = f"  {mark:8} {finding.step:9} {finding.found}"
-    return f"{line}\n{'':11}to mend:  {finding.mend}" if finding.mend else line
+    lines = _folded(f"  {mark:8} {finding.step:9} ", finding.found, width)
+    return [*lines, *_folded(f"{'':11}to mend:  ", finding.mend, width)] if finding.mend else lines
+
+
+def _folded(head: str, text: str, width: int) -> list[str]:
+    if len(head) + len(text) <= width or width < 2 * len(head):
+        return [head + text]
+    # Names, addresses and options stay whole: somebody will copy them.
+    return textwrap.wrap(
+        text, width, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def examine(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,23 @@ def statuses(found: dict[str, Any]) -> dict[str, str]:
 
 
 WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event": "ok"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
+    """Between words, and what goes on stands below where it began. Elsewhere lines stay whole."""
+    from tests.terminal import Terminal
+
+    with dead() as port:
+        command = [sys.executable, "-m", "logclient", "doctor", f"lumberjack://127.0.0.1:{port}"]
+        environment = shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path), COLUMNS="70")
+        with Terminal(*command, environment=environment, folder=tmp_path) as terminal:
+            found = terminal.until(r"(?s)  FAILED .*there\s")
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    lines = found[0].splitlines()
+    assert lines[1].startswith(" " * 11 + "to mend:  start the server, ")
+    assert lines[2].startswith(" " * 21) and all(len(line) <= 70 for line in lines)
+    assert " ".join(found[0].split()) in " ".join(done.stdout.split()) and len(done.stdout.splitlines()) == 4
 
 
 class TestWell:
