@@ -179,12 +179,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="logclient",
         description="Ships logs, and can prove what arrived.",
-        epilog="Exit codes: 0 all acknowledged, the promise holds; 1 events lost or failed, the promise is "
+        epilog="logclient COMMAND --help tells what a command takes. Exit codes: 0 all acknowledged, the promise holds; 1 events lost or failed, the promise is "
         "broken; 2 wrong command line, option or file; 3 nothing could be reached, or it cannot be told.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     duration = _option(_duration, "duration")
     positive = _option(_positive, "number")
     limit = _option(_limit, "limit")
