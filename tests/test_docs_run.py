@@ -113,7 +113,8 @@ def test_what_runs_in_place_of_a_command_exists(command: str) -> None:
 
 
 def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setenv("COLUMNS", "10000")  # lines are not folded
         cli.main([*command.split()[1:], "--help"])
     assert ended.value.code == 0
     return capsys.readouterr().out
@@ -144,11 +145,22 @@ def test_usages_have_the_options_that_there_are(usage: Text, capsys: pytest.Capt
         assert named <= there
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "send", "collect", "verify", "ping", "doctor", "stat", "envi", "decode", "completion"]
-)
-def test_every_command_is_on_its_page(command: str) -> None:
-    assert any(usage.text.startswith(f"logclient {command} ") for usage in FOUND.usages)
+HEADINGS = re.findall(r"^## (\w+)$", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+
+
+def test_every_command_is_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    there = re.findall(r"^    (\w+)", helped("logclient", capsys).partition("commands:")[2], re.MULTILINE)
+    assert sorted(HEADINGS) == sorted(there)
+    assert all(any(usage.text.startswith(f"logclient {name} ") for usage in FOUND.usages) for name in there)
+
+
+@pytest.mark.parametrize("command", HEADINGS)
+def test_the_example_in_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one that can be read. (The README runs most of these.)"""
+    text = helped(f"logclient {command}", capsys).partition("Example: ")[2]
+    example = shlex.split(text.partition(" > ")[0])
+    assert example[:2] == ["logclient", command]
+    assert cli._parser().parse_args(example[1:]).run
 
 
 # -- make
@@ -653,7 +665,7 @@ def test_the_sample_in_javascript(world: World, here: Path) -> None:
 
 @pytest.mark.spark
 def test_samples_for_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frames come about. What they hold is in test_verify_capture.py and test_verify_records.py."""
+    """The frame comes about. What such frames hold is in test_verify_capture.py."""
     from tests.verify_scene import Scene
 
     monkeypatch.chdir(tmp_path)
@@ -661,7 +673,4 @@ def test_samples_for_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
     Scene(tmp_path / "run").write_capture()
     capture, topic = [text for text in FOUND.samples if text.page == "docs/verify.md"]
     exec(capture.text, {"spark": spark})
-    import logclient.verify
-
-    assert logclient.verify.arrivals(spark, "run/capture").count() == 20
     compile(topic.text, "verify.md", "exec")  # a broker: test_verify_records.py::test_a_topic_as_a_frame
