@@ -179,8 +179,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="logclient",
         description="Ships logs, and can prove what arrived.",
-        epilog="logclient COMMAND --help tells what a command takes. Exit codes: 0 all acknowledged, the promise holds; 1 events lost or failed, the promise is "
-        "broken; 2 wrong command line, option or file; 3 nothing could be reached, or it cannot be told.",
+        epilog="logclient COMMAND --help tells what a command takes. Exit codes: 0 all acknowledged, the "
+        "promise holds; 1 events lost or failed, the promise is broken; 2 wrong command "
+        "line, option or file; 3 nothing could be reached, or it cannot be told.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
