@@ -179,7 +179,7 @@ class TestCollect:
             ("logjam+sub://127.0.0.1/shop-production", "path: none in a consumer's URL"),
             ("logjam+sub://127.0.0.1?device=2", "device: no option of a consumer's URL"),
             ("logjam+sub://127.0.0.1?app_envs=shop", "app_envs: 'shop' must be printable ASCII with a dash"),
-            ("logjam+sub://127.0.0.1?gaps=maybe", "gaps: must be true or false"),
+            ("logjam+sub://127.0.0.1?hwm=0", "hwm: must be a whole number from 1"),
             ("logjam+sub://127.0.0.1:0", "port: must be a whole number from 1"),
             ("logjam+sub://127.0.0.1?curve_secret=file:/none", "curve_secret: file"),
             ("logjam+sub://127.0.0.1", "faults: not with logjam+sub"),

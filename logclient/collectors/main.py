@@ -101,7 +101,6 @@ _LOGUX: dict[str, Callable[[str], Any]] = {
 _CONSUMER: dict[str, Callable[[str], Any]] = {
     "app_envs": config._names,
     "topics": config._names,
-    "gaps": config._boolean,
     "hwm": config._integer(1, 10_000_000),
     "max_bytes": config._size(1, 1 << 30),
     "curve_server": config._z85,
