@@ -36,6 +36,10 @@ INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
     "needs a broker: tests/test_verify_records.py::test_the_command",
+    "logclient collect logjam+sub://device:9606 --capture run/capture": ""
+    "needs a device that publishes: tests/test_cli_logjam.py::test_a_consumer",
+    "logclient ping logjam://": ""
+    "needs an environment: tests/test_logjam_client.py::test_events_arrive",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
     "needs a cluster: tests/test_verify_session.py::test_spark_submit",
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
@@ -559,6 +563,11 @@ STAGES: dict[str, list[Stage]] = {
             "assert asked[0]['X-Logjam-Caller-Id'].startswith('shop-production-')",
         ),
         Stage(DEVICE + QUERY, "assert not client.flush(10)\nassert server.events(1)[0]['customer'] == 17"),
+        Stage(
+            DEVICE + "import logclient, os\n"
+            "os.environ['LOGJAM_BROKER'] = '127.0.0.1'\n",
+            "client.send('hello')\nassert not client.flush(10)\nassert server.events(1)[0]['lines']\n",
+        ),
     ],
     "docs/logux.md": [
         Stage(TLS.format(kind="logux", port=31337, more=', token="secret"')),
