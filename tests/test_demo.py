@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logclient import demo
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from tests.verify_scene import Scene
 
 PROTOCOLS = ("lumberjack", "logjam", "plog", "logux")
 
@@ -263,12 +266,20 @@ class TestProcesses:
                 one.stop()
 
     @pytest.mark.spark
-    def test_a_verifier_that_cannot(self, tmp_path: Path) -> None:
-        none = tmp_path / "none"
+    def test_a_verifier_judges_one_run_after_another(self, scene: Scene, tmp_path: Path) -> None:
+        scene.write_ledger().write_capture()
+        whole, less, none = scene.capture, tmp_path / "less", tmp_path / "none"
+        less.mkdir()
+        scene.capture = less
+        scene.write_capture([1])
         with demo.Verifier(tmp_path / "log") as verifier:
-            for _ in range(2):  # it can be asked again
-                with pytest.raises(LogclientError, match=r"^verify: ledger: .*none"):
-                    verifier.verify(none, tmp_path / "out", {"capture": str(none)})
+            with pytest.raises(LogclientError, match=r"^verify: ledger: .*none"):
+                verifier.verify(none, tmp_path / "out", {"capture": str(none)})
+            code, counts = verifier.verify(scene.ledger, scene.out, {"capture": str(whole)})
+            assert (code, counts["ok"], counts["lost"]) == (ExitCode.OK, 20, 0)
+            code, counts = verifier.verify(scene.ledger, tmp_path / "second", {"capture": str(less)})
+            assert (code, counts["ok"], counts["lost"]) == (ExitCode.BROKEN, 1, 19)
+        assert (scene.out / "report.html").exists()
 
     @pytest.mark.spark
     def test_a_verifier_that_does_not_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
