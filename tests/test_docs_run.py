@@ -30,16 +30,15 @@ from tests.world import Server, Unavailable, World, end
 
 pytestmark = pytest.mark.tree
 
-NAMES = ("a", "b", "logs.example.org", "logjam.example.net", "device", "broker")
+NAMES = (
+    *("a", "b", "logs.example.org", "logjam.example.net", "logjam-1.example.net", "logjam-2.example.net"),
+    *("device", "device.example.net", "broker"),
+)
 
 INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
     "needs a broker: tests/test_verify_records.py::test_the_command",
-    "logclient collect logjam+sub://device:9606 --capture run/capture": ""
-    "needs a device that publishes: tests/test_cli_logjam.py::test_a_consumer",
-    "logclient ping logjam://": ""
-    "needs an environment: tests/test_logjam_client.py::test_events_arrive",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
     "needs a cluster: tests/test_verify_session.py::test_spark_submit",
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
@@ -52,6 +51,11 @@ INSTEAD = {
 SERVERS = {
     "logclient envi plog://logs.example.org:23456": ["plog://127.0.0.1:23456"],
     "logclient ping lumberjack://a:5044,b:5044": ["lumberjack://127.0.0.1:5044"],
+    "logclient ping logjam://": ["logjam://127.0.0.1:9604"],
+    "logclient collect logjam+sub://device:9606 --capture run/": ["logjam://127.0.0.1:9604?publish=9606"],
+    "logclient collect logjam+sub://device.example.net:9606 --capture run/capture": [
+        "logjam://127.0.0.1:9604?publish=9606"
+    ],
 }
 """What must listen while a command runs, where its page does not say how to start it."""
 
@@ -80,7 +84,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (folder / "var" / "log").mkdir(parents=True)
     lines = [f"Nov 21 18:00:{n % 60:02} shop app[7]: order {n} received\n" for n in range(200)]
     (folder / "var" / "log" / "syslog").write_text("".join(lines))
+    [exported] = re.findall(
+        r"^    export (\w+)=(\S+)$", (ROOT / "docs" / "logjam.md").read_text(), re.MULTILINE
+    )
     variables = {"SSL_CERT_FILE": authority.ca, "LOGS_TOKEN": "secret", "LOGS_KEY_PASSWORD": "none"}
+    variables.update([exported])
     try:
         world = World(folder, NAMES, variables)
     except Unavailable as error:
@@ -191,14 +199,14 @@ def made() -> list[str]:
 def test_make_has_the_targets_and_takes_the_variables(command: str) -> None:
     recipe = dry_run(command)
     _, _, *given = shlex.split(command)
-    program = next((m[0] for m in re.findall(r"-m ((bench|fuzz|tests\.\w+)\b)", recipe)), "")
+    programs = re.findall(r"-m (?:bench|fuzz|tests\.\w+)\b|tools/\w+\.py", recipe)
     for variable in given:
         name, _, value = variable.partition("=")
         if name not in ("ROW", "KAFKA"):  # the one goes by the environment, the other is a switch
             assert value in recipe
         if name in ("ARGS", "ROW"):
             done = subprocess.run(
-                [sys.executable, "-m", program, "--help"],
+                [sys.executable, *programs[-1].split(), "--help"],
                 cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True,
                 env=clean_environment(COLUMNS="10000"),
             )  # fmt: skip
@@ -227,9 +235,9 @@ def test_a_command(command: Text, world: World, here: Path) -> None:
     for name, source in {"server.pem": "me.pem", "server.key": "me.key", "clients.pem": "ca.pem"}.items():
         shutil.copy(f"{home.parent}/etc/logs/{source}", here / name)
     if command.text.startswith("logclient collect "):
-        with Server(world, command.text, here) as server:
-            assert server.listens["port"]
-        assert list(here.glob("*/*.cap"))
+        with listening(world, command.text, here), Server(world, command.text, here) as server:
+            assert server.listens["url"]
+        assert list(here.rglob("*.cap"))
         return
     with listening(world, command.text, here):
         said = world.run(command.text, here)
@@ -563,11 +571,7 @@ STAGES: dict[str, list[Stage]] = {
             "assert asked[0]['X-Logjam-Caller-Id'].startswith('shop-production-')",
         ),
         Stage(DEVICE + QUERY, "assert not client.flush(10)\nassert server.events(1)[0]['customer'] == 17"),
-        Stage(
-            DEVICE + "import logclient, os\n"
-            "os.environ['LOGJAM_BROKER'] = '127.0.0.1'\n",
-            "client.send('hello')\nassert not client.flush(10)\nassert server.events(1)[0]['lines']\n",
-        ),
+        Stage(DEVICE + "import logclient", "assert client.submit('hello').result(10).ok"),
     ],
     "docs/logux.md": [
         Stage(TLS.format(kind="logux", port=31337, more=', token="secret"')),
@@ -615,12 +619,14 @@ def samples(page: str) -> list[Text]:
     return [text for text in FOUND.samples if text.page == page and text.language == "python"]
 
 
-SAMPLES = [pair for page, stages in STAGES.items() for pair in zip(samples(page), stages, strict=True)]
+SAMPLES = [pair for page, stages in STAGES.items() for pair in zip(samples(page), stages, strict=False)]
 
 
 def test_every_sample_has_its_stage() -> None:
     there = {f"{text.page} {text.language}".removesuffix(" python") for text in FOUND.samples}
     assert there == set(STAGES) | OTHERS
+    counts = {page: len(stages) for page, stages in STAGES.items()}
+    assert counts == {page: len(samples(page)) for page in STAGES}
 
 
 @pytest.mark.parametrize(("sample", "stage"), SAMPLES[1:], ids=[str(text) for text, _ in SAMPLES[1:]])
