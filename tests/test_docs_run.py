@@ -385,8 +385,10 @@ def test_every_program_is_run() -> None:
     assert folders == {*PROGRAMS, "multiprocessing"}
 
 
-@pytest.mark.long  # some seconds each; test_prefork_*.py and test_logjam_web.py run the same on other ports
-@pytest.mark.parametrize("example", PROGRAMS)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(name, marks=[pytest.mark.long] if name == "celery" else []) for name in PROGRAMS],
+)
 def test_a_program(example: str, world: World, here: Path) -> None:
     folder = here / example
     shutil.copytree(EXAMPLES / example, folder)
