@@ -52,8 +52,7 @@ SERVERS = {
     "logclient envi plog://logs.example.org:23456": ["plog://127.0.0.1:23456"],
     "logclient ping lumberjack://a:5044,b:5044": ["lumberjack://127.0.0.1:5044"],
     "logclient ping logjam://": ["logjam://127.0.0.1:9604"],
-    "logclient collect logjam+sub://device:9606 --capture run/": ["logjam://127.0.0.1:9604?publish=9606"],
-    "logclient collect logjam+sub://device.example.net:9606 --capture run/capture": [
+    "logclient collect logjam+sub://device:9606 --capture run/capture": [
         "logjam://127.0.0.1:9604?publish=9606"
     ],
 }
