@@ -413,7 +413,7 @@ class TestDocuments:
             ("{now:%Y}-13-01T00:00:00", True),
             ("2001-01-01T00:00:00", True),
             ("\x1b[31m", True),
-            (time.time(), True),
+            (1_700_000_000.25, True),
             (True, True),
         ],
     )
