@@ -107,12 +107,12 @@ def examine(
     from logclient.transports.udp import Udp
 
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    stream = not isinstance(transport, Udp)
     proxied = getattr(transport, "proxied", None)
     if proxied is not None and proxied(endpoint):
         yield Finding("name", SKIPPED, "the proxy of the environment looks it up")
         yield Finding("connect", SKIPPED, "through that proxy")
     else:
-        stream = not isinstance(transport, Udp)
         addresses, finding = _look_up(endpoint, stream, timeout)
         yield finding
         if finding.status == FAILED:
@@ -122,7 +122,7 @@ def examine(
         if finding.status == FAILED:
             return
     [call] = calls(given._replace(endpoints=(endpoint,)), timeout, event=event)
-    yield from _called(call)
+    yield from _called(call, stream)
 
 
 _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
@@ -195,18 +195,22 @@ def _way(given: config.Config, address: Any, error: OSError) -> str:
     """What to mend where there is no connection."""
     port = address[1]
     if error.errno == errno.ECONNREFUSED:
-        usual = registry.lookup(given.scheme).port
-        hint = "" if port == usual else f" ({given.scheme} usually has {usual})"
-        return f"start the server, or correct the port{hint}: nothing listens on {port} there"
+        return f"{_start(given, port)}: nothing listens on {port} there"
     if isinstance(error, TimeoutError):
         return f"see whether that machine is up, and whether a firewall keeps port {port} closed"
     return "see whether there is a network, and a route to that address"
 
 
+def _start(given: config.Config, port: int) -> str:
+    usual = registry.lookup(given.scheme).port
+    hint = "" if port == usual else f" ({given.scheme} usually has {usual})"
+    return f"start the server, or correct the port{hint}"
+
+
 # -- what the server says
 
 
-def _called(call: Call) -> Iterator[Finding]:
+def _called(call: Call, stream: bool) -> Iterator[Finding]:
     given = call.given
     shield = "TLS" if given.tls else "CURVE" if given.curve_server is not None else ""
     if call.stage == "connect":
@@ -218,7 +222,7 @@ def _called(call: Call) -> Iterator[Finding]:
         yield _shielded(shield, call.facts)
     if call.stage == "ask" and call.status != "ok":
         words = call.words.removeprefix("but ").removeprefix("then ")
-        yield Finding("protocol", FAILED, words, _strange(call))
+        yield Finding("protocol", FAILED, words, _strange(call) if stream else _unheard(call))
         return
     yield _protocol(call)
     yield _clock(call)
@@ -265,6 +269,16 @@ def _strange(call: Call) -> str:
     if call.status == "broken":
         return "look into the server's log: it took the connection, and ended it"
     return "look into the server's log: it took the connection, and says nothing"
+
+
+def _unheard(call: Call) -> str:
+    """What to mend where a datagram has no answer, or not the right one."""
+    port = call.endpoint[1]
+    if call.status == "broken":
+        return f"{_start(call.given, port)}: nothing listens on {port} there"
+    if call.status == "silent":
+        return f"{_start(call.given, port)}, or see whether a firewall drops UDP to it"
+    return _strange(call)
 
 
 def _protocol(call: Call) -> Finding:

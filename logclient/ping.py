@@ -255,7 +255,10 @@ class Call:
         if outcome is not None and outcome.status in ("acked", "handed"):
             self.event_s = taken
             self.event_fate = "acknowledged" if outcome.status == "acked" else "handed over"
-            self.status, self.words = "ok", ""
+            if self.status == "silent" and outcome.status == "handed":
+                self.stage = "ask"  # that the kernel took it says nothing of a server
+            else:
+                self.status, self.words = "ok", ""
             return
         if outcome is not None:
             why = f"{outcome.status}, {outcome.reason}"

@@ -122,6 +122,30 @@ class TestWell:
 
 class TestIll:
     @pytest.mark.parametrize(
+        ("bound", "found", "mend"),
+        [
+            pytest.param(
+                False, "connection refused, without an answer", ": nothing listens on {port} there",
+                marks=pytest.mark.skipif(sys.platform == "win32", reason="says it in other words"),
+            ),
+            (True, "silence for 1 s: ", ", or see whether a firewall drops UDP to it"),
+        ],
+        ids=["closed", "silent"],
+    )  # fmt: skip
+    def test_a_datagram_without_an_answer(
+        self, bound: bool, found: str, mend: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+            if not bound:
+                sock.close()
+            step = examine(capsys, f"plog://127.0.0.1:{port}", code=3)["protocol"]
+        start = "start the server, or correct the port (plog usually has 23456)"
+        assert step["status"] == "failed" and step["found"].startswith(found)
+        assert step["mend"] == start + mend.format(port=port)
+
+    @pytest.mark.parametrize(
         ("place", "step", "says", "mend"),
         [
             (dead, "connect", "connection refused", "start the server, or correct the port"),
