@@ -226,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
         "send",
         _send,
         "ship the lines of files",
-        "lumberjack://logs.example.org:5044 /var/log/syslog --ledger run/ledger",
+        "lumberjack://127.0.0.1:5044 /var/log/syslog --ledger run/ledger",
     )
     send.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
     # The default is given because argparse takes the argument for required without one.
@@ -399,7 +399,7 @@ def _parser() -> argparse.ArgumentParser:
         "completion",
         _completion,
         "print what a shell needs to complete this command line",
-        "bash > ~/.local/share/bash-completion/completions/logclient",
+        "zsh > ~/.zfunc/_logclient",
     )
     completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="%(choices)s")
     return parser
