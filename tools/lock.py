@@ -65,6 +65,11 @@ def packages() -> dict[str, str]:
     return entries("".join(file.read_text(encoding="utf-8") for file in files))
 
 
+def requirement(entry: str) -> str:
+    """``name==version`` of an entry, with its marker."""
+    return entry.partition(" \\\n")[0]
+
+
 def pinned(entry: str) -> str:
     """``name==version`` of an entry."""
     return entry.split(maxsplit=1)[0]
@@ -131,16 +136,17 @@ def make(upgrade: bool) -> None:
     everything = [need for stage in STAGES for need in wanted[stage]]
     # All of it at once, so that no stage takes a version that a later one cannot have.
     fixed = resolve(python, everything, old, upgrade)
-    done: set[str] = set()
+    done: dict[str, str] = {}
     asked: list[str] = []
     for stage, what in STAGES.items():
         asked += wanted[stage]
         found = entries(resolve(python, asked, fixed, upgrade=False))
+        # What one stage needs on some platforms only, a later one may need on more.
+        new = [entry for name, entry in found.items() if requirement(entry) != done.get(name)]
         text = f"# {what}. Made by `make lock` from pyproject.toml; do not edit.\n"
-        text += "".join(entry for name, entry in found.items() if name not in done)
-        lock_file(stage).write_text(text, encoding="utf-8")
-        print(f"{lock_file(stage).name}: {len(found.keys() - done)} packages")
-        done |= found.keys()
+        lock_file(stage).write_text(text + "".join(new), encoding="utf-8")
+        print(f"{lock_file(stage).name}: {len(new)} packages")
+        done |= {name: requirement(entry) for name, entry in found.items()}
 
 
 if __name__ == "__main__":
