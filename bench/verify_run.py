@@ -181,13 +181,13 @@ def _decode_segments(listed: list[tuple[int, Any]], prefixes: bytes, out: str) -
         for batch in sources.SegmentReader(sources.Segment(*segment)):
             part = batch.take(np.flatnonzero(batch.direction == 0))
             events = find(part)
-            known = events.status == decode.OK
+            known, named = events.status == decode.OK, events.id_hash
             table = pa.table(
                 {
                     "producer": pa.array(events.producer),
-                    # An id that is nobody's is told by its hash.
+                    # An id that is nobody's is told by its own bits, or those of its hash.
                     "sequence": pa.array(
-                        np.where(known, events.sequence, events.id_hash[:, 0].astype(np.int64))
+                        np.where(known, events.sequence, (named[:, 0] ^ named[:, 1]).astype(np.int64))
                     ),
                     "hash": pa.array(events.hash),
                     "arrival": pa.array(part.arrival[events.unit].astype(np.int64) + (rank << 40)),
