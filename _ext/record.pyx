@@ -2410,7 +2410,7 @@ cdef class Sender:
         self.slowly = slowly
 
     @cython.binding(False)
-    def send(self, event, level=INFO):
+    def send(self, event, level=20):
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
         Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
@@ -2438,14 +2438,17 @@ cdef class Sender:
             seq = self.handoff.put(<const uint8_t *> PyBytes_AS_STRING(event),
                                    <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), kept, <uint8_t> K_RAW, 0)
             if <size_t> size > self.encoder.max_event_bytes:
-                if seq == PUT_FULL:
-                    self.handoff.refuse()
-                raise _error(<uint8_t> R_TOO_LARGE, event, self.encoder.max_event_bytes)
+                self._too_large(seq, event)
         else:
             seq = self.encoder.put(event, kept)
         if seq <= 0 or self.handoff.attention():
             return self.slowly(seq, event, kept)
         return seq
+
+    cdef int _too_large(self, int64_t seq, event) except -1:
+        if seq == PUT_FULL:
+            self.handoff.refuse()
+        raise _error(<uint8_t> R_TOO_LARGE, event, self.encoder.max_event_bytes)
 
 
 cdef object _attribute(object record, str name):
