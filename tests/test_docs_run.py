@@ -624,7 +624,8 @@ SAMPLES = [pair for page, stages in STAGES.items() for pair in zip(samples(page)
 
 
 def test_every_sample_has_its_stage() -> None:
-    there = {f"{text.page} {text.language}".removesuffix(" python") for text in FOUND.samples}
+    code = [text for text in FOUND.samples if text.language != "mermaid"]
+    there = {f"{text.page} {text.language}".removesuffix(" python") for text in code}
     assert there == set(STAGES) | OTHERS
     counts = {page: len(stages) for page, stages in STAGES.items()}
     assert counts == {page: len(samples(page)) for page in STAGES}
