@@ -51,6 +51,18 @@ def test_operations_know_every_reason_and_counter() -> None:
     assert set(Stats._fields) <= set(re.findall(r"`(\w+)`", page))
 
 
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    listed_pages = re.findall(r"^\| (\d+) \| \[(.+)\]\((.+)\) \|", (folder / "README.md").read_text(), re.M)
+    assert [name for _, _, name in listed_pages] == pages
+    sections = ["Context", "Decision", "Reason", "Measurement", "Consequences"]
+    for number, title, name in listed_pages:
+        text = (folder / name).read_text()
+        assert text.startswith(f"# {number}. {title}\n") and name.startswith(f"{int(number):04d}-"), name
+        assert re.findall(r"^## (.+)$", text, re.M) == sections, name
+
+
 def test_every_mutant_still_applies() -> None:
     stale = [m.name for m in listed([]) if (ROOT / m.file).read_text().count(m.old) != 1]
     assert not stale
