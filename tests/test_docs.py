@@ -1,4 +1,7 @@
-"""The documents are true: links lead somewhere, and tests exist. (Their commands: test_docs_run.py.)"""
+"""The documents are true: links lead somewhere, tests and code that they name exist.
+
+Their commands are run by test_docs_run.py.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,85 @@ def test_operations_know_every_reason_and_counter() -> None:
     reasons = {reason for reason in REASONS if reason}
     assert reasons == set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2], re.MULTILINE))
     assert set(Stats._fields) <= set(re.findall(r"`(\w+)`", page))
+
+
+def names_in(path: Path) -> set[str]:
+    """What a source file defines: functions, classes, constants, and the members of classes."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return compiled_names(text)
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    walk(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.Assign):
+                found.update(prefix + one.id for one in node.targets if isinstance(one, ast.Name))
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(prefix + node.target.id)
+
+    walk(ast.parse(text).body, "")
+    return found
+
+
+def compiled_names(text: str) -> set[str]:
+    """The same for Cython, as far as the pages need it: functions, methods, classes and structures."""
+    found: set[str] = set()
+    owner = ""
+    for line in text.splitlines():
+        if made := re.match(r"(?:cdef )?class (\w+)|ctypedef struct (\w+)", line):
+            owner = made[1] or ""
+            found.add(made[1] or made[2])
+        elif made := re.match(r"(    )?(?:cdef|cpdef|def) (?:[\w *]+[ *])?(\w+)\(", line):
+            found.add(f"{owner}.{made[2]}" if made[1] else made[2])
+    return found
+
+
+def places_in(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"`([\w/]+\.(?:py|pyx|pxd))(?:::([\w.]+))?`", page.read_text())
+
+
+def unknown_places(places: list[tuple[str, str]], root: Path = ROOT) -> list[str]:
+    known = {path: names_in(root / path) for path, _ in places if (root / path).is_file()}
+    return [
+        f"{path}::{name}" if name else path
+        for path, name in places
+        if path not in known or (name and name not in known[path])
+    ]
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
+def test_every_place_in_the_code_exists(page: str) -> None:
+    places = places_in(ROOT / "docs" / page)
+    assert places
+    assert unknown_places(places) == []
+
+
+def test_a_place_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("class C:\n    def m(self): ...\n\n\ndef f(): ...\n\n\nX: int = 1\n")
+    (tmp_path / "b.pyx").write_text(
+        "cdef class K:\n    cdef ssize_t go(self, int n) noexcept nogil:\n        return 0\n\n"
+        "cdef inline const uint8_t *find(int n) noexcept nogil:\n    return f(n)\n"
+    )
+    there = ["a.py::C.m", "a.py::f", "a.py::X", "b.pyx::K.go", "b.pyx::find"]
+    gone = ["a.py::m", "a.py::C.f", "b.pyx::go", "b.pyx::K.find", "b.pyx::f", "c.py"]
+    page = tmp_path / "page.md"
+    page.write_text(" ".join(f"`{place}`" for place in there + gone))
+    assert unknown_places(places_in(page), tmp_path) == gone
+
+
+def test_the_glossary_names_what_is_in_the_code() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.M)
+    sources = [*(ROOT / "logclient").rglob("*.py"), *(ROOT / "_ext").glob("*.[ph]*")]
+    sources = [path for path in sources if path.suffix in (".py", ".pyx", ".pxd", ".h")]
+    words = set(re.findall(r"\w+", " ".join(path.read_text() for path in sources)))
+    named = [(term, name) for term, where in rows for name in re.findall(r"`([\w.()]+)`", where)]
+    assert len(named) > 50
+    assert [one for one in named if not set(re.findall(r"\w+", one[1])) <= words] == []
 
 
 def test_every_decision_is_listed() -> None:
