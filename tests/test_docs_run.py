@@ -338,6 +338,7 @@ class Program(NamedTuple):
 
     ask: str  #: a program in Python, beside it
     says: str  #: in the capture
+    ready: str = ""  #: what it prints when it knows how to end, if it answers before that
 
 
 GET = """
@@ -357,7 +358,9 @@ PROGRAMS = {
     "fastapi": Program(GET.format(url="http://127.0.0.1:8001/items/7"), "item 7 added up"),
     "flask": Program(GET.format(url="http://127.0.0.1:8000/orders/7"), "order 7 found"),
     "gunicorn": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
-    "uwsgi": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
+    "uwsgi": Program(
+        GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced", "gracefully_kill_them_all"
+    ),
 }
 EXAMPLES = ROOT / "docs" / "examples"
 
@@ -396,6 +399,9 @@ def test_a_program(example: str, world: World, here: Path) -> None:
     with Server(world, f"logclient collect {url} --capture capture", here):
         running = world.start(f"exec env {command}", folder)  # so that its signals reach the program itself
         try:
+            if PROGRAMS[example].ready:
+                assert running.stdout is not None
+                assert any(PROGRAMS[example].ready in line for line in running.stdout)
             world.run([sys.executable, "-c", PROGRAMS[example].ask], folder)
             running.terminate()
             running.communicate(timeout=2 * PATIENCE)
