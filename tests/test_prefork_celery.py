@@ -127,7 +127,7 @@ def test_a_pool_process_ends(
 ) -> None:
     """In the middle of a task; then the worker by -9, and its pool with it."""
     killed = number == signal.SIGKILL
-    with Site(tmp_path) as site, celery(site, tasks=100, number=number) as run:
+    with Site(tmp_path) as site, celery(site, tasks=300, number=number) as run:
         ended, moment = run.ended(number)
         answers = run.answers()
         sure = [a for a in answers if a.worker != ended or not killed or a.at < moment - RECENT_S]
