@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_string
@@ -205,6 +206,27 @@ def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30 * PATIENCE)
+@pytest.mark.parametrize(
+    ("more", "well"), [("tests/clock.c", True), ("_ext/record.c", False), ("_ext/record.so", False)]
+)
+def test_a_source_distribution_has_no_c_but_of_tests(tmp_path: Path, more: str, well: bool) -> None:
+    """What Cython has written is made anew at each build; what tests compile is source."""
+    folders = ("_ext", "docs", "tests", "tools", "logclient")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".git")]
+    names = {path.relative_to(ROOT).as_posix() for path in files}
+    kept = {n for n in names if not n.endswith((".c", ".so", ".pyc")) and not n.startswith("logclient/_ext")}
+    archive = tmp_path / "logclient-0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in sorted(kept | {more}):
+            tar.addfile(tarfile.TarInfo(f"logclient-0/{name}"))
+    if well:
+        assert wheels.check_sdist(archive).startswith(f"{len(kept) + 1} files")
+    else:
+        with pytest.raises(SystemExit, match=re.escape(f"not wanted ['{more}']")):
+            wheels.check_sdist(archive)
+
+
 def test_what_is_in_a_wheel_is_listed(wheel: Path) -> None:
     """In CycloneDX, where PEP 770 wants it; nothing in it differs from build to build."""
     version, info = wheel.name.split("-")[1], "-".join(wheel.name.split("-")[:2]) + ".dist-info"

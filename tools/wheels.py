@@ -133,7 +133,8 @@ def check_sdist(archive: Path) -> str:
     wanted += HERE.glob("requirements-*.lock")
     missing = {p.relative_to(HERE).as_posix() for p in wanted} | {"logclient/py.typed"}
     missing -= names
-    strange = {n for n in names if n.endswith((".so", ".pyd", ".c", ".pyc"))}
+    strange = {n for n in names if n.endswith((".so", ".pyd", ".pyc"))}
+    strange |= {n for n in names if n.endswith(".c") and not n.startswith("tests/")}
     strange |= {n for n in names if n.startswith(("build/", "logclient/_ext", ".git"))}
     if missing or strange:
         raise SystemExit(f"{archive.name}: missing {sorted(missing)}, not wanted {sorted(strange)}")
