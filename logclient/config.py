@@ -22,6 +22,7 @@ __all__ = [
     "Option",
     "Secret",
     "dns_name",
+    "host_port",
     "is_key",
     "options_markdown",
     "parse",
@@ -1021,8 +1022,13 @@ def _decode(name: str, text: str) -> str:
     return decoded
 
 
+def host_port(host: str, port: int) -> str:
+    """Both in one text, as a URL has them: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _redacted(scheme: str, endpoints: tuple[Endpoint, ...], path: str, pairs: list[tuple[str, str]]) -> str:
-    places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints)
+    places = ",".join(host_port(*endpoint) for endpoint in endpoints)
     # A secret in a URL is never literal (see _secret_from_url), but where it lies is nobody's business.
     query = "&".join(f"{key}={'***' if OPTIONS[key].secret else _encode(text)}" for key, text in pairs)
     return f"{scheme}://{places}{_encode(path)}" + (f"?{query}" if query else "")

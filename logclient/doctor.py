@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     well = 0
     for endpoint in given.endpoints:
-        host, port = endpoint
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = config.host_port(*endpoint)
         findings = []
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)
@@ -188,7 +187,7 @@ def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Find
 
 
 def _place(address: Any) -> str:
-    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+    return config.host_port(*address[:2])
 
 
 def _way(given: config.Config, address: Any, error: OSError) -> str:

@@ -112,8 +112,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        host, port = self.endpoint
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return config.host_port(*self.endpoint)
 
     def run(self) -> None:
         try:

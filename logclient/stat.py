@@ -116,8 +116,7 @@ def _answers(
 ) -> Iterator[tuple[str, Any, str]]:
     """(the endpoint, its answer or None, why there is none) for each of them."""
     for endpoint in endpoints:
-        host, port = endpoint
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = config.host_port(*endpoint)
         try:
             yield name, ask(endpoint), ""
         except MissingExtra:

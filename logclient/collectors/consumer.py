@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from logclient.collectors.subscriber import Device, Subscriber
+from logclient.config import host_port
 from logclient.errors import LedgerError
 
 __all__ = ["Consumer", "Counts"]
@@ -49,7 +50,7 @@ class Consumer:
     """
 
     def __init__(self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, **options: Any) -> None:
-        places = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints]
+        places = [host_port(*endpoint) for endpoint in endpoints]
         self.url = f"{SCHEME}://{','.join(places)}"
         self.error: BaseException | None = None
         self.capture_error = ""

@@ -44,6 +44,7 @@ from logclient.collectors.messages import (
     well_known,
 )
 from logclient.collectors.running import MAX_CONNECTIONS, TOO_MANY, Running
+from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 
 __all__ = ["Answer", "Collector", "Counts", "Device", "Message", "decode"]
@@ -371,10 +372,9 @@ def _address(fd: int) -> str:
     """Who is at the other end of a connection, "" when it is gone."""
     try:
         with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
-            host, port = sock.getpeername()[:2]
+            return host_port(*sock.getpeername()[:2])
     except (OSError, ValueError):
         return ""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shut(fd: int, address: str) -> None:

@@ -35,6 +35,7 @@ from logclient.collectors.injector import Datagram, Injector
 from logclient.collectors.kafka import Forwarder
 from logclient.collectors.running import IDLE, MAX_CONNECTIONS, TOO_MANY, Running
 from logclient.collectors.tally import Tally
+from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, LogclientError
 from logclient.protocols.plog import split_tags
 
@@ -396,8 +397,7 @@ class Allowance:
 
 
 def _name(address: Any) -> str:
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_port(*address[:2])
 
 
 class Collector(Running[Counts]):

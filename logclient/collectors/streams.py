@@ -21,6 +21,7 @@ from logclient.collectors.capture import TO_PEER, CaptureWriter
 from logclient.collectors.faults import Act, Faults, Plan, Witness
 from logclient.collectors.running import TOO_MANY, C, Running
 from logclient.collectors.tally import Tally
+from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 
 if TYPE_CHECKING:
@@ -366,7 +367,7 @@ class Streams(Running[C], Generic[C, U, K]):
                 return
         self._count["connections"] += 1
         number = self._count["connections"]
-        peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        peer = host_port(*address[:2])
         connection = self._connection(sock, peer, number, now)
         if self._capture is not None:
             connection.stream = self._capture.stream(peer)

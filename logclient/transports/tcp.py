@@ -228,6 +228,7 @@ class Tcp:
     """Connects, one endpoint at a time."""
 
     secure = False
+    link: type[TcpLink] = TcpLink
 
     def __init__(self, connect_timeout: float) -> None:
         self.connect_timeout = connect_timeout
@@ -262,7 +263,7 @@ class Tcp:
         deadline: float,
     ) -> TcpLink:
         """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
-        return TcpLink(dial(), peer)
+        return self.link(dial(), peer)
 
     def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
         """The compiled pump for this transport, or None where there is none."""
@@ -276,17 +277,9 @@ class Tcp:
 
 
 class OneWay(Tcp):
-    """The same for who is never answered."""
+    """The same, to a peer that acknowledges nothing."""
 
-    def _link(
-        self,
-        dial: Callable[[], socket.socket],
-        name: bytes,
-        peer: str,
-        attempt: Attempt,
-        deadline: float,
-    ) -> TcpLink:
-        return OneWayLink(dial(), peer)
+    link = OneWayLink
 
 
 def _words(error: int) -> str:
