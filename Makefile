@@ -35,8 +35,8 @@ $(VENV)/.made:
 
 # Each lock adds to the one before it (tools/lock.py), so that the demo waits for nothing that only tests need,
 # and tests install what the demo has not. What comes as source (PySpark) is built by the locked setuptools,
-# not by what pip would fetch for it, into a wheel that is not compressed, which halves the time; nothing is
-# compiled to byte code that nobody imports.
+# not by what pip would fetch for it, into a wheel that is not compressed, which halves the time. Byte
+# code is left to the first import of each module (--no-compile).
 $(VENV)/.demo: $(VENV)/.build | $(VENV)/.installed
 $(VENV)/.test: $(VENV)/.demo
 $(VENV)/.bench: $(VENV)/.test
