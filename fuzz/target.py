@@ -6,15 +6,13 @@ DICTIONARY     words that the fuzzer puts in
 ROOTS          functions of the codec that the input enters: with all that they call, its lines
 APART          what of them is not the target's, and why: functions, as "name()", or what stands in a line
 PLANTS         the bugs that must be found
-seeds()        inputs to begin with: from ../shared/vectors, and made here
+seeds()        inputs to begin with: recorded sessions, and what is made here
 run(data)      one input; raises when something is not as it must be
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 from collections.abc import Iterator
 from ctypes import c_ubyte
 from pathlib import Path
@@ -23,7 +21,6 @@ from typing import Any, NamedTuple
 from fuzz import memory
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("LOGCLIENT_SHARED") or ROOT.parent / "shared")
 TARGETS = Path(__file__).parent / "targets"
 
 
@@ -53,18 +50,6 @@ def load(name: str) -> Any:
 
 class MissingError(Exception):
     """What must be there first."""
-
-
-def vectors(name: str) -> Any:
-    """Recorded bytes of a protocol: what its file has.
-
-    Raises:
-        MissingError: it is not there.
-    """
-    path = SHARED / "vectors" / name
-    if not path.exists():
-        raise MissingError("no vectors in LOGCLIENT_SHARED or ../shared")
-    return json.loads(path.read_text())
 
 
 def hasten(twin: Any, **compiled: Any) -> None:

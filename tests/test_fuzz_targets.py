@@ -29,7 +29,6 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def seeds(name: str) -> list[bytes]:
-    shared.shared_path("vectors")
     if name.startswith("websocket"):
         shared.need("websockets")
     if name.startswith("logjam"):
@@ -81,7 +80,6 @@ def test_a_difference_from_the_twin_is_seen(name: str, monkeypatch: pytest.Monke
     else:
         kind, method = {"logjam_replies": ("Replies", "take"), "lumberjack_acks": ("Acks", "feed")}[name]
         monkeypatch.setattr(getattr(target.oracle, kind), method, lambda self, data: None)
-    shared.shared_path("vectors")
     with pytest.raises(AssertionError):
         for seed in seeds_of(name):
             target.run(exact(seed))

@@ -1,11 +1,9 @@
-"""logjam.json, the device's side: what ours answers, drops and publishes is what the real one did.
+"""Recorded Logjam, the device's side: what ours answers, drops and publishes is what the real one did.
 
 Without a socket, and again over real ones. Masked: the sequence of what is published always, its
 created-ms where the message had none, host names; compressed bodies are opened before they are compared.
 """
 
-import functools
-import json
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -14,45 +12,37 @@ import pytest
 
 from logclient.collectors.logjam import Collector, Device
 from logclient.collectors.messages import opened, read_meta
-from tests import shared
+from tests import recordings, shared
 
 zmq = pytest.importorskip("zmq")
 
 DEVICE = 7  # the recorded one's number
 NOW = 1_795_155_232_892
 
-#: index -> why ours differs, and is safer
-DELIBERATE = {
-    125: "12 frames: refused, where the real one aborts",
-    126: "30 frames: refused, where the real one aborts",
-    127: "30 frames pushed: refused, where the real one aborts",
-}
-OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
-    (): {},
-    ("-A",): {"allow_invalid": True},
-    ("-x", "zlib"): {"recompress": "zlib"},
-    ("-x", "snappy"): {"recompress": "snappy"},
-    ("-x", "lz4"): {"recompress": "lz4"},
-}
+CASES = recordings.cases(recordings.LOGJAM)
+IDS = ["-".join([str(i), case["name"], *case["device_args"]]) for i, case in enumerate(CASES)]
+each_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 
 Frames = list[bytes]
 
 
-@functools.cache
-def load() -> list[dict[str, Any]]:
-    return json.loads(shared.shared_path("vectors/logjam.json").read_text())
+def options(arguments: list[str]) -> dict[str, Any]:
+    """Those of our collector for the arguments of a recorded device."""
+    found: dict[str, Any] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-A":
+            found["allow_invalid"] = True
+        elif argument == "-x":
+            found["recompress"] = next(rest)
+        else:
+            raise ValueError(f"a device's argument {argument!r} is not known here")
+    return found
 
 
-def cases() -> list[Any]:
-    """The cases as parameters, or one that skips (or fails) when the file is not there."""
-    try:
-        found = load()
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return [pytest.param(0, id="missing")]
-    return [
-        pytest.param(i, id="-".join([str(i), case["name"], *case["device_args"]]))
-        for i, case in enumerate(found)
-    ]
+def deliberate(case: dict[str, Any]) -> bool:
+    """Refused, where the real device aborts: messages of too many frames."""
+    return not case["device_alive"]
 
 
 def unhex(parts: list[str]) -> Frames:
@@ -75,7 +65,7 @@ def normalised(case: dict[str, Any], published: Frames) -> tuple[Any, ...]:
     """What may be compared of a publication."""
     *rest, body, frame = published
     meta, valid = read_meta(frame)
-    if len(case["device_args"]) == 2 and meta.compression in (1, 2, 3):
+    if "-x" in case["device_args"] and meta.compression in (1, 2, 3):
         body = opened(meta.compression, body, 1 << 20)
     if rest[0] == b"heartbeat":
         rest[1] = b"tcp://host:port"
@@ -97,10 +87,9 @@ def heartbeat(case: dict[str, Any]) -> bool:
     return not case["frames_in_hex"]
 
 
-@pytest.mark.parametrize("index", cases())
-def test_device(index: int) -> None:
-    case = load()[index]
-    device = Device(DEVICE, host="host", **OPTIONS[tuple(case["device_args"])])
+@each_case
+def test_device(case: dict[str, Any]) -> None:
+    device = Device(DEVICE, host="host", **options(case["device_args"]))
     replies: list[Frames] = []
     published: list[Frames] = []
     if heartbeat(case):
@@ -113,8 +102,7 @@ def test_device(index: int) -> None:
     if case["socket"] == "REQ":  # what REQ gets, it throws away: there is no empty frame before it
         replies = []
     got = (answered(replies), [normalised(case, parts) for parts in published])
-    if index in DELIBERATE:
-        assert not case["device_alive"]
+    if deliberate(case):
         assert got == ([], [])
         return
     assert got == recorded(case)
@@ -139,8 +127,8 @@ def devices() -> Iterator[dict[tuple[str, ...], tuple[Collector, Any, Any]]]:
     running = {}
     context = zmq.Context()
     try:
-        for arguments, options in OPTIONS.items():
-            collector = Collector(device=DEVICE, heartbeat=0.2, **options)
+        for arguments in {tuple(case["device_args"]) for case in CASES}:
+            collector = Collector(device=DEVICE, heartbeat=0.2, **options([*arguments]))
             collector.start()
             dealer, sub = context.socket(zmq.DEALER), context.socket(zmq.SUB)
             sub.subscribe(b"")
@@ -160,10 +148,11 @@ def receive(sock: Any) -> Frames:
     return sock.recv_multipart()
 
 
-@pytest.mark.parametrize("index", cases())
-def test_over_sockets(index: int, devices: dict[tuple[str, ...], tuple[Collector, Any, Any]]) -> None:
+@each_case
+def test_over_sockets(
+    case: dict[str, Any], devices: dict[tuple[str, ...], tuple[Collector, Any, Any]]
+) -> None:
     """Barriers end each case: a message on the same socket, which comes out behind it."""
-    case = load()[index]
     collector, dealer, sub = devices[tuple(case["device_args"])]
     other = None
     if case["socket"] in ("PUSH", "REQ"):
@@ -201,15 +190,31 @@ def test_over_sockets(index: int, devices: dict[tuple[str, ...], tuple[Collector
             assert not other.poll(20)  # there is a reply, which REQ throws away
         other.close(linger=0)
     got = (answered(replies), [normalised(case, parts) for parts in published])
-    assert got == (([], []) if index in DELIBERATE else recorded(case))
+    assert got == (([], []) if deliberate(case) else recorded(case))
+
+
+KINDS: recordings.Kinds = {
+    "DEALER": lambda case: case["socket"] == "DEALER",
+    "PUSH": lambda case: case["socket"] == "PUSH",
+    "REQ": lambda case: case["socket"] == "REQ",
+    "a heartbeat": heartbeat,
+    "a request": lambda case: case["reply_frames_hex"],
+    "a message that is dropped": lambda case: not case["published_frames_hex"],
+    "a device that takes invalid messages": lambda case: "-A" in case["device_args"],
+    "a device that compresses by zlib": lambda case: "zlib" in case["device_args"],
+    "a device that compresses by snappy": lambda case: "snappy" in case["device_args"],
+    "a device that compresses by lz4": lambda case: "lz4" in case["device_args"],
+    "a device that aborts": deliberate,
+}
 
 
 def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = len(load())
+    differing = sum(map(deliberate, CASES))
     with capsys.disabled():
+        print()
         print(
-            f"\nvectors logjam.json, device: {found - len(DELIBERATE)} passed, {len(DELIBERATE)} deliberate, "
-            "0 skipped"
-        )
-    assert len(DELIBERATE) <= found * 0.05
-    assert {i for i, case in enumerate(load()) if not case["device_alive"]} == DELIBERATE.keys()
+            recordings.summary(
+                "Logjam, device", len(CASES) - differing,
+                deliberate=differing, lacks=recordings.lacking(CASES, KINDS),
+            )
+        )  # fmt: skip

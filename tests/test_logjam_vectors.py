@@ -7,9 +7,9 @@ opened); each other one it refuses, or has no way to make.
 
 from __future__ import annotations
 
-import functools
-import json
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +19,10 @@ from logclient._ext.handoff import Handoff
 from logclient._ext.logjam import STATUS_NAMES, Hot, decode_messages
 from logclient.errors import ConfigError
 from logclient.protocols.logjam import Logjam, Options
-from tests import shared
+from tests import recordings, shared
 from tests.oracle import logjam as oracle
 
 PRODUCER = bytes(10)
-DELIBERATE: dict[int, str] = {}
 
 # What the device looks at. Bodies it never opens.
 NOT_TAKEN = {"torn", "bad_frames", "no_meta", "old_meta", "bad_meta", "bad_app_env"}
@@ -31,22 +30,11 @@ BAD_METAS = {"old_meta", "bad_meta"}
 BAD_BODIES = {"bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large", "not_json"}
 
 
-@functools.cache
-def load() -> list[dict[str, Any]]:
-    return json.loads(shared.shared_path("vectors").joinpath("logjam.json").read_text())
-
-
-def cases() -> list[Any]:
-    """The cases as parameters, or one that skips (or fails) when the file is not there."""
-    try:
-        found = load()
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return [pytest.param(0, id="missing")]
-    return [
-        pytest.param(i, id=f"{i}-{case['name']}-{' '.join(case['device_args']) or 'default'}")
-        for i, case in enumerate(found)
-        if case["frames_in_hex"]
-    ]
+RECORDED = recordings.cases(recordings.LOGJAM)
+# The others are a device's heartbeats: tests/test_logjam_device_vectors.py.
+CASES = [case for case in RECORDED if case["frames_in_hex"]]
+IDS = [f"{i}-{case['name']}-{' '.join(case['device_args']) or 'default'}" for i, case in enumerate(CASES)]
+each_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 
 
 def message_of(case: dict[str, Any]) -> list[bytes]:
@@ -65,9 +53,8 @@ def judge(parts: list[bytes]) -> tuple[str, int]:
     return STATUS_NAMES[rows.status[0]], rows.request[0]
 
 
-@pytest.mark.parametrize("index", cases())
-def test_decoder_foretells_the_device(index: int) -> None:
-    case = load()[index]
+@each_case
+def test_decoder_foretells_the_device(case: dict[str, Any]) -> None:
     parts = message_of(case)
     word, request = judge(parts)
     push = case["socket"] == "PUSH"
@@ -142,9 +129,8 @@ def what_it_does(parts: list[bytes], push: bool) -> str:
     return "equal"
 
 
-@pytest.mark.parametrize("index", cases())
-def test_client_writes_the_same_or_cannot(index: int) -> None:
-    case = load()[index]
+@each_case
+def test_client_writes_the_same_or_cannot(case: dict[str, Any]) -> None:
     parts = message_of(case)
     done = what_it_does(parts, case["socket"] == "PUSH")
     word, _ = judge(parts)
@@ -158,20 +144,36 @@ def test_client_writes_the_same_or_cannot(index: int) -> None:
         assert done in ("app-env refused", "topic refused", "has no such meta", "has no such form")
 
 
+def compressed_by(method: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda case: judge(message_of(case))[0] not in NOT_TAKEN and message_of(case)[-1][2] == method
+
+
+def words(*some: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether the decoder says one of these of a case."""
+    return lambda case: judge(message_of(case))[0] in some
+
+
+KINDS: recordings.Kinds = {
+    "a message as a client writes it": lambda case: what_it_does(message_of(case), False) == "equal",
+    "a request": lambda case: message_of(case)[0] == b"",
+    "a ping of Logjam": words("ping"),
+    "a message without meta": words("no_meta"),
+    "a message whose meta is wrong": words("bad_meta"),
+    "a message of too many frames": words("bad_frames"),
+    "a body compressed by zlib": compressed_by(1),
+    "a body compressed by snappy": compressed_by(2),
+    "a body compressed by lz4": compressed_by(3),
+    "a body that cannot be read": words(*BAD_BODIES),
+}
+
+
 def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    found: dict[str, int] = {}
-    for case in load():
-        if case["frames_in_hex"]:
-            done = what_it_does(message_of(case), case["socket"] == "PUSH")
-        else:
-            done = "a device's own"  # its heartbeat: tests/test_logjam_device_vectors.py
-        found[done] = found.get(done, 0) + 1
-    skipped = found.pop("a device's own", 0)
-    total = sum(found.values())
+    found = Counter(what_it_does(message_of(case), case["socket"] == "PUSH") for case in CASES)
+    lacks = recordings.lacking(CASES, KINDS)
+    if recordings.FOLDER == recordings.OWN:
+        assert found["equal"] * 4 > len(CASES)
     with capsys.disabled():
-        words = ", ".join(f"{n} {done}" for done, n in sorted(found.items()))
-        print(f"\nlogjam.json, client: {total} passed ({words})", end=", ")
-        print(f"{len(DELIBERATE)} deliberate, {skipped} skipped")
-    assert found["equal"] >= 40
-    assert len(DELIBERATE) <= 0.05 * total
-    assert skipped <= 0.05 * total
+        print()
+        elsewhere = len(RECORDED) - len(CASES)
+        print(recordings.summary("Logjam, client", len(CASES), elsewhere=elsewhere, lacks=lacks))
+        print("of them", ", ".join(f"{n} {done}" for done, n in sorted(found.items())))

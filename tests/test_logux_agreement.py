@@ -20,7 +20,6 @@ from logclient._ext.logux import (
     decode_messages,
 )
 from logclient.protocols.logux_messages import UnknownMessage, WrongFormat, parse
-from tests import shared
 
 pytestmark = pytest.mark.tree
 if find_spec("fuzz") is None:
@@ -65,7 +64,6 @@ def agree(text: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def texts() -> list[bytes]:
-    shared.shared_path("vectors")
     return sorted({text for name in TARGETS for seed in seeds_of(name) for text in seed[2:].split(b"\0")})
 
 

@@ -15,7 +15,7 @@ from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.protocols import readable
 from logclient.protocols.logux_frames import Probe, frames
-from tests import shared
+from tests import recordings
 from tests.lumberjack_inputs import damaged, randoms
 
 SYNC = (
@@ -173,7 +173,7 @@ def test_damage(unit: bytes) -> None:
 
 
 def test_recorded() -> None:
-    for case in json.loads(shared.shared_path("vectors/logux.json").read_text()):
+    for case in recordings.cases(recordings.LOGUX):
         texts = [step["msg"] for step in case["steps"] if "event" not in step]
         texts = [text if isinstance(text, str) else json.dumps(text) for text in texts]
         for text in texts:

@@ -1,58 +1,23 @@
-"""logux.json, the server's side: what ours answers to the recorded clients is what the real server did.
+"""Recorded Logux, the server's side: what ours answers to the recorded clients is what the real server did.
 
 Without a socket; the clock is the recorded one. Masked: the ids and times of what the server itself makes
 (they are its clock), the number under which it counts what it has kept (it had a history), stack traces.
-``js-*`` were recorded against a stub: what @logux/client sends must be accepted.
+What @logux/client sent to a stub of a server must be accepted.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from logclient.protocols.logux_messages import compact
 from logclient.protocols.logux_node import Login, Rules, Server, ServerNode
-from tests import shared
+from tests import recordings
 
-KEPT = (
-    "duplicate-id-kept-log",
-    "queue-jam-after-duplicate-1",
-    "queue-jam-after-duplicate-2-reconnect",
-)
-#: name -> why ours differs, and is safer
-DELIBERATE = dict.fromkeys(
-    KEPT, "an id that was kept comes again: the real server stops to work off the client's queue, for good"
-)
-SKIPPED = {"http-upgrade": "nothing of Logux in it: test_logux_collector.py does it over a socket"}
-
-RULES: dict[str, dict[str, Any]] = {
-    "server-ping+timeout": {"ping": 0.5, "timeout": 0.8, "minimum": 3},
-    "never-connect-timeout": {"ping": 0.5, "timeout": 0.8},
-    "wrong-subprotocol-semver": {"ping": 0.5, "timeout": 0.8, "minimum": 3},
-    "client-never-answers-synced": {"ping": 0, "timeout": 0.8},
-    "client-answers-synced": {"ping": 0, "timeout": 0.8},
-    "development-mode": {"development": True},
-    **{name: {"keep_log": True} for name in KEPT},
-}
 SLACK = 0.03  # seconds that a recorded timer may be late
-
-
-@functools.cache
-def load() -> list[dict[str, Any]]:
-    return json.loads(shared.shared_path("vectors/logux.json").read_text())
-
-
-def cases() -> list[Any]:
-    """The cases as parameters, or one that skips (or fails) when the file is not there."""
-    try:
-        found = load()
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return [pytest.param(0, id="missing")]
-    return [pytest.param(i, id=case["name"]) for i, case in enumerate(found)]
 
 
 def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
@@ -64,8 +29,11 @@ def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
     return "denied" if action.get("deny") else ""
 
 
+TOKEN = "secret"
+
+
 def authenticate(login: Login) -> bool:
-    return bool(login.token == "secret")
+    return bool(login.token == TOKEN)
 
 
 def kind(step: dict[str, Any]) -> Any:
@@ -78,20 +46,93 @@ def recorded(steps: list[dict[str, Any]]) -> list[Any]:
     return [step["msg"] for step in steps if step["dir"] == "S" and "msg" in step]
 
 
+def is_upgrade(case: dict[str, Any]) -> bool:
+    """It is an HTTP upgrade, told in words; tests/test_logux_collector.py does it over a socket."""
+    return any(str(step.get("msg", "")).startswith("GET ") for step in case["steps"])
+
+
+def by_a_client(case: dict[str, Any]) -> bool:
+    """@logux/client was recorded, with a stub of a server."""
+    return any(step.get("event") == "upgrade" for step in case["steps"])
+
+
+def closed_by_server(case: dict[str, Any]) -> bool:
+    return any(step.get("event") == "close" for step in case["steps"])
+
+
+def logins(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The options with which its client connected."""
+    found = [step["msg"] for step in case["steps"] if step["dir"] == "C" and kind(step) == "connect"]
+    return [message[4] for message in found if len(message) > 4 and isinstance(message[4], dict)]
+
+
+def client_of(case: dict[str, Any]) -> str:
+    """User and client of the node that connects, without its tab."""
+    node = next(step["msg"][2] for step in case["steps"] if kind(step) == "connect")
+    return str(node).rpartition(":")[0]
+
+
+def jammed(case: dict[str, Any]) -> bool:
+    """The real server kept ids, met one again, and stopped to work off this client's queue, for good.
+
+    It has said ``synced`` of more actions than it has said of what became of them, on a connection that held.
+    Ours goes on, which is safer.
+    """
+    if by_a_client(case) or any(step.get("event") == "tcp-abort" for step in case["steps"]):
+        return False
+    syncs = [step["msg"] for step in case["steps"] if step["dir"] == "C" and kind(step) == "sync"]
+    synced = {message[1] for message in recorded(case["steps"]) if message[0] == "synced"}
+    taken = sum(len(message[2::2]) for message in syncs if message[1] in synced)
+    return taken > sum(len(message[2::2]) for message in recorded(case["steps"]) if message[0] == "sync")
+
+
+def shut_out(case: dict[str, Any]) -> bool:
+    """The right token was refused: this address had tried wrong ones before."""
+    refused = any(message[:2] == ["error", "wrong-credentials"] for message in recorded(case["steps"]))
+    if by_a_client(case) or not refused or client_of(case).startswith("server:"):
+        return False
+    return any(login.get("token") == TOKEN for login in logins(case))
+
+
 def server_for(case: dict[str, Any]) -> Server:
-    options = [m[4] for m in recorded(case["steps"]) if m[0] == "connected" and len(m) == 5]
-    rules: dict[str, Any] = {"subprotocol": options[0]["subprotocol"] if options else 1, "minimum": 1}
-    rules.update(RULES.get(case["name"], {}))
-    if case["name"] == "js-no-token":
+    """One with the options that the recorded server shows."""
+    said = recorded(case["steps"])
+    answers = [m[4]["subprotocol"] for m in said if m[0] == "connected" and len(m) == 5]
+    least = [m[2]["supported"] for m in said if m[:2] == ["error", "wrong-subprotocol"]]
+    let_in = [m for m in said if m[0] == "connected"]
+    rules: dict[str, Any] = {
+        "subprotocol": answers[0] if answers else 1,
+        "minimum": least[0] if least else 1,
+        "development": ["headers", {"env": "development"}] in said,
+        "keep_log": jammed(case),
+        **timers(case),
+    }
+    if let_in and not any("token" in login for login in logins(case)):
         rules["authenticate"] = None
     return Server(Rules(**{"node_id": "server:gold", "authenticate": authenticate, "judge": judge, **rules}))
+
+
+def timers(case: dict[str, Any]) -> dict[str, float]:
+    """``ping`` and ``timeout`` in seconds, where a recorded server's came to their end."""
+    found: dict[str, float] = {}
+    last = 0
+    for step in case["steps"]:
+        if by_a_client(case) or "t" not in step:
+            break
+        waited = round((step["t"] - last) / 1000, 1)
+        if step["dir"] == "S" and kind(step) == "ping":
+            found["ping"] = waited
+        elif step.get("event") == "close" and waited:
+            found["timeout"] = waited
+        last = step["t"]
+    return found
 
 
 class Play:
     """The frames of a recorded client, one connection, against a node of ours."""
 
     def __init__(self, server: Server, steps: list[dict[str, Any]]) -> None:
-        self.start = next((s["t"] for s in steps if s.get("t", 0) > 1e12), 0)  # js-*: since 1970
+        self.start = next((s["t"] for s in steps if s.get("t", 0) > 1e12), 0)  # a client's: since 1970
         # The recorded clock, at the moment from which ids are counted.
         ends = [message[3][1] for message in recorded(steps) if message[0] == "connected"]
         asked = [s["t"] for s in steps if s["dir"] == "C" and kind(s) == "connect"]
@@ -166,14 +207,16 @@ def bad_logins(server: Server, times: int) -> None:
 
 def before(case: dict[str, Any], server: Server) -> None:
     """What the recorded server had seen in the case before this one."""
-    if case["name"].startswith("bruteforce-") and case["name"] != "bruteforce-1":
+    if shut_out(case):
         bad_logins(server, 3)
-    if case["name"] == "queue-jam-after-duplicate-2-reconnect":
-        Play(server, next(c for c in load() if c["name"] == "queue-jam-after-duplicate-1")["steps"])
+    if jammed(case):
+        for earlier in CASES[: CASES.index(case)]:
+            if jammed(earlier) and client_of(earlier) == client_of(case):
+                Play(server, earlier["steps"])
 
 
 def connections(steps: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The steps of a js-* case, connection by connection."""
+    """The steps of a recorded client, connection by connection."""
     found: list[list[dict[str, Any]]] = []
     for step in steps:
         if step.get("event") == "upgrade":
@@ -188,7 +231,7 @@ def played(case: dict[str, Any]) -> str:
     server = server_for(case)
     before(case, server)
     steps = case["steps"]
-    if case["name"].startswith("js-"):
+    if by_a_client(case):
         for some in connections(steps):
             play = Play(server, some)
             if play.closed or any(message[0] == "error" for message in play.said):
@@ -203,47 +246,78 @@ def played(case: dict[str, Any]) -> str:
         return "passed"
     play = Play(server, steps)
     want = texts(recorded(steps))
-    if case["name"] == "processed-lost-on-drop":  # the client was gone before it could be told
-        want += texts(play.said[1:])
+    if steps[-1].get("event") == "tcp-abort":  # the client was gone before it could be told
+        want += texts(play.said[len(want) :])
     if texts(play.said) != want:
         return "\n".join(["ours:", *texts(play.said), "theirs:", *want])
-    if bool(play.closed) != any(step.get("event") == "close" for step in steps):
+    if bool(play.closed) != closed_by_server(case):
         return f"closed: {play.closed!r}"
     return "passed"
 
 
-@pytest.mark.parametrize("index", cases())
-def test_case(index: int) -> None:
-    case = load()[index]
-    if case["name"] in SKIPPED:
-        pytest.skip(SKIPPED[case["name"]])
+RECORDED = recordings.cases(recordings.LOGUX)
+CASES = [case for case in RECORDED if not is_upgrade(case)]
+JAMMED = [case for case in CASES if jammed(case)]
+
+
+def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=[case["name"] for case in cases])
+
+
+@each(CASES)
+def test_case(case: dict[str, Any]) -> None:
     outcome = played(case)
-    if case["name"] in DELIBERATE:
-        assert outcome != "passed", "it is no difference any more: take it from the list"
-    else:
-        assert outcome == "passed", outcome
+    assert (outcome == "passed") is not jammed(case), outcome
+
+
+def connects_with(name: str, kind: type) -> Callable[[dict[str, Any]], bool]:
+    """Whether a client connects with an option of this type."""
+    return lambda case: any(isinstance(login.get(name), kind) for login in logins(case))
+
+
+def says(*start: Any) -> Callable[[dict[str, Any]], bool]:
+    """Whether the server says a message that begins so."""
+    return lambda case: any(message[: len(start)] == [*start] for message in recorded(case["steps"]))
+
+
+KINDS: recordings.Kinds = {
+    "@logux/client": by_a_client,
+    "an action that is processed": lambda case: "logux/processed" in json.dumps(recorded(case["steps"])),
+    "an action that is undone": lambda case: "logux/undo" in json.dumps(recorded(case["steps"])),
+    "wrong-credentials": says("error", "wrong-credentials"),
+    "wrong-format": says("error", "wrong-format"),
+    "wrong-protocol": says("error", "wrong-protocol"),
+    "wrong-subprotocol": says("error", "wrong-subprotocol"),
+    "unknown-message": says("error", "unknown-message"),
+    "a subprotocol that is a string": connects_with("subprotocol", str),
+    "a server's ping": says("ping"),
+    "a server's timeout": lambda case: "timeout" in timers(case),
+    "a development server": says("headers", {"env": "development"}),
+    "an address that is shut out": shut_out,
+    "a queue that is jammed": jammed,
+}
 
 
 def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    found = load()
-    passed = sum(played(case) == "passed" for case in found if case["name"] not in SKIPPED)
+    passed = sum(played(case) == "passed" for case in CASES)
+    elsewhere = len(RECORDED) - len(CASES)
+    lacks = recordings.lacking(CASES, KINDS)
     with capsys.disabled():
+        print()
         print(
-            f"\nvectors logux.json, server: {passed} passed, {len(DELIBERATE)} deliberate, "
-            f"{len(SKIPPED)} skipped"
+            recordings.summary(
+                "Logux, server", passed, deliberate=len(JAMMED), elsewhere=elsewhere, lacks=lacks
+            )
         )
-    assert passed + len(DELIBERATE) + len(SKIPPED) == len(found)
-    assert len(DELIBERATE) <= 0.05 * len(found)
-    assert len(SKIPPED) <= 0.05 * len(found)
+    assert passed + len(JAMMED) == len(CASES)
 
 
 # --- that the differences are safer ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(DELIBERATE))
-def test_a_duplicate_jams_nothing(name: str) -> None:
+@each(JAMMED)
+def test_a_duplicate_jams_nothing(case: dict[str, Any]) -> None:
     """What the client sends after it is processed, once each; it is ignored itself, as the text has it."""
-    case = next(one for one in load() if one["name"] == name)
     server = server_for(case)
     before(case, server)
     play = Play(server, case["steps"])

@@ -1,4 +1,4 @@
-"""logux.json, the client's side: the recorded servers' frames, and what ours makes of them.
+"""Recorded Logux, the client's side: the recorded servers' frames, and what ours makes of them.
 
 Where a recorded client sent what ours can send, ours must send the same (the forms of an id are those of the
 text: they are compared as absolute ids). What it cannot be made to send is told apart from what is the same.
@@ -8,7 +8,6 @@ answered, acknowledged, failed and why.
 
 from __future__ import annotations
 
-import functools
 import json
 import struct
 from collections import Counter
@@ -19,31 +18,18 @@ import pytest
 from logclient.errors import CredentialError
 from logclient.protocols.core import Alive, CoreEvent, Fatal, Inbound, Outcome, Progress, Reply
 from logclient.protocols.logux import DebugText, Headers, Logux, Opened, Options
-from tests import shared
+from tests import recordings
 from tests.batches import flight_of
+from tests.test_logux_node_vectors import is_upgrade
 
 PRODUCER = bytes(10)
 WHOLE_TIMED = 0x21  # raw bytes: an action behind its time and subprotocol
 
-#: name -> why ours differs, and is safer
-DELIBERATE: dict[str, str] = {}
-SKIPPED = {"http-upgrade": "nothing of Logux in it: test_websocket.py has it"}
-
 UNDONE = {"denied": "denied", "unknownType": "unknown_type", "error": "error"}
 
 
-@functools.cache
-def load() -> list[dict[str, Any]]:
-    return json.loads(shared.shared_path("vectors/logux.json").read_text())
-
-
-def cases() -> list[Any]:
-    """The cases as parameters, or one that skips (or fails) when the file is not there."""
-    try:
-        found = load()
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return [pytest.param(0, id="missing")]
-    return [pytest.param(i, id=case["name"]) for i, case in enumerate(found)]
+RECORDED = recordings.cases(recordings.LOGUX)
+CASES = [case for case in RECORDED if not is_upgrade(case)]
 
 
 class Player:
@@ -295,33 +281,34 @@ def a_is(event: Inbound) -> bool:
     return hasattr(event.payload, "action")
 
 
-def play(index: int) -> Counter[str]:
+def play(case: dict[str, Any]) -> Counter[str]:
     player = Player()
-    for step in load()[index]["steps"]:
+    for step in case["steps"]:
         (player.client if step["dir"] == "C" else player.server)(step)
     return player.counts
 
 
-@pytest.mark.parametrize("index", cases())
-def test_case(index: int) -> None:
-    case = load()[index]
-    if case["name"] in SKIPPED:
-        pytest.skip(SKIPPED[case["name"]])
-    play(index)
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_case(case: dict[str, Any]) -> None:
+    play(case)
+
+
+MESSAGES = ["connected", "debug", "error", "headers", "ping", "pong", "sync", "synced"]
+KINDS: recordings.Kinds = {
+    name: lambda case, name=name: play(case)[name]
+    for name in ["sends the same", "has no way to send", *(f"hears {message}" for message in MESSAGES)]
+}
 
 
 def test_all(capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
-    passed = 0
-    for index, case in enumerate(load()):
-        if case["name"] not in SKIPPED:
-            counts += play(index)
-            passed += case["name"] not in DELIBERATE
-    words = ", ".join(f"{what} {n}" for what, n in sorted(counts.items()))
+    for case in CASES:
+        counts += play(case)
+    elsewhere = len(RECORDED) - len(CASES)
+    lacks = recordings.lacking(CASES, KINDS)
     with capsys.disabled():
-        print(
-            f"\nvectors logux.json, client: {passed} passed ({words}), {len(DELIBERATE)} deliberate, "
-            f"{len(SKIPPED)} skipped"
-        )
-    assert max(len(DELIBERATE), len(SKIPPED)) <= 0.05 * len(load())
-    assert counts["sends the same"] > counts["has no way to send"] > 0
+        print()
+        print(recordings.summary("Logux, client", len(CASES), elsewhere=elsewhere, lacks=lacks))
+        print("of them", ", ".join(f"{what} {n}" for what, n in sorted(counts.items())))
+    if recordings.FOLDER == recordings.OWN:
+        assert counts["sends the same"] > counts["has no way to send"]

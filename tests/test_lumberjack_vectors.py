@@ -1,47 +1,30 @@
 """Recorded bytes: what go-lumber's client, pylogbeat and logstash-forwarder wrote, and what two servers did.
 
-``lumberjack.json``: our writer writes what they wrote (but for compressed bytes and running numbers), our
-reader takes what the server took and answers with its acks. ``lumberjack-edge.json``: writers that break
-rules; ours does what one of the two servers does, or closes without an ack for what it did not keep.
+Sessions of clients: our writer writes what they wrote (but for compressed bytes and running numbers), our
+reader takes what the server took and answers with its acks. Bytes that break rules: ours does what one of the
+two servers does, or closes without an ack for what it did not keep.
 """
 
-import functools
-import json
 import struct
 import zlib
+from collections import Counter
+from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
 
 from logclient._ext.lumberjack import Hot, Reader, decode_acks, encode_ack
-from tests import shared
+from tests import recordings
 from tests.batches import flight_of
 
-READER_DELIBERATE: dict[str, str] = {}
-EDGE_DELIBERATE = {
-    "seq_all_same_7_x3": "one ack 7 instead of one for each event that has the number",
-}
+SESSIONS = recordings.cases(recordings.LUMBERJACK)
+EDGE = recordings.cases(recordings.LUMBERJACK_EDGE)
 
 
-@functools.cache
-def load(name: str) -> list[dict[str, Any]]:
-    return json.loads(shared.shared_path("vectors").joinpath(name).read_text())
-
-
-def cases(name: str) -> list[Any]:
-    """The cases as parameters, or one that skips (or fails) when the file is not there."""
-    try:
-        found = load(name)
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return [pytest.param(None, id="missing")]
-    return [
-        pytest.param(case, id=f"{i}-{case['name']}-{case.get('server', 'edge')}")
-        for i, case in enumerate(found)
-    ]
-
-
-def need(case: dict[str, Any] | None, name: str) -> dict[str, Any]:
-    return case if case is not None else load(name)[0]
+def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    ids = [f"{i}-{case['name']}-{case.get('server', 'edge')}" for i, case in enumerate(cases)]
+    return pytest.mark.parametrize("case", cases, ids=ids)
 
 
 def normalised(data: bytes, *, running: bool = False) -> bytes:
@@ -116,24 +99,32 @@ def write(case: dict[str, Any]) -> bytes:
     return sent
 
 
-def by_a_client(case: dict[str, Any] | None) -> bool:
+def by_a_client(case: dict[str, Any]) -> bool:
     """Hand-made cases are for readers: no writer was recorded."""
-    return case is None or not case["name"].startswith("synthetic_")
+    return not case["client"].startswith("synthetic")
+
+
+def bare(case: dict[str, Any]) -> bool:
+    """Events of version 1, uncompressed, in one window of version 1."""
+    window, *events = case["writer_frames"]
+    return (
+        window["v"] + window["t"] == "1W"
+        and len(events) > 0
+        and all(frame["v"] + frame["t"] == "1D" and frame["pairs"] for frame in events)
+    )
 
 
 class TestWriter:
-    @pytest.mark.parametrize("case", [p for p in cases("lumberjack.json") if by_a_client(p.values[0])])
-    def test_writes_the_same(self, case: dict[str, Any] | None) -> None:
-        case = need(case, "lumberjack.json")
+    @each(list(filter(by_a_client, SESSIONS)))
+    def test_writes_the_same(self, case: dict[str, Any]) -> None:
         recorded = bytes.fromhex(case["writer_hex"])
         # pylogbeat and logstash-forwarder number on over the connection, which hangs against go-lumber
         running = "running sequence" in case["client"]
         assert normalised(write(case)) == normalised(recorded, running=running)
 
-    @pytest.mark.parametrize("name", ["synthetic_v1D_1_uncompressed", "synthetic_v1D_3_uncompressed"])
-    def test_version_1_never_goes_uncompressed(self, name: str) -> None:
+    @each(list(filter(bare, SESSIONS)))
+    def test_version_1_never_goes_uncompressed(self, case: dict[str, Any]) -> None:
         """Logstash misreads such a frame when it comes in two reads: a compressed one it waits for."""
-        case = next(c for c in load("lumberjack.json") if c["name"] == name)
         sent = write(case)
         assert sent[6:8] == b"1C"
         plain = normalised(sent)
@@ -141,8 +132,7 @@ class TestWriter:
 
     def test_an_empty_map_never_goes(self) -> None:
         """Logstash resets the connection over it."""
-        case = next(c for c in load("lumberjack.json") if c["name"] == "synthetic_v1D_empty_map")
-        assert write(case) == b""
+        assert write(recordings.example(recordings.LUMBERJACK, "synthetic_v1D_empty_map")) == b""
 
 
 def answer(reader: Reader, data: bytes) -> tuple[bytes, int]:
@@ -152,14 +142,13 @@ def answer(reader: Reader, data: bytes) -> tuple[bytes, int]:
 
 
 class TestReader:
-    @pytest.mark.parametrize("case", cases("lumberjack.json"))
-    def test_answers_the_same(self, case: dict[str, Any] | None) -> None:
-        case = need(case, "lumberjack.json")
+    @each(SESSIONS)
+    def test_answers_the_same(self, case: dict[str, Any]) -> None:
         recorded = bytes.fromhex(case["writer_hex"])
         reader = Reader()
         acks, kept = answer(reader, recorded)
         others = [
-            c["reader_hex"] for c in load("lumberjack.json")
+            c["reader_hex"] for c in SESSIONS
             if c["name"] == case["name"] and c["writer_hex"] == case["writer_hex"]
         ]  # fmt: skip
         if case["client_result"] in ("EOF", "ConnectionResetError") and not acks:
@@ -171,58 +160,108 @@ class TestReader:
             assert kept == sum(map(len, events_of(case["writer_frames"])))
             assert reader.pending == 0
 
-    @pytest.mark.parametrize("case", cases("lumberjack.json"))
-    def test_byte_by_byte(self, case: dict[str, Any] | None) -> None:
-        recorded = bytes.fromhex(need(case, "lumberjack.json")["writer_hex"])
+    @each(SESSIONS)
+    def test_byte_by_byte(self, case: dict[str, Any]) -> None:
+        recorded = bytes.fromhex(case["writer_hex"])
         whole, split = Reader(), Reader()
         acks = b"".join(answer(split, recorded[i : i + 1])[0] for i in range(len(recorded)))
         assert (acks, split.error is None) == (answer(whole, recorded)[0], whole.error is None)
 
-    @pytest.mark.parametrize("case", cases("lumberjack.json"))
-    def test_bodies_are_exact(self, case: dict[str, Any] | None) -> None:
-        case = need(case, "lumberjack.json")
+    @each(SESSIONS)
+    def test_bodies_are_exact(self, case: dict[str, Any]) -> None:
         windows = Reader().receive_data(bytes.fromhex(case["writer_hex"]))
         if windows and windows[0].unit != b"1W\0\0\0\0":
             assert [w.events for w in windows] == events_of(case["writer_frames"])
 
 
-class TestEdge:
-    @pytest.mark.parametrize("case", cases("lumberjack-edge.json"))
-    def test_like_one_of_the_two_or_closed_without_a_lie(self, case: dict[str, Any] | None) -> None:
-        case = need(case, "lumberjack-edge.json")
-        reader = Reader()
-        acks, kept = [], 0
-        for chunk in case["writer_chunks_hex"]:
-            some, events = answer(reader, bytes.fromhex(chunk))
-            acks += decode_acks(some)
-            kept += events
-        if case["name"] in EDGE_DELIBERATE:
-            return
-        recorded = [case["logstash_beats"], case["go_lumber"]]
-        same = any(
-            acks == [(int(version), number) for version, number in one["acks"]]
-            and (one["state"] == "open") == (reader.error is None)
-            for one in recorded
-        )
-        # closed: every event that was acknowledged was kept, and nothing else was acknowledged
-        safe = reader.error is not None and kept == sum(number for _, number in acks)
-        assert same or safe, (acks, kept, reader.error, recorded)
+def outcome(case: dict[str, Any]) -> str:
+    """What our reader makes of an edge case.
 
-    def test_what_differs_is_safer(self) -> None:
-        """One ack for a window, so that a second one is never taken for the next window's."""
-        case = next(c for c in load("lumberjack-edge.json") if c["name"] == "seq_all_same_7_x3")
-        acks, kept = answer(Reader(), bytes.fromhex(case["writer_chunks_hex"][0]))
-        assert decode_acks(acks) == [(2, 7)]
-        assert kept == 3
+    Returns:
+        ``same``: what one of the two servers did. ``closed``: every event that was acknowledged was kept, and
+        nothing else was acknowledged. ``one ack``: one ack for a window where a server wrote one for each
+        event that has the window's last number, so that a second one is never taken for the next window's.
+
+    Raises:
+        AssertionError: None of these.
+    """
+    reader = Reader()
+    acks, kept = [], 0
+    for chunk in case["writer_chunks_hex"]:
+        some, events = answer(reader, bytes.fromhex(chunk))
+        acks += decode_acks(some)
+        kept += events
+    servers = [case["logstash_beats"], case["go_lumber"]]
+    for server in servers:
+        theirs = [(int(version), number) for version, number in server["acks"]]
+        if (server["state"] == "open") != (reader.error is None):
+            continue
+        if acks == theirs:
+            return "same"
+        if acks == [ack for ack, _ in groupby(theirs)] and kept == server["events_delivered"]:
+            return "one ack"
+    assert reader.error is not None and kept == sum(number for _, number in acks), (acks, kept, servers)
+    return "closed"
+
+
+@each(EDGE)
+def test_edge(case: dict[str, Any]) -> None:
+    """Like one of the two servers, or closed without a false ack."""
+    assert outcome(case)
+
+
+def test_one_ack_is_safer() -> None:
+    case = recordings.example(recordings.LUMBERJACK_EDGE, "seq_all_same_7_x3")
+    acks, kept = answer(Reader(), bytes.fromhex(case["writer_chunks_hex"][0]))
+    assert decode_acks(acks) == [(2, 7)]
+    assert kept == 3
+
+
+def client(name: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda case: case["client"].startswith(name)
+
+
+def server(name: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda case: case["server"].startswith(name)
+
+
+def writes(frame: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether the writer wrote a frame of this version and type."""
+    return lambda case: any(f["v"] + f["t"] == frame for f in case["writer_frames"])
+
+
+KINDS: recordings.Kinds = {
+    "go-lumber's client": client("go-lumber"),
+    "pylogbeat": client("pylogbeat"),
+    "logstash-forwarder": client("logstash-forwarder"),
+    "bytes made by hand": client("synthetic"),
+    "go-lumber's server": server("go-lumber"),
+    "the Beats input": server("logstash-input-beats"),
+    "version 1, uncompressed": bare,
+    "version 1, compressed": writes("1C"),
+    "version 2, uncompressed": writes("2J"),
+    "version 2, compressed": writes("2C"),
+    "several windows on one connection": lambda case: len(events_of(case["writer_frames"])) > 1,
+    "a server that closes": lambda case: case["client_result"] in ("EOF", "ConnectionResetError"),
+}
+EDGE_KINDS: recordings.Kinds = {
+    "several writes": lambda case: len(case["writer_chunks_hex"]) > 1,
+    "servers that differ": lambda case: case["logstash_beats"]["acks"] != case["go_lumber"]["acks"],
+    "no server that acknowledges": lambda case: (
+        not case["logstash_beats"]["acks"] and not case["go_lumber"]["acks"]
+    ),
+}
 
 
 def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    found, edge = load("lumberjack.json"), load("lumberjack-edge.json")
+    outcomes = Counter(map(outcome, EDGE))
+    deliberate = outcomes["one ack"]
+    lacks = recordings.lacking(SESSIONS, KINDS)
+    edge_lacks = recordings.lacking(EDGE, EDGE_KINDS)
     with capsys.disabled():
-        print(
-            f"\nvectors lumberjack.json: {len(found)} passed, {len(READER_DELIBERATE)} deliberate, 0 skipped "
-            f"({sum(map(by_a_client, found))} of them writers'); lumberjack-edge.json: "
-            f"{len(edge) - len(EDGE_DELIBERATE)} passed, {len(EDGE_DELIBERATE)} deliberate, 0 skipped"
-        )
-    assert len(READER_DELIBERATE) <= len(found) * 0.05
-    assert len(EDGE_DELIBERATE) <= len(edge) * 0.05
+        print()
+        print(recordings.summary("Lumberjack, sessions", len(SESSIONS), lacks=lacks))
+        print(f"{sum(map(by_a_client, SESSIONS))} of them by a client, for our writer")
+        passed = len(EDGE) - deliberate
+        print(recordings.summary("Lumberjack, edge", passed, deliberate=deliberate, lacks=edge_lacks))
+        print("of them", ", ".join(f"{n} {done}" for done, n in sorted(outcomes.items())))

@@ -12,14 +12,13 @@ import pytest
 from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
 from logclient.protocols.plog import split_tags
+from tests import recordings
 from tests.patience import PATIENCE
-from tests.test_plog_vectors import bytes_of, flat, load, names
+from tests.test_plog_vectors import CASES, KINDS, bytes_of, each, flat
 
 # The real server gives up what is not whole when it happens to look there: what a case says of that may
 # belong to the one before, and that of its own may be in the next. The codec's tests look at ours.
 LAZY = ("dropped_fragments", "defragmenter.evictions")
-
-DELIBERATE: dict[str, str] = {}  # name -> why ours is safer
 
 
 class Client:
@@ -72,9 +71,8 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: n for name, n in found.items() if n and not name.startswith(LAZY)}
 
 
-@pytest.mark.parametrize("index", names())
-def test_case(index: int, collector: Collector, client: Client) -> None:
-    case = load()["cases"][index]
+@each(CASES)
+def test_case(case: dict[str, Any], collector: Collector, client: Client) -> None:
     datagrams = bytes_of(case)
     collector.clear()
     before = counted(collector)
@@ -132,13 +130,18 @@ def test_tags_as_the_real_server_reads_them() -> None:
 
     from logclient.collectors.plog import Listener
 
-    for case in load()["cases"]:
+    for case in CASES:
         datagrams = bytes_of(case)
         lengths = array("q", map(len, datagrams))
         offsets = array("q", (sum(lengths[:i]) for i in range(len(lengths))))
         taken = Listener(0.0).feed(b"".join(datagrams), offsets, lengths, [9] * len(datagrams), 0.0)
         assert [tags for _, tags in taken.messages()] == [one["tags"] for one in case.get("delivered", [])]
     assert split_tags(b"") == []
+
+
+def observed(name: str) -> Any:
+    """What this repository's recordings say of the real server beside their cases."""
+    return recordings.facts("plog", "extra_observations", recordings.OWN)[name]
 
 
 class TestObservations:
@@ -148,7 +151,7 @@ class TestObservations:
         collector.clear()
         client.send(*(b"%d" % n for n in range(1000)))
         client.settle()
-        delivered = load()["extra_observations"]["burst_1000_unboxed"].partition(" ")[0]
+        delivered = observed("burst_1000_unboxed").partition(" ")[0]
         assert len(collector.messages()) == int(delivered)
 
     def test_large_messages_one_after_the_other(self, collector: Collector, client: Client) -> None:
@@ -156,7 +159,7 @@ class TestObservations:
         for number in range(20):
             client.send(*fragments(bytes(100_000), number + 1, datagram=20_000))
             client.settle()
-        assert len(collector.messages()) == load()["extra_observations"]["20x100kB_contiguous"]
+        assert len(collector.messages()) == observed("20x100kB_contiguous")
 
     def test_large_messages_mixed(self, collector: Collector, client: Client) -> None:
         collector.clear()
@@ -164,7 +167,7 @@ class TestObservations:
         for parts in zip(*messages, strict=True):
             client.send(*parts)
             client.settle()
-        assert len(collector.messages()) == load()["extra_observations"]["20x100kB_interleaved"]
+        assert len(collector.messages()) == observed("20x100kB_interleaved")
 
     def test_one_counter_over_two_sockets(self) -> None:
         with Collector() as collector:
@@ -175,10 +178,10 @@ class TestObservations:
                 client.settle()
                 client.close()
             holes = collector.stat()["holes_from_new_message"]
-        assert f"{holes} false holes" == load()["extra_observations"]["one_id_counter_over_2_sockets_60_msgs"]
+        assert f"{holes} false holes" == observed("one_id_counter_over_2_sockets_60_msgs")
 
     def test_lines(self) -> None:
-        said = load()["extra_observations"]["tcp"]
+        said = observed("tcp")
         assert "\\0\\0ping line is a message" in said
         with Collector(tcp_port=0, max_line=100, keep=True) as collector:
             with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
@@ -189,7 +192,7 @@ class TestObservations:
 
     def test_an_empty_datagram_is_no_message(self, collector: Collector, client: Client) -> None:
         """Safer than the real server, which delivers a message that nobody sent."""
-        assert "empty message" in load()["extra_observations"]["empty_datagram_after_unboxed"]
+        assert "empty message" in observed("empty_datagram_after_unboxed")
         collector.clear()
         client.send(b"before", b"")
         client.settle()
@@ -197,7 +200,7 @@ class TestObservations:
 
 
 def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    cases: list[Any] = load()["cases"]
     with capsys.disabled():
-        print(f"\nplog.json over sockets: {len(cases)} passed, {len(DELIBERATE)} deliberate, 0 skipped")
-    assert len(DELIBERATE) <= 0.05 * len(cases)
+        print()
+        lacks = recordings.lacking(CASES, KINDS)
+        print(recordings.summary("plog, collector over a socket", len(CASES), lacks=lacks))

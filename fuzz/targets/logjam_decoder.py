@@ -11,9 +11,10 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import xxh64
 from logclient._ext.logjam import STATUS_NAMES, Decoded, Unpacker, decode_messages, expand
+from tests import recordings
 from tests.oracle import logjam as oracle
 
 EXTENSIONS = ("logjam",)
@@ -104,7 +105,7 @@ BODIES = [
 
 def seeds() -> Iterator[bytes]:
     """Every recorded message and reply, a message of each kind, and allocations that fail at each place."""
-    for case in vectors("logjam.json"):
+    for case in recordings.cases(recordings.LOGJAM):
         for parts in (case["frames_in_hex"], *case["reply_frames_hex"], *case["published_frames_hex"]):
             if parts:
                 yield bytes([IDENTITY, 0]) + oracle.join([bytes.fromhex(part) for part in parts])

@@ -11,11 +11,12 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.protocols.core import Fatal, Outcome, Reply
 from logclient.protocols.logjam import Logjam, Options
+from tests import recordings
 from tests.oracle import logjam as oracle
 
 EXTENSIONS = ("logjam",)
@@ -68,7 +69,7 @@ def _input(
 
 def seeds() -> Iterator[bytes]:
     """Every recorded reply, each kind of reply in its place and out of it, in pieces, memory that ends."""
-    for case in vectors("logjam.json"):
+    for case in recordings.cases(recordings.LOGJAM):
         for parts in case["reply_frames_hex"]:
             reply = [bytes.fromhex(part) for part in parts]
             yield _input(2, 0, 0, 0, [APP_ENV, *reply[1:]], reply)

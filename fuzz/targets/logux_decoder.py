@@ -11,9 +11,10 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import xxh64
 from logclient._ext.logux import MAX_DEPTH, STATUS_NAMES, Decoder, expand
+from tests import recordings
 from tests.oracle import logux_decoder as oracle
 
 EXTENSIONS = ("logux",)
@@ -96,7 +97,7 @@ WRONG = [
 
 def seeds() -> Iterator[bytes]:
     """Every recorded message, each kind right and wrong, and allocations that fail at each place."""
-    for case in vectors("logux.json"):
+    for case in recordings.cases(recordings.LOGUX):
         for step in case["steps"]:
             text = step.get("raw", step.get("msg"))
             if text is not None:

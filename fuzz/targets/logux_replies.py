@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logux import Hot
 from logclient.protocols.core import CloseWanted, Fatal, Outcome, Retry
 from logclient.protocols.logux import Logux, Options
 from logclient.protocols.logux_messages import parse
+from tests import recordings
 from tests.oracle import logux_client as oracle
 
 EXTENSIONS = ("logux",)
@@ -101,7 +102,7 @@ OTHERS = [
 
 def seeds() -> Iterator[bytes]:
     """What the recorded servers say, each outcome in its place and out of it, forms that are read slowly."""
-    for case in vectors("logux.json"):
+    for case in recordings.cases(recordings.LOGUX):
         texts = [step["raw"].encode() for step in case["steps"] if step["dir"] == "S" and "raw" in step]
         yield bytes([9, 0]) + b"\0".join(texts)
     ids = [_id(n) for n in range(10)]

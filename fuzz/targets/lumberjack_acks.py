@@ -11,11 +11,12 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.protocols.core import Fatal, Outcome
 from logclient.protocols.lumberjack import Lumberjack, Options
+from tests import recordings
 from tests.oracle import lumberjack as oracle
 
 EXTENSIONS = ("lumberjack",)
@@ -48,7 +49,7 @@ PLANTS = (
 
 def seeds() -> Iterator[bytes]:
     """Every recorded answer, and acks in and out of their place."""
-    for case in vectors("lumberjack.json"):
+    for case in recordings.cases(recordings.LUMBERJACK):
         data = bytes.fromhex(case["reader_hex"])
         for step in (0, 1):
             yield bytes([2 | 3 << 2, step, 0]) + data[:500]

@@ -13,9 +13,10 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, pieces, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, pieces
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import Decoder, Reader, expand
+from tests import recordings
 from tests.oracle import lumberjack as oracle
 
 EXTENSIONS = ("lumberjack",)
@@ -95,10 +96,10 @@ def _compressed(content: bytes, version: int = 2) -> bytes:
 def seeds() -> Iterator[bytes]:
     """What was recorded of writers and readers, windows of each kind, and memory that ends at each place."""
     head = bytes([IDENTITY, 0, 0])
-    for case in vectors("lumberjack.json"):
+    for case in recordings.cases(recordings.LUMBERJACK):
         for data in (bytes.fromhex(case["writer_hex"]), bytes.fromhex(case["reader_hex"])):
             yield head + data
-    for case in vectors("lumberjack-edge.json"):
+    for case in recordings.cases(recordings.LUMBERJACK_EDGE):
         yield head + b"".join(map(bytes.fromhex, case["writer_chunks_hex"]))
     from fuzz.targets.logjam_decoder import BODIES
 

@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, vectors
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import murmur3, xxh64
 from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged, Reassembler
+from tests import recordings
 from tests.oracle import plog as oracle
 
 EXTENSIONS = ("plog",)
@@ -74,7 +75,7 @@ def _message(payload: bytes, *, room: int = 60, tags: int = 0, id_: int = 1, ord
 
 def seeds() -> Iterator[bytes]:
     """Every recorded datagram, messages of each kind in any order, and memory that ends at each place."""
-    for case in vectors("plog.json")["cases"]:
+    for case in recordings.cases(recordings.PLOG):
         # the longest are not there in full
         sent = [bytes.fromhex(one) for one in case.get("datagrams", ()) if isinstance(one, str)]
         yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, sent))

@@ -15,9 +15,10 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.uri import WebSocketURI
 
-from fuzz.target import ASAN, TIMEOUT, Plant, exact, must, pieces, vectors
+from fuzz.target import ASAN, TIMEOUT, Plant, exact, must, pieces
 from logclient._ext.websocket import seal, split
 from logclient.transports.websocket import WebSocketLink
+from tests import recordings
 from tests.oracle import websocket as oracle
 
 EXTENSIONS = ("websocket",)
@@ -69,7 +70,7 @@ def seeds() -> Iterator[bytes]:
     """What the recorded servers say, frames of each kind and form, and what is forbidden, in pieces."""
     messages = [
         step["raw"].encode()
-        for case in vectors("logux.json")
+        for case in recordings.cases(recordings.LOGUX)
         for step in case["steps"]
         if step["dir"] == "S" and "raw" in step
     ]

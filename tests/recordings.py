@@ -1,0 +1,98 @@
+"""Recorded sessions of real clients and servers, of ``tests/vectors`` or the folder LOGCLIENT_VECTORS.
+
+Tests replay every case that a folder has, whatever the cases are called and however many there are. What a
+folder has none of is printed. ``tests/vectors/README.md`` describes the files.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+OWN = Path(__file__).resolve().with_name("vectors")
+"""The recordings of this repository."""
+
+FOLDER = Path(os.environ.get("LOGCLIENT_VECTORS") or OWN).resolve()
+"""The recordings to replay."""
+
+Case = dict[str, Any]
+Kinds = Mapping[str, Callable[[Case], object]]
+"""Name of a kind of case -> whether a case is one."""
+
+ABSENT = {"a ping of Logjam"}
+"""Kinds of which this repository has no recording."""
+
+# A field that each case of a kind has.
+LOGJAM = ("logjam", "frames_in_hex")
+LOGUX = ("logux", "steps")
+LUMBERJACK = ("lumberjack", "writer_hex")
+LUMBERJACK_EDGE = ("lumberjack", "writer_chunks_hex")
+PLOG = ("plog", "verdict")
+
+
+@functools.cache
+def documents(protocol: str, folder: Path = FOLDER) -> list[Any]:
+    """What the files ``<protocol>.json`` and ``<protocol>-*.json`` hold.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"LOGCLIENT_VECTORS: no folder {folder}")
+    names = [folder / f"{protocol}.json", *sorted(folder.glob(f"{protocol}-*.json"))]
+    return [json.loads(path.read_text("utf-8")) for path in names if path.exists()]
+
+
+@functools.cache
+def cases(kind: tuple[str, str], folder: Path = FOLDER) -> list[Case]:
+    """Every case of a protocol that has the field of its kind, in the order of the files."""
+    protocol, field = kind
+    found: list[Case] = []
+    for document in documents(protocol, folder):
+        some = document.get("cases", []) if isinstance(document, dict) else document
+        found += [case for case in some if field in case]
+    return found
+
+
+def example(kind: tuple[str, str], name: str) -> Case:
+    """The first case of that name in this repository, for a test that is about its bytes."""
+    return next(case for case in cases(kind, OWN) if case["name"] == name)
+
+
+def facts(protocol: str, name: str, folder: Path = FOLDER) -> Any:
+    """What a protocol's files say beside their cases under this name; None when they say nothing."""
+    documents_ = (document for document in documents(protocol, folder) if isinstance(document, dict))
+    return next((document[name] for document in documents_ if name in document), None)
+
+
+def lacking(found: Iterable[Case], kinds: Kinds) -> list[str]:
+    """The kinds of which no case was found."""
+    found = list(found)
+    return [name for name, is_one in kinds.items() if not any(map(is_one, found))]
+
+
+def summary(
+    what: str, passed: int, *, deliberate: int = 0, elsewhere: int = 0, lacks: Sequence[str] = ()
+) -> str:
+    """One line about a replayed set of cases.
+
+    Args:
+        what: Which cases, and against what they were played.
+        passed: How many gave what was recorded.
+        deliberate: How many differ on purpose.
+        elsewhere: How many hold nothing for this test, and are the business of another.
+        lacks: Kinds of which there is no case.
+
+    Raises:
+        AssertionError: These are the recordings of this repository, and they lack a kind that they should
+            have, or more than one case in twenty is no plain pass.
+    """
+    if FOLDER == OWN:
+        assert ABSENT.issuperset(lacks), f"{what}: no case of {', '.join(lacks)}"
+        assert max(deliberate, elsewhere) <= 0.05 * (passed + deliberate + elsewhere)
+    missing = f"; no case of: {', '.join(lacks)}" if lacks else ""
+    return f"recordings, {what}: {passed} passed, {deliberate} deliberate, {elsewhere} elsewhere{missing}"
