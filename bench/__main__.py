@@ -12,6 +12,7 @@ import sys
 import time
 from importlib import import_module
 
+from bench import data
 from bench.harness import ROOT, Neighbours, load, machine, record, show
 
 # row -> module and the packages whose version belongs beside it
@@ -39,6 +40,7 @@ def _functions() -> int:
     if not files:
         print("functions: there is no bench/test_*.py")
         return 0
+    print(f"functions: records made of {data.source()}")
     return subprocess.run(
         [
             sys.executable,
@@ -69,6 +71,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="how many rounds (each row has its own default)")
     parser.add_argument("--seed", type=int, default=1, help="of the random order")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        metavar="FILE",
+        default=[],
+        help="log files to take lines from (default: those of /var/log, or generated lines)",
+    )
     parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
     verify = parser.add_argument_group("verify alone")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
@@ -78,6 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}: there are {', '.join([*ROWS, FUNCTIONS])}")
+    if chosen.input:
+        os.environ[data.INPUT] = os.pathsep.join(map(os.path.abspath, chosen.input))
     failed = []
     (ROOT / "build" / "bench").mkdir(parents=True, exist_ok=True)
     for name in chosen.row or [*ROWS, FUNCTIONS]:

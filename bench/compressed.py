@@ -1,7 +1,7 @@
 """Row `compressed`: prebuilt JSON events until all are acknowledged, compressed, beside pylogbeat as it is
 shipped and go-lumber's asynchronous client.
 
-All bring the same bytes to the wire: documents of real lines, each with an id of its own. The others get
+All bring the same bytes to the wire: documents made of log lines, each with an id of its own. The others get
 them with the id in, ours puts it in. go-lumber is judged at the level whose output is nearest to ours. The
 sink inflates of each window only the first header (`--peek`); before that, one run of each goes to a sink
 that inflates everything and counts.
@@ -17,7 +17,7 @@ from random import Random
 
 import logclient
 from bench import peers
-from bench.data import records
+from bench.data import records, source
 from bench.harness import Row, Spread, Target, claim, judge, lines, ratio
 from bench.lumberjack import WINDOW, Way, carriers, client, measure
 from bench.ours import NOWHERE, Parked
@@ -32,15 +32,15 @@ OURS = "logclient send(bytes)"
 PYLOGBEAT = "pylogbeat"
 
 
-def documents() -> tuple[list[bytes], str]:
-    """What our handler makes of real lines."""
-    made, source = records(WINDOWS * WINDOW)
+def documents() -> list[bytes]:
+    """What our handler makes of log lines."""
+    made = records(WINDOWS * WINDOW)
     handler = logclient.Handler(NOWHERE, max_events=1 << 20, max_bytes=1 << 28)
     with closing(handler):
         parked = Parked(handler.client)
         for record in made:
             handler.handle(record)
-        return parked.take(), source
+        return parked.take()
 
 
 def _ways(sink: Sink, plain: list[bytes], full: list[bytes], times: int, stack: ExitStack) -> Iterator[Way]:
@@ -81,7 +81,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     """All contenders write to one sink, one after the other, in random order."""
     times = 1 if quick else TIMES
     rounds = rounds or (3 if quick else ROUNDS)
-    plain, source = documents()
+    plain = documents()
     full = [
         body[:-1] + carriers(f"0123456789abcdef0123{i:012x}".encode()) + b"}"
         for i, body in enumerate(plain, 1)
@@ -127,7 +127,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         for name, clocks in samples.items()
     ]
     notes += [
-        f"{len(plain):,} documents of {source}, {raw - 10:.0f} bytes with the id, windows of {WINDOW} "
+        f"{len(plain):,} documents of {source()}; {raw - 10:.0f} bytes with the id, windows of {WINDOW} "
         f"(ours at most 1 MiB), two in flight (pylogbeat: one); every run counted by the sink"
         + ("; a quick run" if quick else ""),
         "go-lumber: prebuilt bytes, its clocks are those of its own process",

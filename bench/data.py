@@ -1,36 +1,44 @@
-"""What is logged in the benchmarks: real lines as records, the same for every contender."""
+"""What is logged in the benchmarks: log lines as records, the same for every contender."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
-SHARED = Path(os.environ.get("LOGCLIENT_SHARED") or Path(__file__).resolve().parent.parent.parent / "shared")
+from logclient import samples
+
+INPUT = "LOGCLIENT_BENCH_INPUT"
+"""The files of ``--input``, as a search path: contenders that are processes of their own read them, too."""
+
+NEAR = (90.0, 150.0)
+"""Mean bytes of a line for which lines of /var/log serve: with others the documents are of another size, and
+the figures are those of another benchmark."""
+
 _NUMBER = re.compile(r"(?<![\w.-])\d{1,9}(?![\w.-])")
 _WORD = re.compile(r"(?<![\w.%/-])[A-Za-z][\w./-]{5,40}(?![\w./-])")
-_LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "failed": logging.WARNING, "debug": logging.DEBUG}
 
 
-def lines(count: int, seed: int = 7) -> tuple[list[tuple[str, str]], str]:
-    """`count` pairs (source, line), and where they come from: real log lines when there are any."""
+@functools.cache
+def pool() -> samples.Samples:
+    """Log lines: of the files of ``--input``, of /var/log if they are of a usual length, or generated."""
+    files = [name for name in os.environ.get(INPUT, "").split(os.pathsep) if name]
+    return samples.choose(files, near=NEAR)
+
+
+def source() -> str:
+    """Where the lines come from, and how long they are."""
+    return f"lines from {pool().source}, {pool().mean:.0f} bytes on average"
+
+
+def lines(count: int, seed: int = 7) -> list[samples.Line]:
+    """`count` lines drawn from the pool."""
     draw = random.Random(seed)
-    pool = []
-    for path in sorted((SHARED / "data").glob("*.log")):
-        text = path.read_bytes().decode("utf-8", "replace").splitlines()
-        pool += [(path.stem.split("_")[0].lower(), line) for line in text if line.strip()]
-    if pool:
-        return [draw.choice(pool) for _ in range(count)], "real lines (Apache, HDFS, Mac, OpenSSH, Spark)"
-    words = ["session", "opened", "for", "user", "root", "from", "host", "closed", "block", "served", "size"]
-    made = [
-        ("made", " ".join(draw.choices(words, k=draw.randint(6, 24))) + f" {draw.randint(1, 99999)}")
-        for _ in range(count)
-    ]
-    return made, "generated lines (no shared data here)"
+    return [draw.choice(pool().lines) for _ in range(count)]
 
 
 def template(line: str, draw: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -55,16 +63,13 @@ def template(line: str, draw: random.Random) -> tuple[str, tuple[Any, ...]]:
     return text, tuple(arguments)
 
 
-def calls(count: int = 1000, seed: int = 7) -> tuple[list[tuple[str, int, str, tuple, dict | None]], str]:
+def calls(count: int = 1000, seed: int = 7) -> list[tuple[str, int, str, tuple, dict | None]]:
     """`count` log calls (logger, level, message, arguments, extra): every second one with %-arguments,
-    every tenth with `extra`. And where the lines come from."""
+    every tenth with `extra`."""
     draw = random.Random(seed + 1)
-    found, source = lines(count, seed)
     made = []
-    for i, (name, line) in enumerate(found):
-        lower = line.lower()
-        level = next((value for word, value in _LEVELS.items() if word in lower), logging.INFO)
-        message, arguments = template(line, draw) if i % 2 else (line, ())
+    for i, line in enumerate(lines(count, seed)):
+        message, arguments = template(line.text, draw) if i % 2 else (line.text, ())
         extra = (
             {
                 "user_id": draw.randint(1, 10**6),
@@ -74,19 +79,18 @@ def calls(count: int = 1000, seed: int = 7) -> tuple[list[tuple[str, int, str, t
             if i % 10 == 5
             else None
         )
-        made.append((f"app.{name}.worker", level, message, arguments, extra))
-    return made, source
+        made.append((f"app.{line.program}.worker", line.level, message, arguments, extra))
+    return made
 
 
-def records(count: int = 1000, seed: int = 7) -> tuple[list[logging.LogRecord], str]:
+def records(count: int = 1000, seed: int = 7) -> list[logging.LogRecord]:
     """The same calls as prepared records."""
-    made, source = calls(count, seed)
     return [
         logging.getLogger(name).makeRecord(
             name, level, __file__, 40 + i % 50, message, arguments, None, func="serve", extra=extra
         )
-        for i, (name, level, message, arguments, extra) in enumerate(made)
-    ], source
+        for i, (name, level, message, arguments, extra) in enumerate(calls(count, seed))
+    ]
 
 
 def _deeper(depth: int) -> None:

@@ -27,7 +27,7 @@ from array import array
 from contextlib import ExitStack
 from typing import Any
 
-from bench.data import calls
+from bench.data import calls, source
 from bench.harness import ROOT, Line, NotExact, Row, Spread, Verdict, claim
 from bench.sink import Sink
 from tests.dead_servers import KINDS, fates
@@ -67,7 +67,7 @@ class Child:
         top.propagate = False
         self.made = [
             (logging.getLogger(name).info, (message, *arguments), {"extra": extra} if extra else {})
-            for name, _, message, arguments, extra in calls(1000)[0]
+            for name, _, message, arguments, extra in calls(1000)
         ]
         self.logged = 0
         self.samples = array("q", bytes(8 * BLOCK))
@@ -283,7 +283,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     notes.append(
         f"{lives} lives of {len(NAMES)} processes; blocks of {BLOCK:,} calls, per life "
         + ", ".join(f"{n} {phase}" for phase, (n, _) in PHASES.items())
-        + f"; paced is {PACE:,} calls/s in bursts of {BURST}; {calls(1)[1]}; uncompressed"
+        + f"; paced is {PACE:,} calls/s in bursts of {BURST}; {source()}; uncompressed"
     )
     floor = statistics.median(one[name]["floor"] for one in said for name in NAMES)
     notes.append(

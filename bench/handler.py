@@ -1,6 +1,6 @@
 """Row `handler`: what `handler.handle(record)` costs the thread that logs.
 
-1,000 prepared records (real lines; every second with %-arguments, every tenth with `extra`) become
+1,000 prepared records (log lines; every second with %-arguments, every tenth with `extra`) become
 complete ECS documents in the queue. Before anything is timed, each document is decoded and compared
 with its record; after each timed run the queue is emptied and counted. The last contender has a live
 sender and the C sink behind it: the price of being drained at the same time.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from bench.data import failing_records, records
+from bench.data import failing_records, records, source
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
 from bench.ours import NOWHERE, Parked
 from bench.peers import EmptyHandler, drain, logstash_async, queue_handler
@@ -103,7 +103,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     """All contenders handle the same records."""
     import logclient
 
-    made, source = records()
+    made = records()
     failing = failing_records()
     with ExitStack() as stack:
         handlers = [logclient.Handler(NOWHERE) for _ in range(3)]
@@ -151,7 +151,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         samples = compare(contenders, rounds=rounds or (3 if quick else 15), seed=seed)
     verdicts = judge(samples, TARGETS, (OURS + " (again)", OURS))
     notes = [
-        f"1,000 records from {source}; documents of {plain:.0f} bytes ({size:.0f} with exc_info)",
+        f"1,000 records made of {source()}; documents of {plain:.0f} bytes ({size:.0f} with exc_info)",
         "all decoded and compared with their records before; the queue emptied and counted after each run",
         "judged is the caller's CPU; `empty emit` is logging.Handler with an emit that does nothing",
     ]

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bench import peers
-from bench.data import records
+from bench.data import records, source
 from bench.harness import CLOCKS, NotExact, Row, Spread, Target, claim, judge, lines, ratio
 from bench.ours import NOWHERE, Parked
 from bench.sink import Counts, Sink
@@ -169,7 +169,7 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
     if work := peers.pylogbeat(port, [event(extra=carriers())] * WINDOW, some // WINDOW):
         yield Way("pylogbeat", some, work)
     some = min(LOGSTASH_EVENTS, events // 100)
-    if work := peers.logstash_beats(port, records(1000)[0], some // 1000, stack):
+    if work := peers.logstash_beats(port, records(1000), some // 1000, stack):
         yield Way("python-logstash-async", some // 1000 * 1000, work)
 
 
@@ -287,6 +287,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         + ("; a quick run" if quick else ""),
         "pylogbeat: one send() of 2048 prebuilt events after the other, zlib 6",
         "python-logstash-async: handle() of records (its own documents), windows of 25, two a connection",
+        f"its records: {source()}",
         "neither sets TCP_NODELAY, so a window may wait 40 ms for TCP's delayed acknowledgement: see the CPU",
     ]
     title = "send(bytes) to acknowledged, uncompressed, against pre-encoded bytes"

@@ -25,7 +25,7 @@ import time
 from array import array
 from typing import Any, NamedTuple
 
-from bench.data import calls
+from bench.data import calls, source
 from bench.harness import OUT, ROOT, Line, Row, Spread, Verdict, claim, load
 from bench.peers import EmptyHandle, EmptyHandler
 from bench.sink import Sink
@@ -110,7 +110,7 @@ def child(url: str, seconds: float, ledger: str | None) -> dict[str, Any]:
     top.propagate = False
     made = [
         (logging.getLogger(name), level, message, arguments, extra)
-        for name, level, message, arguments, extra in calls(1000)[0]
+        for name, level, message, arguments, extra in calls(1000)
     ]
     out: dict[str, Any] = {"logged": 0, "cpu": 0.0, "samples": []}
     start = threading.Barrier(THREADS + 1)
@@ -245,7 +245,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                 f"ledger: {statistics.median(s['ledger_bytes'] / s['logged'] for s in said):.1f} bytes/event"
             )
     notes.append(
-        f"{THREADS} threads, {seconds:g} s a run, uncompressed, {calls(1)[1]}; one call in {SAMPLE} timed, "
+        f"{THREADS} threads, {seconds:g} s a run, uncompressed, {source()}; one call in {SAMPLE} timed, "
         f"the clock's own {statistics.median(r.said['clock'] for r in runs):.0f} ns taken off"
         + ("; a quick run" if quick else "")
     )

@@ -9,7 +9,7 @@ import pytest
 from bench.data import failing_records, mapping, records
 from logclient._ext.record import Encoder, encode_mapping
 
-MADE, _ = records(1000)
+MADE = records(1000)
 FAILING = failing_records(100)
 
 

@@ -204,14 +204,14 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     demo = command(
-        "demo", _demo, "ship real log lines to servers with faults and let Spark judge them", "--out demo"
+        "demo", _demo, "ship log lines to servers with faults and let Spark judge them", "--out demo"
     )
     demo.add_argument(
         "--input",
         nargs="+",
         metavar="FILE",
         default=[],
-        help="log files to send (default: those of /var/log)",
+        help="log files to send (default: those of /var/log, or generated lines)",
     )
     demo.add_argument(
         "--events", type=positive, default=200_000, metavar="N", help="in the honest run (at least 40000)"

@@ -1,6 +1,6 @@
 """``logclient demo``: the whole way, three times, and the proof that the verifier can be believed.
 
-An *honest* run ships real log lines to a collector that cuts connections at the worst moments;
+An *honest* run ships log lines to a collector that cuts connections at the worst moments;
 nothing may be lost, and what was resent must be counted to the event. Where there are no connections
 and no acknowledgements (plog), a bad network drops datagrams and doubles others, and the verdict must
 name each event that is missing for that. Then two *liars*: collectors that throw away what they took,
@@ -23,13 +23,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from logclient.cli import Progress
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError, MissingExtra
+from logclient.samples import Line, choose
 
 if TYPE_CHECKING:
     from logclient.handler import Handler
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _MARKER = ".logclient-demo"  # in every folder that the next demo may delete
-_MAX_LINES = 100_000
-_MAX_INPUT = 32 << 20  # bytes of log lines kept in memory
 _PROGRESS_S = 0.1
 _STALLED_S = 60.0
 _LIFE_S = 1800.0  # of a collector whose demo was killed
@@ -263,14 +262,6 @@ PROTOCOLS = (
 Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]
 
 
-class Line(NamedTuple):
-    """One line of input; its level is guessed from its words."""
-
-    level: int
-    text: str
-    file: str
-
-
 class Result(NamedTuple):
     """What came of one run; ``troubles`` are the reasons why it did not go as it must."""
 
@@ -302,7 +293,7 @@ def run(
     """The demo; an `ExitCode`: OK when every run went as it must.
 
     Args:
-        inputs: log files; none: the text logs under /var/log, else those of the shared data.
+        inputs: Log files; none: the text logs in /var/log, else generated lines.
         events: how many the honest run sends. A liar's run sends what it needs to lie to.
         out: a folder for captures, ledgers, reports and verdict.json.
         verify: who judges, in place of a `Verifier`; for tests.
@@ -316,11 +307,11 @@ def run(
     if verify is None:
         _extras()  # or it would be told only after the first run
     folder = Path(out)
-    lines, files = read_lines(inputs)
+    lines, source = choose(inputs)
     parts = [(protocol, part) for protocol in PROTOCOLS for part in protocol.parts]
     for _, part in parts:
         _clear(folder / part.name)
-    _say(f"{len(lines):,} log lines from {files} files, repeated as needed; everything goes to {folder}")
+    _say(f"{len(lines):,} log lines from {source}, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
     with ExitStack() as stack:
         if verify is None:
@@ -363,82 +354,6 @@ def _packages(kafka: str | None, packages: str | None) -> str | None:
     from logclient.verify import job
 
     return (packages or job.connector()) if kafka is not None else None
-
-
-# -- input
-
-
-def read_lines(inputs: Sequence[str]) -> tuple[list[Line], int]:
-    """Log lines, and from how many files.
-
-    Raises:
-        ConfigError: there are none.
-        OSError: one of `inputs` cannot be read.
-    """
-    lines: list[Line] = []
-    files = 0
-    size = 0
-    for path in [Path(name) for name in inputs] or _found_logs():
-        before = len(lines)
-        try:
-            with open(path, "rb") as file:
-                for raw in file:
-                    text = raw.decode("utf-8", "replace").rstrip("\r\n")
-                    if text:
-                        lines.append(Line(_level(text), text, str(path)))
-                        size += len(raw)
-                    if len(lines) >= _MAX_LINES or size >= _MAX_INPUT:
-                        break
-        except OSError:
-            if inputs:
-                raise
-        files += len(lines) > before
-        if len(lines) >= _MAX_LINES or size >= _MAX_INPUT:
-            break
-    if not lines:
-        raise ConfigError("demo: no log lines found; name some files with --input")
-    return lines, files
-
-
-def _found_logs() -> Iterator[Path]:
-    """Text files under /var/log; when it has none, those of the shared data."""
-    found = False
-    for path in sorted(Path("/var/log").rglob("*")):
-        if _is_text(path):
-            found = True
-            yield path
-    if not found:
-        shared = Path(os.environ.get("LOGCLIENT_SHARED") or "../shared")
-        yield from sorted(path for path in (shared / "data").glob("*.log") if _is_text(path))
-
-
-def _is_text(path: Path) -> bool:
-    """A readable file whose beginning is text (binary journals and packed old logs are not)."""
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            head = file.read(4096)
-    except OSError:
-        return False
-    if not head or b"\0" in head:
-        return False
-    try:
-        head[:-4].decode()  # a character may be cut at the end
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _level(text: str) -> int:
-    low = text.lower()
-    if "error" in low or "fail" in low:
-        return logging.ERROR
-    if "warn" in low:
-        return logging.WARNING
-    if "debug" in low:
-        return logging.DEBUG
-    return logging.INFO
 
 
 # -- one run

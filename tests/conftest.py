@@ -3,7 +3,6 @@
 import os
 import signal
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,9 +61,3 @@ def pytest_configure(config: pytest.Config) -> None:
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
     monkeypatch.setattr(report, "process", report.Reporter())
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real log files."""
-    return shared.shared_path("data")

@@ -25,15 +25,6 @@ def missing(reason: str) -> NoReturn:
     pytest.skip(reason, allow_module_level=True)  # needed by a whole file, or by one test
 
 
-def shared_path(name: str) -> Path:
-    """A file or folder of the shared material: LOGCLIENT_SHARED, else ../shared of the tree."""
-    shared = Path(os.environ.get("LOGCLIENT_SHARED") or ROOT.parent / "shared")
-    path = shared / name
-    if not path.exists():
-        missing(f"no {path.name} in LOGCLIENT_SHARED or ../shared")
-    return path
-
-
 def need(module: str) -> ModuleType:
     """An optional dependency, imported."""
     try:

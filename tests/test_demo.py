@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,59 +25,6 @@ A, B, C = "a" * 20, "b" * 20, "c" * 20
 
 def event_id(producer: str, sequence: int) -> str:
     return f"{producer}{sequence:012x}"
-
-
-class TestInput:
-    def test_files_are_read_as_lines(self, tmp_path: Path) -> None:
-        one, two = tmp_path / "one.log", tmp_path / "two.log"
-        one.write_bytes(b"first\r\n\nan error \xff\n")
-        two.write_bytes(b"a warning\na debug line")
-        lines, files = demo.read_lines([str(one), str(two)])
-        assert files == 2
-        assert [line.text for line in lines] == ["first", "an error \ufffd", "a warning", "a debug line"]
-        assert [line.level for line in lines] == [logging.INFO, logging.ERROR, logging.WARNING, logging.DEBUG]
-        assert lines[0].file == str(one)
-
-    def test_a_file_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(OSError, match="No such file"):
-            demo.read_lines([str(tmp_path / "none")])
-
-    def test_nothing_to_send_is_an_error(self, tmp_path: Path) -> None:
-        (tmp_path / "empty").touch()
-        with pytest.raises(ConfigError, match="no log lines found"):
-            demo.read_lines([str(tmp_path / "empty")])
-
-    def test_only_so_much_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(demo, "_MAX_LINES", 3)
-        (tmp_path / "a").write_text("line\n" * 10)
-        assert len(demo.read_lines([str(tmp_path / "a"), str(tmp_path / "a")])[0]) == 3
-
-    def test_text_is_told_from_journals_and_packed_logs(self, tmp_path: Path) -> None:
-        cases = {
-            "text": "line ☃\n".encode(),
-            "empty": b"",
-            "nul": b"LPKSHHRH\0\0",
-            "gz": b"\x1f\x8b\x08\xff" * 9,
-        }
-        cases["cut"] = b"x" * 4095 + "☃".encode()  # a character across the end of what is looked at
-        for name, data in cases.items():
-            (tmp_path / name).write_bytes(data)
-        assert [name for name in cases if demo._is_text(tmp_path / name)] == ["text", "cut"]
-        assert not demo._is_text(tmp_path)
-        assert not demo._is_text(tmp_path / "none")
-
-    def test_without_logs_the_shared_data_serve(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "x.log").write_text("shared line\n")
-        monkeypatch.setenv("LOGCLIENT_SHARED", str(tmp_path))
-        real = Path.rglob
-        monkeypatch.setattr(
-            Path, "rglob", lambda self, pattern: iter(()) if str(self) == "/var/log" else real(self, pattern)
-        )
-        lines, files = demo.read_lines([])
-        assert ([line.text for line in lines], files) == (["shared line"], 1)
 
 
 class TestFolder:

@@ -76,8 +76,7 @@ def run(like: str, names: list[str], where: Path) -> None:
     lib = built(like)
     pythons.copy_tests(where)
     shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
-    shared = os.environ.get("LOGCLIENT_SHARED") or str(ROOT.parent / "shared")
-    environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where), LOGCLIENT_SHARED=shared)
+    environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where))
     environment.pop("LOGCLIENT_REQUIRE", None)  # what is missing is missing on purpose
     plugin = ["-p", "tests.like_windows"] if like == "windows" else []
     files = [f"tests/test_{name}.py" for name in dict.fromkeys(names)]

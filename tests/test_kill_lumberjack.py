@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from logclient import samples
 from logclient.verify.job import run as verify
 from tests.kills import KILLS, RESENT, forget, kill_producers, ship_through_kills
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
-from tests.shared import shared_path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 
@@ -23,7 +23,7 @@ FAULTS = "delay-ack=p:0.5:40ms,cut-before-write=every:9,seed=5"
 
 @pytest.fixture
 def event() -> Callable[[int], dict[str, Any]]:
-    lines = (shared_path("data") / "HDFS_2k.log").read_text().splitlines()
+    lines = [line.text for line in samples.generate(2000)]
     return lambda number: {"message": lines[number % len(lines)], "n": number}
 
 

@@ -104,7 +104,7 @@ def room_of(parts: tuple[str, ...]) -> str:
         return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
     if first.partition("_")[0] in PROTOCOLS:
         return "faces"
-    if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "stat"):
+    if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "samples", "stat"):
         return "cli"
     if first in LEAVES or first in ARROWS:
         return first

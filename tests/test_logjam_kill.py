@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logclient import registry
+from logclient import registry, samples
 from logclient.verify.job import run as verify
 from tests.kills import (
     KILLS,
@@ -27,7 +27,6 @@ from tests.kills import (
 )
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
-from tests.shared import shared_path
 
 zmq = pytest.importorskip("zmq")
 
@@ -41,7 +40,7 @@ REQUESTS = 2_000_000
 
 @pytest.fixture
 def event() -> Callable[[int], dict[str, Any]]:
-    lines = (shared_path("data") / "HDFS_2k.log").read_text().splitlines()
+    lines = [line.text for line in samples.generate(2000)]
     return lambda number: {"action": "Shop::Blocks#show", "message": lines[number % len(lines)], "n": number}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logclient import samples
 from logclient.verify.job import run
 from tests.kills import (
     KILLS,
@@ -27,7 +28,6 @@ from tests.kills import (
 from tests.logux_server import LoguxServer
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
-from tests.shared import shared_path
 
 pytest.importorskip("websockets")
 
@@ -59,7 +59,7 @@ class Server(LoguxServer):
 
 @pytest.fixture
 def event() -> Callable[[int], dict[str, Any]]:
-    lines = (shared_path("data") / "HDFS_2k.log").read_text().splitlines()
+    lines = [line.text for line in samples.generate(2000)]
     return lambda number: {"message": lines[number % len(lines)], "n": number}
 
 

@@ -323,8 +323,7 @@ def test(arguments: list[str]) -> int:
         where = BUILD / found.name / "run"
         copy_tests(where)
         print(f"== Python {interpreter.version}", flush=True)
-        shared = os.environ.get("LOGCLIENT_SHARED") or str(ROOT.parent / "shared")
-        environment = os.environ | {"LOGCLIENT_TREE": str(ROOT), "LOGCLIENT_SHARED": shared}
+        environment = os.environ | {"LOGCLIENT_TREE": str(ROOT)}
         environment.pop("PYTHONPATH", None)
         command = [interpreter.path, "-m", "pytest", "-m", WITHOUT, *arguments]
         done = subprocess.run(command, cwd=where, env=environment)

@@ -246,7 +246,6 @@ def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:
 
 
 def make(arguments: list[str]) -> int:
-    shared = os.environ.get("LOGCLIENT_SHARED") or str(HERE.parent / "shared")
     for name in [n for n in os.environ if n.startswith(("PYTHON", "LOGCLIENT_"))]:
         del os.environ[name]
     mine = pythons.here()
@@ -287,8 +286,7 @@ def make(arguments: list[str]) -> int:
                 pythons.run([python, str(run / "tools" / "wheels.py"), "deps"], run)
                 command = [python, str(run / "tools" / "wheels.py"), "test", "-q", "--no-header", *arguments]
                 done = subprocess.run(
-                    command, cwd=run, env=os.environ | {"LOGCLIENT_SHARED": shared}, text=True,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    command, cwd=run, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
                 )  # fmt: skip
                 said.append(done.stdout.strip().splitlines()[-1])
                 if done.returncode:

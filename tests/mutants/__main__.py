@@ -72,8 +72,7 @@ def copy_tree(target: Path) -> None:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    shared = os.environ.get("LOGCLIENT_SHARED") or str(ROOT.parent / "shared")
-    return {**os.environ, "PYTHONPATH": str(tree), "LOGCLIENT_SHARED": shared, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def passes(tree: Path, tests: list[str]) -> bool:
