@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from logclient.delivery import report
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
 # No deadline: other work on the machine is no failure. Found examples stay out of the tree.
@@ -18,7 +18,7 @@ settings.register_profile(
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
-    database=DirectoryBasedExampleDatabase(shared.ROOT / "build" / "hypothesis"),
+    database=DirectoryBasedExampleDatabase(support.ROOT / "build" / "hypothesis"),
 )
 settings.load_profile("logclient")
 
@@ -34,7 +34,7 @@ pytest_plugins = [
 
 
 # The other Pythons of `make test-pythons` are without what the verifier needs.
-if not shared.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy")):
+if not support.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy")):
     collect_ignore_glob = ["test_verify*.py"]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.cores.sink import Sink
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 
 class Refusing(Sink):

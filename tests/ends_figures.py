@@ -18,7 +18,7 @@ from typing import Any
 import logclient
 from tests.cores.sink import Sink
 from tests.dead_servers import KINDS, BlackHole
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 EXIT = """
 import sys, time, logclient

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests import shared
+from tests import support
 from tools.kafka import Broker, Unavailable, jars
 
 
@@ -23,10 +23,10 @@ def connector() -> tuple[list[str], str]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """Where it is: ``127.0.0.1:port``."""
-    shared.need("confluent_kafka")
+    support.need("confluent_kafka")
     try:
         broker = Broker()
     except Unavailable as error:
-        shared.missing(str(error))
+        support.missing(str(error))
     with broker:
         yield broker.bootstrap

@@ -22,7 +22,7 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.pump import FATE
 from tests.patience import PATIENCE
 from tests.processes import Killable, url_of
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 KILLS = 10
 RESENT = 1000

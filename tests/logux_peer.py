@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.patience import PATIENCE
-from tests.shared import need
+from tests.support import need
 
 need("websockets")
 

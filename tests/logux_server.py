@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
-SOURCES = shared.ROOT / "tests" / "interop" / "logux"
+SOURCES = support.ROOT / "tests" / "interop" / "logux"
 INSTALLED = Path(sys.prefix) / "logux"
-WORK = shared.ROOT / "build" / "interop" / "logux"
+WORK = support.ROOT / "build" / "interop" / "logux"
 
 
 @cache
@@ -41,7 +41,7 @@ def absent() -> str:
 def need() -> None:
     """Skip where it cannot be had; fail with the reason where everything is required."""
     if why := absent():
-        shared.missing(why)
+        support.missing(why)
 
 
 def program(source: Path) -> Path:
@@ -75,7 +75,7 @@ class _Program:
             # A file, not a pipe: nobody reads it while the program runs.
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
-                env=shared.clean_environment(),
+                env=support.clean_environment(),
             )  # fmt: skip
 
     def said(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.shared import ROOT
+from tests.support import ROOT
 
 PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "bench/README.md")]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))

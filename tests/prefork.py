@@ -30,7 +30,7 @@ from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import decode
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
-from tests.shared import ROOT, clean_environment, missing, need
+from tests.support import ROOT, clean_environment, missing, need
 
 EXAMPLES = ROOT / "docs" / "examples"
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 LOGGING = """
 def log_to(**options):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
 
@@ -57,10 +57,10 @@ class Cluster:
 
     def _start(self, name: str, before: list[str], kind: str, *arguments: str) -> Path:
         log = self.folder / f"{name}.log"
-        home = Path(shared.need("pyspark").__file__).parent
+        home = Path(support.need("pyspark").__file__).parent
         command = [*before, str(home / "bin" / "spark-class"), kind, "--webui-port", "0", *arguments]
-        paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
-        environment = shared.clean_environment(
+        paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+        environment = support.clean_environment(
             PYTHONPATH=paths, SPARK_LOCAL_IP="127.0.0.1", SPARK_NO_DAEMONIZE="1",
             SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         )  # fmt: skip

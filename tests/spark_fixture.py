@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests import shared
+from tests import support
 from tests.kafka_fixture import connector
 
 
 @cache
 def _session() -> Any:
     for module in ("pyspark", "pyarrow", "numpy"):
-        shared.need(module)
+        support.need(module)
     from logclient.verify import job
 
     jars, _ = connector()
     try:
         session = job.Session("local[2]", conf={"spark.jars": ",".join(jars)} if jars else None)
     except job.VerifyError as error:
-        shared.missing(str(error))
+        support.missing(str(error))
     atexit.register(session.stop)
     return session
 

@@ -22,7 +22,7 @@ from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
 from tests.dead_servers import Mute, Refusing
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 
 def url(port: int, options: str = "") -> str:

@@ -8,11 +8,11 @@ import zlib
 
 import pytest
 
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
-if not (shared.ROOT / "bench" / "harness.py").exists():
+if not (support.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 
 from bench import data, dead, harness, sink  # noqa: E402
@@ -137,7 +137,7 @@ def test_fates_that_do_not_add_up_stop_the_row(wrong, why):
 @pytest.fixture
 def running(tmp_path, monkeypatch):
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
     with sink.Sink(dump=tmp_path / "dump") as s, socket.create_connection(("127.0.0.1", s.port)) as c:
         c.settimeout(PATIENCE)
@@ -184,7 +184,7 @@ def test_the_sink_inflates(running):
 
 def test_the_sink_that_peeks_counts_what_windows_say_and_acks_by_the_first_header(tmp_path, monkeypatch):
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
     with sink.Sink(peek=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
         if not s.zlib:
@@ -247,7 +247,7 @@ def read(connection, size):
 @pytest.fixture
 def logjam_sink(tmp_path, monkeypatch):
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
     dump = tmp_path / "dump"
     with sink.Sink(dump=dump, zmtp=True) as s, socket.create_connection(("127.0.0.1", s.port)) as c:
@@ -294,9 +294,9 @@ def test_the_sink_refuses_what_is_no_logjam(logjam_sink, bad):
 
 
 def test_each_way_of_row_logjam_sends_what_it_says(monkeypatch):
-    shared.need("zmq")
+    support.need("zmq")
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     from bench import logjam as rows
 
     monkeypatch.setattr(rows, "EVENTS", 20_000)
@@ -319,8 +319,8 @@ def test_a_window_that_never_ended_is_counted(running):
 
 
 def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
-    shared.need("numpy")
-    shared.need("pyarrow")
+    support.need("numpy")
+    support.need("pyarrow")
     from bench import verify, verify_data
     from tests import verify_inprocess
 
@@ -340,8 +340,8 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["C sendmmsg", "C GSO", "Python", "logclient gso"])
 def test_the_sink_of_datagrams_counts_messages(way: str) -> None:
     if sys.platform != "linux" or not shutil.which("cc"):
-        shared.missing("no C compiler for the benchmarks' sink, or no sendmmsg")
-    shared.need("mmh3")
+        support.missing("no C compiler for the benchmarks' sink, or no sendmmsg")
+    support.need("mmh3")
     from contextlib import ExitStack
 
     from bench import plog
@@ -390,7 +390,7 @@ def heard(connection):
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     from bench import logux
 
     monkeypatch.setattr(logux, "BINARY", tmp_path / "wssink")
@@ -474,9 +474,9 @@ def quickly(monkeypatch):
     from tests import logux_server
 
     logux_server.need()
-    shared.need("websockets")
+    support.need("websockets")
     if not (shutil.which("cc") or shutil.which("gcc")):
-        shared.missing("no C compiler for the benchmarks' sink")
+        support.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(logux, "WARM", 100)
     monkeypatch.setattr(logux, "COLD", 100)
     return logux

@@ -11,7 +11,7 @@ import pytest
 
 from logclient import cli, completion
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such shells")
 

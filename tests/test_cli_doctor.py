@@ -17,7 +17,7 @@ from logclient import cli, doctor
 from logclient.collectors.logux import Collector as LoguxServer
 from logclient.collectors.lumberjack import Collector
 from logclient.collectors.plog import Collector as PlogServer
-from tests import shared
+from tests import support
 from tests.test_cli_unreachable import answering, banner, black_hole, closes, dead, never_reads, tls, web
 
 FINE = {"ok", "warning", "skipped"}
@@ -53,7 +53,7 @@ def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
 
     with dead() as port:
         command = [sys.executable, "-m", "logclient", "doctor", f"lumberjack://127.0.0.1:{port}"]
-        environment = shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path), COLUMNS="70")
+        environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path), COLUMNS="70")
         with Terminal(*command, environment=environment, folder=tmp_path) as terminal:
             found = terminal.until(r"(?s)  FAILED .*there\s")
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -82,7 +82,7 @@ class TestWell:
         assert statuses(found) == WELL | {"event": "skipped"}
 
     def test_logux_tells_its_time(self, capsys: pytest.CaptureFixture[str]) -> None:
-        shared.need("websockets")
+        support.need("websockets")
         with LoguxServer() as server:
             found = examine(capsys, server.url)
         assert statuses(found) == WELL
@@ -209,7 +209,7 @@ class TestIll:
         assert "take them from the name" in found["connect"]["mend"]
 
     def test_clocks(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        shared.need("websockets")
+        support.need("websockets")
         monkeypatch.setattr(doctor, "_CLOCK_MS", -1)
         with LoguxServer() as server:
             found = examine(capsys, server.url, "--no-event")
@@ -225,7 +225,7 @@ class TestIll:
 class TestTls:
     @pytest.fixture
     def ours(self, tmp_path: Path) -> Any:
-        shared.need("trustme")
+        support.need("trustme")
         from tests.tls_rig import Authority
 
         return Authority(tmp_path / "ours")

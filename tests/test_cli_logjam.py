@@ -23,13 +23,13 @@ from logclient import cli
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.logjam import Collector
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
 
-zmq = shared.need("zmq")
+zmq = support.need("zmq")
 
 from tests.logjam_rig import ACCEPTED, Producer, event, message, meta  # noqa: E402
 
@@ -44,7 +44,7 @@ class Running:
     def __init__(self, urls: list[str], capture: Path, *arguments: str, stderr: int | None = None) -> None:
         command = [sys.executable, "-m", "logclient", "collect", *urls, "--capture", str(capture), "--json"]
         command += arguments
-        environment = shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
+        environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
         )

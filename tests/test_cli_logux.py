@@ -12,12 +12,12 @@ import pytest
 
 from logclient import cli
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.logux_server import LoguxServer
 from tests.verify_scene import P
 
-shared.need("websockets")
+support.need("websockets")
 
 from websockets.sync.server import ServerConnection  # noqa: E402
 

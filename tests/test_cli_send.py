@@ -27,7 +27,7 @@ from logclient.collectors import plog
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ExitCode
 from tests.patience import PATIENCE
-from tests.shared import need
+from tests.support import need
 
 
 def zstd(data: bytes) -> bytes:

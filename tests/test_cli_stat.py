@@ -14,7 +14,7 @@ from logclient import cli
 from logclient.collectors.plog import Collector
 from logclient.errors import ExitCode
 from logclient.stat import _time
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
 
@@ -62,7 +62,7 @@ class TestLogjam:
     def test_what_a_device_says(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        shared.need("zmq")
+        support.need("zmq")
         from logclient.collectors import logjam
 
         monkeypatch.setattr(logjam, "_STATS_EVERY", 0.3)
@@ -84,7 +84,7 @@ class TestLogjam:
 
     def test_who_says_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A socket of another kind, one that says other things, and nobody at all."""
-        zmq = shared.need("zmq")
+        zmq = support.need("zmq")
         from logclient.collectors import logjam
 
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, logjam.Collector() as device:

@@ -18,7 +18,7 @@ import pytest
 
 from logclient import cli
 from logclient.collectors.lumberjack import Collector
-from tests import shared
+from tests import support
 from tests.dead_servers import BlackHole
 from tests.patience import PATIENCE
 
@@ -61,7 +61,7 @@ def black_hole() -> Iterator[int]:
     try:
         hole = BlackHole()
     except RuntimeError as error:
-        shared.missing(str(error))
+        support.missing(str(error))
     with hole:
         yield int(hole.url.rpartition(":")[2])
 
@@ -97,7 +97,7 @@ def web() -> Iterator[int]:
 
 @contextmanager
 def tls(tmp_path: Path) -> Iterator[int]:
-    trustme = shared.need("trustme")
+    trustme = support.need("trustme")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
 
@@ -302,7 +302,7 @@ class TestTls:
 
     @pytest.fixture
     def ours(self, tmp_path: Path) -> Any:
-        shared.need("trustme")
+        support.need("trustme")
         from tests.tls_rig import Authority
 
         return Authority(tmp_path / "ours")
@@ -351,7 +351,7 @@ class TestTls:
     @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
     def test_tls_there(self, scheme: str, tmp_path: Path) -> None:
         if scheme == "logux":
-            shared.need("websockets")
+            support.need("websockets")
         with tls(tmp_path) as port:
             sent = command("send", f"{scheme}://127.0.0.1:{port}", "--timeout", "800ms", stdin=b"a line\n")
         assert sent.returncode == 3

@@ -26,7 +26,7 @@ from logclient.collectors.lumberjack import Collector, decode
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from tests import recordings
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 PRODUCER = "0a" * 10
 

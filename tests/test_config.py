@@ -15,7 +15,7 @@ from logclient import config, registry
 from logclient.config import OPTIONS, Config, Secret, dns_name, parse, parse_duration, parse_size
 from logclient.errors import ConfigError
 from tests.patience import PATIENCE
-from tests.shared import ROOT
+from tests.support import ROOT
 
 URL = "lumberjack://host:5044"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests import shared
+from tests import support
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 pytest.importorskip("logclient.verify.job")
 
 from tests.damage import cases, rules, show  # noqa: E402

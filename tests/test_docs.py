@@ -16,7 +16,7 @@ from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
 from tests.mutants.random_ones import found, mutated
 from tests.pages import PAGES
-from tests.shared import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.tree
 

@@ -22,10 +22,10 @@ import pytest
 
 from logclient import cli
 from logclient.errors import ExitCode
-from tests import logux_server, shared
+from tests import logux_server, support
 from tests.pages import FOUND, Text
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tests.world import Server, Unavailable, World, end
 
 pytestmark = pytest.mark.tree
@@ -310,7 +310,7 @@ def test_a_verdict(command: Text, spark: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("command", verdicts(), ids=str)
 def test_a_verdict_in_a_process_of_its_own(command: Text, world: World, tmp_path: Path) -> None:
     scene = scene_of(command, tmp_path)
-    pyarrow, parquet = shared.need("pyarrow"), shared.need("pyarrow.parquet")
+    pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
     rows = pyarrow.table({"line": [bytes(body) for body in scene.bodies.values()]})
     parquet.write_table(rows, tmp_path / "events.parquet")
     assert "20 of 20 events arrived intact" in world.run(command.text, tmp_path)

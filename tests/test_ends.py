@@ -30,7 +30,7 @@ from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import PATIENCE, MemoryServer, silent
 from tests.dead_servers import BlackHole, Mute, Refusing
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")

@@ -12,7 +12,7 @@ import pytest
 import logclient
 from logclient import errors
 from tests.patience import PATIENCE
-from tests.shared import TESTED, clean_environment
+from tests.support import TESTED, clean_environment
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.cores.recount import recount
 from tests.cores.sink import Arrived, Sink
 from tests.patience import PATIENCE
 from tests.processes import LOGGING
-from tests.shared import clean_environment, need
+from tests.support import clean_environment, need
 from tools import pythons
 
 pytestmark = [

@@ -25,7 +25,7 @@ from logclient.collectors.lumberjack import Collector
 from logclient.transports import tcp
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tools import pythons, wheels
 
 SHORT = {

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import TESTED, clean_environment
+from tests.support import TESTED, clean_environment
 
 KEYS = {"locked", "logged", "sent", "acked", "failed", "dropped", "ignored", "more"}
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests import shared
+from tests import support
 
 pytestmark = pytest.mark.tree
 if find_spec("fuzz") is None:  # tests that run from a copy have none either
@@ -30,10 +30,10 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def seeds(name: str) -> list[bytes]:
     if name.startswith("websocket"):
-        shared.need("websockets")
+        support.need("websockets")
     if name.startswith("logjam"):
-        shared.need("snappy")
-        shared.need("lz4.block")
+        support.need("snappy")
+        support.need("lz4.block")
     found = seeds_of(name)
     assert len(found) > 100
     return found

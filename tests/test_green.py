@@ -21,7 +21,7 @@ import pytest
 from tests.cores.sink import Sink
 from tests.dead_servers import KINDS, Mute, Refusing
 from tests.processes import LOGGING
-from tests.shared import clean_environment, missing, need
+from tests.support import clean_environment, missing, need
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs are for POSIX")
 

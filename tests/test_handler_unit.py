@@ -29,7 +29,7 @@ from logclient._ext.record import Emitter, Encoder, own_thread
 from logclient.delivery.report import Reporter
 from logclient.handler import Handler
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 HOME = Path(logclient.__file__).parent.parent

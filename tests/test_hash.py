@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.hash import xxh64, xxh64_many
-from tests import shared
+from tests import support
 from tests.oracle.xxh64 import xxh64 as oracle
 
 SEEDS = st.sampled_from([0, 42, 43, 2**64 - 1]) | st.integers(0, 2**64 - 1)
@@ -35,7 +35,7 @@ def test_every_length_and_alignment() -> None:
 
 @given(st.binary(max_size=3000), SEEDS)
 def test_reference(data: bytes, seed: int) -> None:
-    assert xxh64(data, seed) == shared.need("xxhash").xxh64_intdigest(data, seed)
+    assert xxh64(data, seed) == support.need("xxhash").xxh64_intdigest(data, seed)
 
 
 def test_default_seed_is_42() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.tree
 
@@ -41,6 +41,7 @@ REGISTRIES = re.compile(
     )
     + "|--(extra-)?index" + "-url|--find" + "-links|PIP_" + "INDEX|trusted" + "-host"
 )  # fmt: skip
+OUTSIDE = re.compile(rf"\.\.{SLASH}shared\b|LOGCLIENT_" + "SHARED")
 SECRETS = re.compile("-----BEGIN " + r"[A-Z ]*PRIVATE KEY|\b(ghp|gho|AKIA|xox[bp])[-_A-Za-z0-9]{16,}")
 
 
@@ -72,6 +73,11 @@ def test_no_machine_paths() -> None:
 
 def test_no_package_sources() -> None:
     assert found(REGISTRIES) == []
+
+
+def test_no_folder_beside_the_tree() -> None:
+    """A clone needs nothing but itself."""
+    assert found(OUTSIDE) == []
 
 
 def test_no_secrets() -> None:

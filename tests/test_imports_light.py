@@ -8,7 +8,7 @@ import pytest
 
 import logclient
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 HOME = Path(logclient.__file__).parent.parent
 

@@ -22,7 +22,7 @@ from logclient import cli
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tcp import Tcp
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tests.tls_rig import Authority
 
 # Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.

@@ -10,7 +10,7 @@ import pytest
 from logclient.collectors.capture import CaptureReader
 from tests.logux_server import JsClient, need
 from tests.patience import PATIENCE
-from tests.shared import need as need_module
+from tests.support import need as need_module
 
 need()
 need_module("websockets")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tools import kafka as tool
 
 pytestmark = [pytest.mark.spark, pytest.mark.tree]
@@ -105,7 +105,7 @@ def test_every_jar_of_the_environment_is_known() -> None:
     try:
         tool.fetch()
     except tool.Unavailable as error:
-        shared.missing(str(error))
+        support.missing(str(error))
     tool.check(tool.HERE)
     names = [line.split("  ")[1] for line in tool.HASHES.read_text().splitlines()]
     assert len(names) > 40
@@ -118,7 +118,7 @@ def test_the_broker_of_the_run(kafka: str) -> None:
 
 def exchange(bootstrap: str, values: list[bytes]) -> list[bytes]:
     """Produce to a topic of its own, and read it from the beginning."""
-    client = shared.need("confluent_kafka")
+    client = support.need("confluent_kafka")
     topic = f"exchange-{os.urandom(6).hex()}"
     wrong = []
     producer = client.Producer({"bootstrap.servers": bootstrap})

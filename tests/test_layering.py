@@ -11,7 +11,7 @@ import pytest
 
 import logclient
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 
 PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT, need
+from tests.support import ROOT, need
 from tools import lock, pythons
 
 pytestmark = pytest.mark.tree

@@ -26,7 +26,7 @@ from logclient.delivery.doubt import KERNEL
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 zmq = pytest.importorskip("zmq")
 

@@ -28,7 +28,7 @@ import logclient
 from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
 from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
-from tests import shared
+from tests import support
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
@@ -55,19 +55,19 @@ PACKAGES = {2: "snappy", 3: "lz4.block"}
 
 
 def need(method: int) -> Any:
-    return shared.need(PACKAGES.get(method, "zlib"))
+    return support.need(PACKAGES.get(method, "zlib"))
 
 
 # -- on the wire --------------------------------------------------------------------------------
 
 
 def by_cramjam(body: bytes) -> bytes:
-    return bytes(shared.need("cramjam").snappy.decompress_raw(body))
+    return bytes(support.need("cramjam").snappy.decompress_raw(body))
 
 
 def by_lz4(body: bytes) -> bytes:
     (size,) = struct.unpack_from(">I", body)
-    return bytes(shared.need("lz4.block").decompress(body[4:], uncompressed_size=size))
+    return bytes(support.need("lz4.block").decompress(body[4:], uncompressed_size=size))
 
 
 def by_lz4_text(body: bytes) -> bytes:
@@ -203,8 +203,8 @@ def framings() -> dict[str, tuple[int, bytes, str]]:
     """Name -> (method, body, what it does to an importer); those that we must never send, and never open."""
     raw = zlib.compressobj(wbits=-15)
     stream = zlib.compress(TEXT)
-    block, frame = shared.need("lz4.block"), shared.need("lz4.frame")
-    snappy = shared.need("snappy")
+    block, frame = support.need("lz4.block"), support.need("lz4.frame")
+    snappy = support.need("snappy")
     bare = bytes(block.compress(TEXT, store_size=False))
     return {
         "zlib, as gzip": (1, gzip.compress(TEXT), HANGS),
@@ -260,7 +260,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     """Folders with a libsnappy.so.1: with its names, and one without any, which stands for no libsnappy."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
-        shared.missing("no C compiler")
+        support.missing("no C compiler")
     folders = {}
     for has, source in ((True, SNAPPY_C), (False, "")):
         folder = folders[has] = tmp_path_factory.mktemp("libsnappy")
@@ -289,7 +289,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], chosen: list[str]) -> None:
     """The first of snappy, lz4 and zlib that goes without the GIL; where none does, the first there is."""
     for package in ("snappy", "lz4.block", *(["isal"] if chosen[0] == "isal 1" else [])):
-        shared.need(package)
+        support.need(package)
     done = subprocess.run(
         [sys.executable, "-c", AUTO_IS, json.dumps(gone)],
         capture_output=True, text=True, check=True, timeout=2 * PATIENCE,
@@ -317,7 +317,7 @@ LIMIT = 64 << 20
 
 def bombs() -> dict[str, tuple[int, bytes, str]]:
     """Name -> (method, body, what it does to an importer)."""
-    block, snappy = shared.need("lz4.block"), shared.need("snappy")
+    block, snappy = support.need("lz4.block"), support.need("snappy")
     spaces = bytes(LIMIT + 1)
     nothing = bytes(300_000)
     piece = zlib.compressobj(9, wbits=-15)
@@ -438,7 +438,7 @@ READERS = {
 def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, str]], tmp_path: Path) -> None:
     """Each refused by its name, with less than 160 MiB (twice the bound, where a buffer moves) in 20 s."""
     if reader == "verify":
-        shared.need("numpy")
+        support.need("numpy")
     with CaptureWriter(tmp_path / "run", "logjam-bombs", "logjam") as writer:
         stream = writer.stream("127.0.0.1:9")
         for method, body, _ in attacks.values():

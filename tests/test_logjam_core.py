@@ -33,7 +33,7 @@ from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols import readable
 from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress, Reply
 from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
-from tests import shared
+from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
@@ -290,7 +290,7 @@ class TestCompression:
     def test_opened_by_another(self, method: int) -> None:
         """From the bytes on the wire, by the package itself."""
         if method > 1:
-            shared.need(("", "", "snappy", "lz4")[method])
+            support.need(("", "", "snappy", "lz4")[method])
         core = core_of(compression=COMPRESSIONS[method])
         flight, batch = flight_of([(self.BODY, RAW), (b"{}", RAW)])
         core.encode(batch, 2, 100.0)
@@ -305,7 +305,7 @@ class TestCompression:
     @pytest.mark.parametrize("name", ["zlib", "snappy", "lz4"])
     def test_what_does_not_shrink_goes_as_it_is(self, name: str) -> None:
         if name != "zlib":
-            shared.need(name)
+            support.need(name)
         core = core_of(compression=name, compress_over=0, identity="none")
         flight, batch = flight_of([(b"{}", RAW)])
         core.encode(batch, 1, 100.0)
@@ -315,10 +315,10 @@ class TestCompression:
 
     def test_libsnappy(self, tmp_path: Path) -> None:
         """A library of that name is used, and nothing of Python's: here one that writes literals only."""
-        shared.need("snappy")  # opens what it has made
+        support.need("snappy")  # opens what it has made
         compiler = shutil.which("cc")
         if compiler is None or sys.platform != "linux":
-            shared.missing("no C compiler")
+            support.missing("no C compiler")
         source = tmp_path / "snappy.c"
         source.write_text(LIBSNAPPY)
         library = tmp_path / "libsnappy.so.1"
@@ -350,7 +350,7 @@ class TestCompression:
 
     def test_lz4_in_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the package does not give its functions away."""
-        module = shared.need("lz4.block")
+        module = support.need("lz4.block")
         assert core_of(compression="lz4").compressor in ("lz4", "python lz4")  # the latter on Windows
         monkeypatch.delattr(module, "_block")
         assert core_of(compression="lz4").compressor == "python lz4"
@@ -362,16 +362,16 @@ class TestCompression:
     @settings(max_examples=60, deadline=None)
     @given(st.binary(max_size=3000), st.sampled_from([0, 1, 2, 3]))
     def test_pack_and_unpack(self, body: bytes, method: int) -> None:
-        shared.need("snappy")
-        shared.need("lz4.block")
+        support.need("snappy")
+        support.need("lz4.block")
         assert oracle.unpack(method, pack(method, body)) == body
         assert Unpacker().unpack(method, oracle.pack(method, body)) == body
 
     @settings(max_examples=200, deadline=None)
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]), st.integers(1, 400))
     def test_bad_bytes(self, body: bytes, method: int, limit: int) -> None:
-        shared.need("snappy")
-        shared.need("lz4.block")
+        support.need("snappy")
+        support.need("lz4.block")
         try:
             want: bytes | None = oracle.unpack(method, body, limit)
         except (ValueError, oracle.TooLarge):
@@ -743,8 +743,8 @@ class TestDecoder:
     def test_twin(
         self, made: list[tuple[list[bytes], bool, int, bool]], producers: list[bytes], identity: bool
     ) -> None:
-        shared.need("snappy")
-        shared.need("lz4.block")
+        support.need("snappy")
+        support.need("lz4.block")
         units = []
         for message, request, compression, packed in made:
             if packed and len(message) == 4:
@@ -792,7 +792,7 @@ class TestDecoder:
         import gzip
         import zlib
 
-        snappy, block = shared.need("snappy"), shared.need("lz4.block")
+        snappy, block = support.need("snappy"), support.need("lz4.block")
         text = b'{"a":"' + b"x" * 2000 + b'"}'
         stream = zlib.compress(text)
         raw = zlib.compressobj(wbits=-15)
@@ -804,7 +804,7 @@ class TestDecoder:
             assert self.body_is(2, wrong) in ("bad_snappy", "too_large")
         little = bytes(block.compress(text))  # the package's own length, little-endian
         for wrong in (
-            shared.need("lz4.frame").compress(text), little, little[4:], b"", b"\xff" * 4 + little[4:],
+            support.need("lz4.frame").compress(text), little, little[4:], b"", b"\xff" * 4 + little[4:],
             struct.pack(">I", len(text) - 1) + little[4:], struct.pack(">I", len(text) + 1) + little[4:],
         ):  # fmt: skip
             assert self.body_is(3, wrong) in ("bad_lz4", "too_large")
@@ -814,7 +814,7 @@ class TestDecoder:
     @pytest.mark.parametrize("method", [1, 2, 3])
     def test_bounded(self, method: int) -> None:
         if method > 1:
-            shared.need(("", "", "snappy", "lz4")[method])
+            support.need(("", "", "snappy", "lz4")[method])
         body = b'{"a":"' + b"x" * 992 + b'"}'
         assert self.body_is(method, oracle.pack(method, body), len(body)) == "no_id"
         assert self.body_is(method, oracle.pack(method, body), len(body) - 1) == "too_large"
@@ -850,7 +850,7 @@ class TestDecoder:
         if not status.exists():
             pytest.skip("how much memory a process had is in Linux's /proc")
         if method > 1:
-            shared.need(("", "", "snappy", "lz4")[method])
+            support.need(("", "", "snappy", "lz4")[method])
         bomb = oracle.pack(method, b" " * (512 << 20))
         said = {1: b"x\x9c", 2: b"\x80\x80\x80\x20", 3: struct.pack(">I", 64 << 20)}[method] + bytes(300_000)
         units = [oracle.join([APP_ENV, TOPICS[0], body, meta(method)]) for body in (bomb, said)]
@@ -874,8 +874,8 @@ class TestDecoder:
         assert int(grown) < 130 << 10  # KiB: twice the bound, where a buffer had to move
 
     def test_without_the_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        shared.need("snappy")
-        shared.need("lz4.block")
+        support.need("snappy")
+        support.need("lz4.block")
         bodies = [oracle.pack(method, b"{}" * 9) for method in (2, 3)]
         for name in ("snappy", "lz4", "lz4.block"):
             monkeypatch.setitem(sys.modules, name, None)

@@ -36,7 +36,7 @@ from logclient.errors import (
 )
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
-from tests.shared import need
+from tests.support import need
 
 zmq = pytest.importorskip("zmq")
 

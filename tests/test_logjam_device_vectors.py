@@ -12,7 +12,7 @@ import pytest
 
 from logclient.collectors.logjam import Collector, Device
 from logclient.collectors.messages import opened, read_meta
-from tests import recordings, shared
+from tests import recordings, support
 
 zmq = pytest.importorskip("zmq")
 
@@ -122,8 +122,8 @@ BARRIER = [
 @pytest.fixture(scope="module")
 def devices() -> Iterator[dict[tuple[str, ...], tuple[Collector, Any, Any]]]:
     """For each set of options a device, a DEALER, and a SUB that is known to be subscribed."""
-    shared.need("snappy")
-    shared.need("lz4.block")
+    support.need("snappy")
+    support.need("lz4.block")
     running = {}
     context = zmq.Context()
     try:

@@ -32,7 +32,7 @@ from tests.batches import flight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.patience import PATIENCE
-from tests.shared import agent_handler, clean_environment
+from tests.support import agent_handler, clean_environment
 
 APP = "shop-production"
 

@@ -15,7 +15,7 @@ from logclient.integrations.asgi import LogjamMiddleware
 from logclient.logjam import Agent, current
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
-from tests.shared import agent_handler, need
+from tests.support import agent_handler, need
 
 fastapi = need("fastapi")
 uvicorn = need("uvicorn")

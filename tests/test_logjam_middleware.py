@@ -28,7 +28,7 @@ from logclient.logjam import Agent, current
 from tests.asgi_server import serve
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
-from tests.shared import agent_handler, missing
+from tests.support import agent_handler, missing
 
 APP = "shop-production"
 CLIENTS = 8

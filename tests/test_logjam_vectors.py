@@ -19,7 +19,7 @@ from logclient._ext.handoff import Handoff
 from logclient._ext.logjam import STATUS_NAMES, Hot, decode_messages
 from logclient.errors import ConfigError
 from logclient.protocols.logjam import Logjam, Options
-from tests import recordings, shared
+from tests import recordings, support
 from tests.oracle import logjam as oracle
 
 PRODUCER = bytes(10)
@@ -45,8 +45,8 @@ def message_of(case: dict[str, Any]) -> list[bytes]:
 
 def judge(parts: list[bytes]) -> tuple[str, int]:
     """(the decoder's word, whether it is a request)."""
-    shared.need("snappy")
-    shared.need("lz4.block")
+    support.need("snappy")
+    support.need("lz4.block")
     unit = oracle.join(parts)
     rows = decode_messages(unit, array("q", [0]), array("q", [len(unit)]))
     assert len(rows) == 1

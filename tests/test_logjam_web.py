@@ -25,7 +25,7 @@ from logclient.collectors.logjam import Collector
 from tests.asgi_server import serve
 from tests.prefork import EXAMPLES, Server, program, serving, wait_for
 from tests.processes import CollectorProcess
-from tests.shared import ROOT, need
+from tests.support import ROOT, need
 from tests.web_load import (
     CLIENTS,
     GONE,

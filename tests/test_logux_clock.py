@@ -21,7 +21,7 @@ import pytest
 from tests.kills import wait_for
 from tests.logux_server import LoguxServer
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 
 pytest.importorskip("websockets")
 

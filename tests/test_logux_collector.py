@@ -26,7 +26,7 @@ from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, Capt
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.protocols.logux_messages import Refused, Sync, compact, parse
 from tests.patience import PATIENCE
-from tests.shared import clean_environment, need
+from tests.support import clean_environment, need
 from tests.test_logux_messages import messages
 
 need("websockets")

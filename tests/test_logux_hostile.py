@@ -19,7 +19,7 @@ import pytest
 
 from tests.outside import MIB, Outside
 from tests.patience import PATIENCE
-from tests.shared import need
+from tests.support import need
 
 need("websockets")
 

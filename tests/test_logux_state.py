@@ -19,7 +19,7 @@ from logclient.errors import ConfigError
 from logclient.logux import Client
 from tests.logux_peer import LoguxPeer, processed, until
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tests.test_engine_lifecycle import in_child, needs_fork
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from logclient._ext.lumberjack import Reader, Window, decode_acks, encode_ack
 from tests.oracle import lumberjack as oracle
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 
 def u32(*numbers: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from logclient._ext.handoff import WAKE
 from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Decoder, Hot, Reader
-from tests import shared
+from tests import support
 from tests.batches import flight_of
 from tests.test_lumberjack_reader import c, cz, j, w
 
@@ -28,7 +28,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if name != "python" and WAKE == "condition":
         pytest.skip("Windows looks no library up")
     if name == "isal":
-        shared.need("isal")
+        support.need("isal")
     else:
         monkeypatch.setitem(sys.modules, "isal", None)
     if name == "python":

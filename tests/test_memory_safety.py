@@ -22,7 +22,7 @@ from logclient._ext.record import own_thread
 from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
 from tests.patience import PATIENCE
-from tests.shared import TESTED, clean_environment
+from tests.support import TESTED, clean_environment
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)

@@ -20,7 +20,7 @@ from tests.nemesis.judge import Result
 from tests.nemesis.scene import Life, Strike
 from tests.nemesis.schedule import LANES, LONG, SHORT, Fault, Schedule, kinds_of, make
 from tests.nemesis.shrink import ENOUGH, RUNS, fails, shrink
-from tests.shared import ROOT
+from tests.support import ROOT
 
 SEEDS = (22, 9, 17, 6, 4, 7, 5)
 """Of the short form: one for each lane."""

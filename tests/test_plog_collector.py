@@ -27,10 +27,10 @@ from logclient.collectors.capture import CaptureReader
 from logclient.collectors.datagrams import Datagrams
 from logclient.collectors.plog import Allowance, Collector, Lines, Listener, Taken
 from logclient.errors import ConfigError, ConnectFailed
-from tests import shared
+from tests import support
 from tests.outside import MIB, Outside
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 from tests.test_plog_collector_vectors import Client
 
 PRODUCER = "0123456789abcdef0123"
@@ -348,7 +348,7 @@ class TestCollector:
         assert collector.reasons == {"kill: not allowed": 1}
 
     def test_environment_shows_no_secret(self) -> None:
-        shared.need("confluent_kafka")
+        support.need("confluent_kafka")
         secret = "hunter2" + os.urandom(4).hex()
         settings = {
             "bootstrap.servers": "127.0.0.1:1", "sasl.password": secret, "sasl.username": secret,

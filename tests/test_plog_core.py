@@ -56,7 +56,7 @@ from logclient.protocols.plog import (
     parse_stat,
     split_tags,
 )
-from tests import shared
+from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
@@ -128,7 +128,7 @@ class TestHash:
 
     @given(st.binary(max_size=3000))
     def test_reference(self, data: bytes) -> None:
-        assert murmur3(data) == shared.need("mmh3").hash(data, 0, signed=False)
+        assert murmur3(data) == support.need("mmh3").hash(data, 0, signed=False)
 
     def test_every_length_and_alignment(self) -> None:
         block = bytes(i * 7 & 255 for i in range(100))

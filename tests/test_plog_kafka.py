@@ -13,7 +13,7 @@ import pytest
 from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
 from logclient.protocols.plog import join_tags, kafka_tags
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 from tests.test_plog_collector import event, name
 from tests.test_plog_collector_vectors import Client
@@ -27,7 +27,7 @@ def fresh() -> str:
 
 def read(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, bytes]]:
     """(key, value) of so many messages, from the beginning; and that there are no more."""
-    client = shared.need("confluent_kafka")
+    client = support.need("confluent_kafka")
     consumer = client.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
     try:
         low, high = consumer.get_watermark_offsets(client.TopicPartition(topic, 0), timeout=PATIENCE)
@@ -98,7 +98,7 @@ def test_what_kafka_does_not_take_is_counted(kafka: str) -> None:
 
 
 def test_nobody_there() -> None:
-    shared.need("confluent_kafka")
+    support.need("confluent_kafka")
     settings = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 300, "log_level": 0}
     with Collector(kafka=settings, kafka_topic="t", keep=True) as collector:
         client = Client(collector)

@@ -21,14 +21,14 @@ from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
 from logclient.collectors.datagrams import batch_of
 from logclient.demo import Collector
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 
 pytestmark = [
@@ -74,7 +74,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 def broker(kafka: str) -> str:
     """Spark can read it as well."""
     jars, why = connector()
-    return kafka if jars else shared.missing(why)
+    return kafka if jars else support.missing(why)
 
 
 def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.prefork import EXAMPLES, Answer, Server, Site, gone, owed, program, serving, wait_for
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 
 pytestmark = pytest.mark.tree
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.prefork import EXAMPLES, Load, Server, Site, gone, owed, program, serving, wait_for
-from tests.shared import missing, need
+from tests.support import missing, need
 
 pytestmark = pytest.mark.tree
 

@@ -29,7 +29,7 @@ from tests.prefork import (
     serving,
     wait_for,
 )
-from tests.shared import need
+from tests.support import need
 
 pytestmark = pytest.mark.tree
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment
+from tests.support import ROOT, clean_environment
 from tools import pythons
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled

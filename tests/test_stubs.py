@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import logclient._ext
-from tests.shared import ROOT
+from tests.support import ROOT
 
 FOLDER = Path(logclient._ext.__path__[0])
 MODULES = sorted(m.name for m in pkgutil.iter_modules(logclient._ext.__path__))

@@ -26,7 +26,7 @@ from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError
 from logclient.transports.tls import BITE, TlsLink, server_context
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 from tests.tls_rig import HOST, Authority, arrived, context, serving, show, until
 
 QUICK = {"slow_min": 0.02, "slow_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}

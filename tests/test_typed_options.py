@@ -15,7 +15,7 @@ import pytest
 import logclient
 from logclient import config
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment, missing, need
+from tests.support import ROOT, clean_environment, missing, need
 from tools import typed_options
 
 USES = ROOT / "tests" / "typing" / "options.py"

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
-np = shared.need("numpy")
-pa = shared.need("pyarrow")
+np = support.need("numpy")
+pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
@@ -615,7 +615,7 @@ def test_the_rows_of_violations(scene: Scene, run: Run) -> None:
     scene.write_ledger(bodies=listed, fates=fates, tail=[files.close_line(20, acked=17, dropped=2, failed=1)])
     scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, stranger])
     run()
-    table = shared.need("pyarrow.parquet").read_table(scene.out / "violations")
+    table = support.need("pyarrow.parquet").read_table(scene.out / "violations")
     assert sorted(map(tuple, map(dict.values, table.to_pylist()))) == [
         ("dropped", P, 13, 13, 0, False, None),
         ("duplicated", P, 5, 5, 3, True, None),
@@ -648,7 +648,7 @@ def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.tree
 def test_json_is_documented() -> None:
-    text = (shared.ROOT / "docs" / "verify.md").read_text()
+    text = (support.ROOT / "docs" / "verify.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
     fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
     fields += [*verdicts.Listener._fields, *verdicts.Destination._fields, *verdicts.LeftOut._fields]
@@ -738,7 +738,7 @@ def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str) -> None:
-    context = shared.need("pyspark").SparkContext
+    context = support.need("pyspark").SparkContext
     monkeypatch.setattr(context, "_active_spark_context", None)
     monkeypatch.setattr(context, "_gateway", None)
     home = tmp_path / "jdk"
@@ -804,7 +804,7 @@ def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, s
             str(scene.ledger), str(scene.capture), str(scene.out),
         ],
         capture_output=True, text=True, cwd=temporary, timeout=8 * PATIENCE,
-        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(shared.ROOT)},
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(support.ROOT)},
     )  # fmt: skip
     assert done.stderr == ""
     assert done.returncode == ExitCode.BROKEN

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.verify_scene import P, Q, Scene
 
-np = shared.need("numpy")
-pa = shared.need("pyarrow")
+np = support.need("numpy")
+pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 ledger = pytest.importorskip("logclient.verify.ledger")

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.oracle import capture as oracle
 
 walker = pytest.importorskip("logclient._ext.capture")
-np = shared.need("numpy")
+np = support.need("numpy")
 sources = pytest.importorskip("logclient.verify.sources")
 
 

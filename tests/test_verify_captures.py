@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode, LedgerError
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.damage.damages import records_of
 from tests.verify_scene import P, Q, Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 captures = pytest.importorskip("logclient.verify.captures")
 

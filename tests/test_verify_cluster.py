@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
 from tests.spark_cluster import Cluster
 from tests.verify_histories import World
 from tests.verify_scene import P, Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
@@ -41,15 +41,15 @@ def mounts() -> bool:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
-    return shared.clean_environment(PYTHONPATH=paths, TMPDIR=str(folder))
+    paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(folder))
 
 
 def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
     """Without --work an error that names the folder; with it the verdict, and its violations are in --out,
     which no worker sees."""
     if not mounts():
-        shared.missing("unshare -m and mount are not allowed here")
+        support.missing("unshare -m and mount are not allowed here")
     scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20))
     private, common = tmp_path / "tmp", tmp_path / "work"
     private.mkdir()

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from logclient.errors import ConfigError, LedgerError
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
 from tests.verify_scene import Scene
 
-np = shared.need("numpy")
-pa = shared.need("pyarrow")
-shared.need("pyspark")
+np = support.need("numpy")
+pa = support.need("pyarrow")
+support.need("pyspark")
 frames = pytest.importorskip("logclient.verify.frames")
 sources = pytest.importorskip("logclient.verify.sources")
 test_verify_plog = pytest.importorskip("tests.test_verify_plog")

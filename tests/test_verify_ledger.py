@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
-from tests import shared
+from tests import support
 from tests import verify_files as files
 
-np = shared.need("numpy")
+np = support.need("numpy")
 ledger = pytest.importorskip("logclient.verify.ledger")
 
 P, Q = "0a" * 10, "0b" * 10

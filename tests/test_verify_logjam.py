@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.verify import Published, gaps_of
 from tests.verify_histories import compressions
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 frames = pytest.importorskip("logclient.verify.frames")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 

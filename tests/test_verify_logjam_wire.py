@@ -13,12 +13,12 @@ import pytest
 
 import logclient
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests.patience import PATIENCE
 
-shared.need("zmq")
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("zmq")
+support.need("numpy")
+support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 
@@ -98,7 +98,7 @@ def consumer(run: Run) -> Iterator[Any]:
 @pytest.mark.parametrize("compression", ["none", "zlib", "snappy", "lz4"])
 def test_requests(run: Run, compression: str) -> None:
     if compression in ("snappy", "lz4"):
-        shared.need(compression)
+        support.need(compression)
     with run.device() as device:
         stats = run.send(f"{device.url}/shop-production?compression={compression}")
     assert stats.acked == N

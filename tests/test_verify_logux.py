@@ -12,14 +12,14 @@ import pytest
 
 import logclient
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
-shared.need("websockets")
+support.need("numpy")
+support.need("pyarrow")
+support.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
 frames = pytest.importorskip("logclient.verify.frames")
 inprocess = pytest.importorskip("tests.verify_inprocess")

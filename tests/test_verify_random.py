@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests import shared
+from tests import support
 from tests.verify_histories import World, differences, overview_differences
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 inprocess = pytest.importorskip("tests.verify_inprocess")

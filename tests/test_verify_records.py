@@ -22,16 +22,16 @@ import logclient
 from logclient import verify
 from logclient.collectors import lumberjack
 from logclient.errors import ConfigError, ExitCode, LedgerError
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.kafka_fixture import connector
 from tests.patience import PATIENCE
 from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
 from tests.verify_scene import P, Q, Scene
 
-shared.need("numpy")
-pa = shared.need("pyarrow")
-parquet = shared.need("pyarrow.parquet")
+support.need("numpy")
+pa = support.need("pyarrow")
+parquet = support.need("pyarrow.parquet")
 job = pytest.importorskip("logclient.verify.job")
 records = pytest.importorskip("logclient.verify.records")
 report = pytest.importorskip("logclient.verify.report")
@@ -54,8 +54,8 @@ class Record:
 
 def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config: str) -> str:
     """A topic of its own, with these records in this order."""
-    client = shared.need("confluent_kafka")
-    admin = shared.need("confluent_kafka.admin")
+    client = support.need("confluent_kafka")
+    admin = support.need("confluent_kafka.admin")
     name = f"t-{os.urandom(6).hex()}"
     new = admin.NewTopic(name, num_partitions=partitions, config=config)
     asks = admin.AdminClient({"bootstrap.servers": bootstrap})
@@ -79,7 +79,7 @@ def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config
 def broker(kafka: str, spark: Any) -> str:
     jars, why = connector()
     if not jars:
-        shared.missing(why)
+        support.missing(why)
     return kafka
 
 
@@ -276,7 +276,7 @@ def test_hostile_values(spark: Any, broker: str, scene: Scene) -> None:
 
 
 def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene) -> None:
-    client, admin = shared.need("confluent_kafka"), shared.need("confluent_kafka.admin")
+    client, admin = support.need("confluent_kafka"), support.need("confluent_kafka.admin")
     scene.write_ledger(created=lambda seq: 10_000_000 + seq)
     old = [Record(b"{}", at_ms=9_000) for _ in range(3)]
     name = topic(broker, 1, [*old, *(Record(scene.bodies[seq], at_ms=11_000) for seq in range(1, 19))])
@@ -297,7 +297,7 @@ def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene
 
 def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None:
     """A transaction ends with a mark that takes an offset: it may as well be a record that is gone."""
-    client = shared.need("confluent_kafka")
+    client = support.need("confluent_kafka")
     name = topic(broker, 1, bodies(scene, range(1, 11)))
     producer = client.Producer({"bootstrap.servers": broker, "transactional.id": name})
     producer.init_transactions(60)
@@ -316,7 +316,7 @@ def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None
         f"capture: {name}[0]: gap: 1 of 21 offsets have no record: compacted, or of a transaction",
     )
     # Counted from the first one that is there.
-    asks = shared.need("confluent_kafka.admin").AdminClient({"bootstrap.servers": broker})
+    asks = support.need("confluent_kafka.admin").AdminClient({"bootstrap.servers": broker})
     for gone in asks.delete_records([client.TopicPartition(name, 0, 3)]).values():
         gone.result(PATIENCE)
     told = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark).problems
@@ -340,7 +340,7 @@ def test_producers_that_go_on(spark: Any, broker: str, scene: Scene, monkeypatch
 
     def asked(*given: Any) -> Any:
         # Sent and acknowledged after the ledgers were looked at, before the topic was; and after both.
-        client = shared.need("confluent_kafka").Producer({"bootstrap.servers": broker})
+        client = support.need("confluent_kafka").Producer({"bootstrap.servers": broker})
         for raw in [*(more[seq] for seq in range(21, 26)), *other.values()]:
             client.produce(name, raw, partition=0)
         assert client.flush(2 * PATIENCE) == 0
@@ -429,7 +429,7 @@ def test_the_command(broker: str, scene: Scene, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "logclient", *command, "--packages", str(tmp_path / "jars")],
         capture_output=True, text=True, timeout=8 * PATIENCE,
-        env=shared.clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        env=support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
     assert json.loads(done.stdout)["counts"]["lost"] == 1

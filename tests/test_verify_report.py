@@ -16,13 +16,13 @@ import pytest
 
 import logclient
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
 from tests.verify_scene import P, Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")

@@ -21,13 +21,13 @@ import pytest
 
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
 from tests.verify_scene import Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 sessions = pytest.importorskip("logclient.verify.spark")
 
@@ -43,8 +43,8 @@ def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     """Of a fresh process whose temporary files can be looked for."""
     temporary = tmp_path / "tmp"
     temporary.mkdir(exist_ok=True)
-    paths = os.pathsep.join([str(shared.ROOT), *filter(None, sys.path)])
-    return shared.clean_environment(PYTHONPATH=paths, TMPDIR=str(temporary), **extra)
+    paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(temporary), **extra)
 
 
 def left_behind(tmp_path: Path) -> list[str]:
@@ -81,7 +81,7 @@ sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
 
 def test_spark_submit(scene: Scene, tmp_path: Path) -> None:
     """What spark-submit was told is in force; only the rest is ours."""
-    home = Path(shared.need("pyspark").__file__).parent
+    home = Path(support.need("pyspark").__file__).parent
     script = tmp_path / "sub.py"
     script.write_text(SUBMITTED)
     events = tmp_path / "events"
@@ -165,7 +165,7 @@ def test_an_active_session_is_used_and_not_stopped(
     assert {"packing ledgers", "comparing"} <= set(stages)
     assert any(match[2] for match in told if match)
     assert spark.range(3).count() == 3
-    assert shared.need("pyspark").SparkContext._active_spark_context is context
+    assert support.need("pyspark").SparkContext._active_spark_context is context
 
 
 def test_stopped_in_a_session_that_is_there(
@@ -212,7 +212,7 @@ def test_options_that_cannot_be(
 ) -> None:  # fmt: skip
     from logclient import cli
 
-    context = shared.need("pyspark").SparkContext
+    context = support.need("pyspark").SparkContext
     monkeypatch.setattr(context, "_active_spark_context", None)
     monkeypatch.setattr(context, "_gateway", None)
     monkeypatch.chdir(tmp_path)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode
-from tests import shared
+from tests import support
 from tests import verify_files as files
 from tests.test_verify_report import Page, read
 from tests.verify_scene import P, Q, Scene
 
-shared.need("numpy")
-shared.need("pyarrow")
+support.need("numpy")
+support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
 verdicts = pytest.importorskip("logclient.verify.verdict")

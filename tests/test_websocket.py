@@ -29,7 +29,7 @@ from hypothesis import strategies as some
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.patience import PATIENCE
-from tests.shared import clean_environment, need
+from tests.support import clean_environment, need
 
 need("websockets")
 

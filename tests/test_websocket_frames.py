@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from logclient._ext import websocket
 from tests.oracle import websocket as twin
-from tests.shared import need
+from tests.support import need
 
 LENGTHS = [0, 1, 7, 8, 9, 125, 126, 127, 65535, 65536, 65537, 200_000]
 

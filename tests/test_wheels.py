@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE
-from tests.shared import ROOT, clean_environment, need
+from tests.support import ROOT, clean_environment, need
 from tools import lock, pythons, wheels
 
 pytestmark = pytest.mark.tree

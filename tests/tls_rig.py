@@ -16,7 +16,7 @@ from logclient.client import Client
 from logclient.collectors.lumberjack import Collector
 from logclient.transports.tls import server_context
 from tests.patience import PATIENCE
-from tests.shared import need
+from tests.support import need
 
 trustme = need("trustme")
 

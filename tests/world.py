@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.patience import PATIENCE
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 # Mount what argv[1] has over /etc and /var/log, switch the loopback device on, and stay until input ends.
 _SETUP = """

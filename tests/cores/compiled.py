@@ -19,7 +19,7 @@ import pytest
 
 from logclient._ext.flight import Batch
 from logclient.protocols.core import Alive, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Retry, Wire
-from tests import shared
+from tests import support
 from tests.cores.plain import Refused
 
 HERE = Path(__file__).parent
@@ -64,13 +64,13 @@ def load(name: str) -> ModuleType:
     """The extension `name` of this folder, built once for each state of its sources."""
     if importlib.util.find_spec("logclient._ext.tcpsend") is None:
         pytest.skip("no compiled pump on this system")
-    headers = [shared.ROOT / "_ext" / header for header in ("hot.pxd", "hash.pxd")]
+    headers = [support.ROOT / "_ext" / header for header in ("hot.pxd", "hash.pxd")]
     if not all(header.exists() for header in headers):
-        shared.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
+        support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
     sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "hot.pxi"]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(b"\0".join(p.read_bytes() for p in [*headers, *sources])).hexdigest()[:16]
-    where = shared.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
+    where = support.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
     target = where / f"{name}{suffix}"
     with _locked(where.parent / ".lock"):
         if not target.exists():
@@ -85,11 +85,11 @@ def load(name: str) -> ModuleType:
             flags = "/O2" if sys.platform == "win32" else "-O2 -g0"
             done = subprocess.run(
                 [sys.executable, "-c", BUILD, name, str(where), flags],
-                capture_output=True, text=True, env=shared.clean_environment(),
+                capture_output=True, text=True, env=support.clean_environment(),
             )  # fmt: skip
             if done.returncode:
                 if "No module named" in done.stderr:
-                    shared.missing("Cython is not installed")
+                    support.missing("Cython is not installed")
                 raise AssertionError(done.stdout + done.stderr)
     spec = importlib.util.spec_from_file_location(name, target)
     assert spec is not None and spec.loader is not None

@@ -17,7 +17,7 @@ from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
 from tests.nemesis.schedule import LONG, SHORT, Form, Schedule, make
 from tests.nemesis.shrink import shrink
-from tests.shared import ROOT
+from tests.support import ROOT
 
 FOLDER = ROOT / "build" / "nemesis"
 STORED = Path(__file__).parent / "schedules"

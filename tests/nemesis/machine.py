@@ -16,7 +16,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from tests.nemesis.schedule import SERVERS
-from tests.shared import ROOT, missing
+from tests.support import ROOT, missing
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 LIBRARIES = (ROOT / "tests" / "clock_shift.c", ROOT / "tests" / "nemesis" / "hosts.c")

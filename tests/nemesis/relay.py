@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.nemesis.schedule import LONG_ENOUGH
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 HOLD = 1 << 20
 """Bytes held in one direction of a connection, at most; then the sender's own buffers fill."""

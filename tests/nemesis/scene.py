@@ -18,7 +18,7 @@ from tests.nemesis import machine
 from tests.nemesis.relay import Relay
 from tests.nemesis.schedule import LONG_ENOUGH, ONE_WAY, PRODUCERS, SERVERS, Fault, Schedule
 from tests.processes import PATHS
-from tests.shared import clean_environment
+from tests.support import clean_environment
 
 LOOK = 0.2
 

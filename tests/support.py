@@ -1,4 +1,4 @@
-"""Where tests find what is not in this tree, and what happens when it is missing."""
+"""The source tree, optional dependencies and clean environments, for all tests."""
 
 import importlib
 import logging
