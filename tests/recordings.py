@@ -84,7 +84,7 @@ def summary(
         what: Which cases, and against what they were played.
         passed: How many gave what was recorded.
         deliberate: How many differ on purpose.
-        elsewhere: How many hold nothing for this test, and are the business of another.
+        elsewhere: How many hold nothing for this test, or not enough to be played.
         lacks: Kinds of which there is no case.
 
     Raises:
