@@ -1,6 +1,7 @@
 """The benchmark harness: it refuses what is not exact, and the sink counts what was sent."""
 
 import json
+import os
 import shutil
 import socket
 import sys
@@ -114,6 +115,22 @@ def test_log_calls_are_half_with_arguments_and_a_tenth_with_extra():
     assert sum(bool(r.args) for r in made) == 500
     assert sum(hasattr(r, "took_ms") for r in made) == 100
     assert [r.getMessage() for r in made] == [line.text for line in data.lines(1000)]
+
+
+@pytest.fixture
+def fresh_pool():
+    data.pool.cache_clear()
+    yield
+    data.pool.cache_clear()
+
+
+def test_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_pool):
+    files = [tmp_path / "one.log", tmp_path / "two.log"]
+    for path in files:
+        path.write_text("12345678\n")
+    monkeypatch.setenv(data.INPUT, os.pathsep.join(map(str, files)))
+    assert {line.program for line in data.lines(100)} == {"one", "two"}
+    assert data.source() == "lines from 2 files, 8 bytes on average"
 
 
 def said(logged=10, **fates):
