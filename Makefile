@@ -1,6 +1,8 @@
 # make demo   the whole way, from logger.info to a Spark verdict
 # make kafka  a Kafka broker on this machine; make kafka-stop ends it
+# make check  lint, types and unit tests, in under a minute
 # make test   lint and every test that is not long; make test-long has the others
+# make docs   the documentation as a site, in build/site
 # make nemesis  seeded faults over all protocols, SEEDS=1-100 MINUTES=75 (docs/nemesis.md)
 #
 # PYTHON=python3.12   which interpreter .venv is made from (3.11 or newer)
@@ -19,7 +21,7 @@ SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
 
-.PHONY: all deps deps-bench build demo kafka kafka-stop test test-long test-pythons wheels nemesis bench mutants fuzz lint format lock clean distclean
+.PHONY: all deps deps-bench build check generated docs demo kafka kafka-stop test test-long test-pythons wheels nemesis bench mutants fuzz lint format lock clean distclean
 all: build
 
 deps: $(VENV)/.test $(VENV)/.system $(VENV)/.kafka $(VENV)/.logux $(VENV)/.pyright
@@ -39,8 +41,8 @@ $(VENV)/.made:
 # code is left to the first import of each module (--no-compile).
 $(VENV)/.demo: $(VENV)/.build | $(VENV)/.installed
 $(VENV)/.test: $(VENV)/.demo
-$(VENV)/.bench: $(VENV)/.test
-$(VENV)/.build $(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: requirements-%.lock | $(VENV)/.made
+$(VENV)/.docs $(VENV)/.bench: $(VENV)/.test
+$(VENV)/.build $(VENV)/.demo $(VENV)/.test $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: requirements-%.lock | $(VENV)/.made
 	@start=$$(date +%s); DIST_EXTRA_CONFIG=$(CURDIR)/tools/stored.cfg $(PY) -m pip install --quiet --disable-pip-version-check \
 		--no-deps --no-build-isolation --no-compile --require-hashes -r $< \
 		&& touch $@ && echo "deps: $$(grep -c == $<) packages of $< in $$(( $$(date +%s) - start )) s"
@@ -106,6 +108,18 @@ kafka: deps
 
 kafka-stop:
 	@$(PY) tools/kafka.py stop
+
+# Needs neither Java nor Node, and no network once packages are there.
+check: build $(VENV)/.test lint
+	@$(PY) -m pytest -m "unit and not long" --numprocesses=$(or $(WORKERS),2) --dist=loadfile $(ARGS)
+
+# What is written from the table of options: commit it.
+generated: build
+	@$(PY) -m logclient.config > docs/options.md
+	@$(PY) -m tools.typed_options > logclient/options.py
+
+docs: build $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
 
 test: build deps lint
 	@mkdir -p build/coverage

@@ -45,13 +45,23 @@ def test_each_package_has_a_version_and_hashes(name: str) -> None:
 
 
 def test_a_package_is_in_two_files_only_for_more_platforms() -> None:
-    seen: dict[str, str] = {}
+    seen: dict[str, dict[str, str]] = {"": {}}
     for stage in lock.STAGES:
+        seen[stage] = dict(seen[lock.AFTER.get(stage, "")])
         for name, entry in entries(lock.lock_file(stage).name).items():
-            before, now = seen.get(name, ""), lock.requirement(entry)
+            before, now = seen[stage].get(name, ""), lock.requirement(entry)
             assert before != now
             assert not before or (" ; " in before and lock.pinned(before) == lock.pinned(now))
-            seen[name] = now
+            seen[stage][name] = now
+
+
+def test_a_package_has_one_version_in_all_files() -> None:
+    found = [
+        (name, lock.pinned(entry).partition("==")[2])
+        for stage in lock.STAGES
+        for name, entry in entries(lock.lock_file(stage).name).items()
+    ]
+    assert len(set(found)) == len(dict(found))
 
 
 def test_nothing_is_missing_in_this_environment() -> None:

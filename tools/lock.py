@@ -8,7 +8,8 @@ Each file has what the ones before it lack:
     requirements-build.lock   what compiles the extensions: [build-system] of pyproject.toml
     requirements-demo.lock    what `make demo` needs besides
     requirements-test.lock    what lint and tests need besides
-    requirements-bench.lock   what `make bench` needs besides
+    requirements-docs.lock    what `make docs` needs beside the tests
+    requirements-bench.lock   what `make bench` needs beside the tests
 
 uv resolves for all platforms and all Pythons from 3.11 on, so that one line holds wherever its marker does,
 and lists the hashes of all files of that version. Versions that still fit stay; `--upgrade` takes the
@@ -32,8 +33,11 @@ STAGES = {
     "build": "What compiles the extensions",
     "demo": "What `make demo` adds to requirements-build.lock",
     "test": "What `make deps` adds to requirements-demo.lock",
+    "docs": "What `make docs` adds to requirements-test.lock",
     "bench": "What `make bench` adds to requirements-test.lock",
 }
+AFTER = {"demo": "build", "test": "demo", "docs": "test", "bench": "test"}
+"""The stage that each one adds to."""
 DEMO_EXTRAS = ("logjam", "logux", "verify")
 
 
@@ -98,6 +102,7 @@ def needs() -> dict[str, list[str]]:
     wanted["demo"] = [need for name in DEMO_EXTRAS for need in extras[name]] + groups["demo"]
     wanted["test"] = [need for name, needs in extras.items() if name != "all" for need in needs]
     wanted["test"] += groups["dev"] + groups["test"]
+    wanted["docs"] = groups["docs"]
     wanted["bench"] = groups["bench"]
     return wanted
 
@@ -136,17 +141,18 @@ def make(upgrade: bool) -> None:
     everything = [need for stage in STAGES for need in wanted[stage]]
     # All of it at once, so that no stage takes a version that a later one cannot have.
     fixed = resolve(python, everything, old, upgrade)
-    done: dict[str, str] = {}
-    asked: list[str] = []
+    asked: dict[str, list[str]] = {"": []}
+    done: dict[str, dict[str, str]] = {"": {}}
     for stage, what in STAGES.items():
-        asked += wanted[stage]
-        found = entries(resolve(python, asked, fixed, upgrade=False))
+        before = AFTER.get(stage, "")
+        asked[stage] = asked[before] + wanted[stage]
+        found = entries(resolve(python, asked[stage], fixed, upgrade=False))
         # What one stage needs on some platforms only, a later one may need on more.
-        new = [entry for name, entry in found.items() if requirement(entry) != done.get(name)]
+        new = [entry for name, entry in found.items() if requirement(entry) != done[before].get(name)]
         text = f"# {what}. Made by `make lock` from pyproject.toml; do not edit.\n"
         lock_file(stage).write_text(text + "".join(new), encoding="utf-8")
         print(f"{lock_file(stage).name}: {len(new)} packages")
-        done |= {name: requirement(entry) for name, entry in found.items()}
+        done[stage] = done[before] | {name: requirement(entry) for name, entry in found.items()}
 
 
 if __name__ == "__main__":
