@@ -58,12 +58,15 @@ SERVERS = {
 }
 """What must listen while a command runs, where its page does not say how to start it."""
 
+STORIES = ("README.md", "docs/tutorial/first-steps.md", "docs/tutorial/prove-it.md")
+"""Pages whose commands and samples build on one another: each page, or both of the tutorial, in a row."""
+
 SPARK = "logclient verify"  # in the Spark session of all tests, as a JVM takes its time
 
 COMMANDS = [
     text
     for text in dict.fromkeys(FOUND.commands)
-    if text.page != "README.md"
+    if text.page not in STORIES
     and text.text not in INSTEAD
     and not text.text.startswith(("make ", "pip ", SPARK))
 ]
@@ -198,14 +201,14 @@ def made() -> list[str]:
 def test_make_has_the_targets_and_takes_the_variables(command: str) -> None:
     recipe = dry_run(command)
     _, _, *given = shlex.split(command)
-    programs = re.findall(r"-m (?:bench|fuzz|tests\.\w+)\b|tools/\w+\.py", recipe)
+    programs = re.findall(r"-m (?:bench|fuzz|tests\.\w+)\b|tools/\w+\.py|(?<=bin/)logclient demo", recipe)
     for variable in given:
         name, _, value = variable.partition("=")
         if name not in ("ROW", "KAFKA"):  # the one goes by the environment, the other is a switch
             assert value in recipe
         if name in ("ARGS", "ROW"):
             done = subprocess.run(
-                [sys.executable, *programs[-1].split(), "--help"],
+                [sys.executable, *programs[-1].replace("logclient", "-m logclient").split(), "--help"],
                 cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True,
                 env=clean_environment(COLUMNS="10000"),
             )  # fmt: skip
@@ -268,8 +271,7 @@ def test_the_readme(
     request: pytest.FixtureRequest,
 ) -> None:
     """All of it in a row, as one who reads it types it. The verdict is about all that was sent before it."""
-    commands = [text.text for text in FOUND.commands if text.page == "README.md"]
-    serve, *rest = [command for command in commands if not command.startswith(("make ", "pip "))]
+    serve, *rest = typed("README.md")
     [ten_lines, _] = [text for text in FOUND.samples if text.page == "README.md"]
     with Server(world, serve, here):
         said = world.run([sys.executable, "-c", ten_lines.text], here)
@@ -290,8 +292,49 @@ def test_the_readme(
     assert "203 of 203 events arrived intact" in capsys.readouterr().out
 
 
+def typed(page: str) -> list[str]:
+    """The commands of a page that are not of make or pip, in their order."""
+    commands = [text.text for text in FOUND.commands if text.page == page]
+    return [command for command in commands if not command.startswith(("make ", "pip "))]
+
+
+def test_the_tutorial(
+    world: World,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    _, first_steps, prove_it = STORIES
+    serve, *rest = typed(first_steps)
+    verify, lie, verify_lies = typed(prove_it)
+    records, events = samples(first_steps)
+    with Server(world, serve, here):
+        world.run([sys.executable, "-c", records.text], here)
+        said = world.run([sys.executable, "-c", events.text], here)
+        assert "status='acked'" in said and "0 events left;" in said
+        for command in rest:
+            said = world.run(command, here)
+        for text in ("user ada logged in", "disk is 91 % full", "order placed", "order paid", "order 199 "):
+            assert text in said
+    with Server(world, lie, here):
+        for sample in records, events:
+            world.run([sys.executable, "-c", sample.text.replace('"run/"', '"lied-to/"')], here)
+    request.getfixturevalue("spark")
+    monkeypatch.chdir(here)
+    assert cli.main(shlex.split(verify)[1:]) == ExitCode.OK
+    assert "204 of 204 events arrived intact" in capsys.readouterr().out
+    assert {"verdict.json", "report.html"} <= {path.name for path in (here / "verdict").iterdir()}
+    assert cli.main(shlex.split(verify_lies)[1:]) == ExitCode.BROKEN
+    assert "lost" in capsys.readouterr().out
+
+
 def verdicts() -> list[Text]:
-    asked = [text for text in dict.fromkeys(FOUND.commands) if text.text.startswith(SPARK)]
+    asked = [
+        text
+        for text in dict.fromkeys(FOUND.commands)
+        if text.text.startswith(SPARK) and not text.page.startswith("docs/tutorial/")
+    ]
     return [text for text in asked if text.text not in INSTEAD]
 
 
@@ -619,7 +662,10 @@ STAGES: dict[str, list[Stage]] = {
 }
 """For each page, what its samples in Python stand on, in their order."""
 
-OTHERS = {"docs/verify.md", "docs/logux.md js", "docs/logjam.md json", "docs/events.md json"}
+OTHERS = {
+    *STORIES[1:2],
+    *("docs/verify.md", "docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+}
 
 
 def samples(page: str) -> list[Text]:
