@@ -1,4 +1,4 @@
-"""The four in Python, against ``protocols.core``."""
+"""The four in Python, against ``delivery.contract``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from logclient._ext.flight import Event
 from logclient._ext.handoff import REASONS
 from logclient._ext.hash import xxh64
-from logclient.protocols.core import (
+from logclient.delivery.contract import (
     Alive,
     Batch,
     CloseWanted,
+    Core,
     CoreEvent,
     Fatal,
     Inbound,
-    Outcome,
     Progress,
     Ranges,
     Reply,
     Retry,
+    Settled,
     Wire,
 )
 from tests.cores.messages import frames_of, join
@@ -37,7 +38,7 @@ class Refused(Exception):
     """What a server says when no new connection can help."""
 
 
-class Base:
+class Base(Core):
     """What is the same for all of them.
 
     Args:
@@ -45,8 +46,6 @@ class Base:
         inflight: events (`cumulative`: windows) without a word at one time.
         silence: seconds without a byte from the server while something is awaited.
     """
-
-    hot: object | None = None
 
     def __init__(self, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
         self.producer = producer.hex()
@@ -95,9 +94,6 @@ class Base:
             found.append((event, payload))
         return found
 
-    def call(self, kind: str, payload: Any) -> int:
-        raise ValueError(f"call: no {kind!r}")
-
     def data_to_send(self) -> list[Wire]:
         return self._out
 
@@ -122,9 +118,6 @@ class Base:
                     return
                 self._buffer = self._buffer[used:]
 
-    def receive_eof(self) -> None:
-        pass
-
     def _take(self, kind: bytes, data: bytes) -> int:
         """One word of the server's: the bytes it took, 0 when there are too few."""
         raise NotImplementedError
@@ -142,7 +135,7 @@ class Base:
             self._events.append(Retry(ranges, "again"))
         else:
             self._events.append(
-                Outcome("acked", "", ranges) if word == b"k" else Outcome("failed", "rejected", ranges)
+                Settled("acked", "", ranges) if word == b"k" else Settled("failed", "rejected", ranges)
             )
             self._events.append(Progress())
 
