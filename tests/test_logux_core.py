@@ -33,7 +33,7 @@ from logclient.delivery.contract import (
 )
 from logclient.delivery.pump import FATE, PythonPump
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
+from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle

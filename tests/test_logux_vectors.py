@@ -17,7 +17,7 @@ import pytest
 
 from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Reply, Settled
 from logclient.errors import CredentialError
-from logclient.protocols.logux import DebugText, Headers, Logux, Opened, Options
+from logclient.logux.core import DebugText, Headers, Logux, Opened, Options
 from tests import recordings
 from tests.batches import flight_of
 from tests.test_logux_node_vectors import is_upgrade

@@ -18,7 +18,7 @@ import logclient
 from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
-from logclient.protocols.plog import parse_stat, split_tags
+from logclient.plog.messages import parse_stat, split_tags
 from logclient.transports.udp import Udp
 from tests.patience import PATIENCE
 from tests.test_plog_core import stat_of
@@ -340,20 +340,20 @@ class TestDocuments:
         cycle: list[Any] = []
         cycle.append(cycle)
         lost: list[int] = []
-        documents = self.made(self.record(), {"a": cycle}, lost=lambda: lost.append(1))
+        documents = self.made(self.record(), {"a": cycle}, count_lost=lambda: lost.append(1))
         assert (documents.failed, len(lost)) == (1, 1)
         assert self.made(self.record("x" * 1000), max_event_bytes=500).failed == 1
         assert "a record of logger" in capsys.readouterr().err
 
     def test_mangled_values_are_counted(self) -> None:
         counts: list[tuple[int, int]] = []
-        self.made(self.record(price=float("nan")), changed=lambda *changed: counts.append(changed))
+        self.made(self.record(price=float("nan")), count_changed=lambda *changed: counts.append(changed))
         assert counts == [(1, 0)]
 
     def test_fields_that_conflict_with_ours_move(self) -> None:
         counts: list[tuple[int, int]] = []
         record = self.record(event="paid", log={"x": 1})
-        made = self.made(record, changed=lambda *changed: counts.append(changed))["data"]
+        made = self.made(record, count_changed=lambda *changed: counts.append(changed))["data"]
         assert (made["labels.event"], made["labels.log"]) == ("paid", '{"x":1}')
         assert not {"event", "log"} & made.keys()
         assert counts == [(0, 2)]

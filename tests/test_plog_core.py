@@ -8,6 +8,7 @@ import struct
 from array import array
 from itertools import accumulate
 from random import Random, random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,21 +42,18 @@ from logclient._ext.plog import (
 )
 from logclient.delivery.contract import CloseWanted, Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols import readable
-from logclient.protocols.plog import (
-    TAGGED,
-    Options,
-    Plog,
-    Probe,
+from logclient.plog.core import TAGGED, Options, Plog
+from logclient.plog.frames import Probe, frames
+from logclient.plog.messages import (
     Stat,
     command,
     estimate_loss,
-    frames,
     join_tags,
     kafka_tags,
     parse_stat,
     split_tags,
 )
+from logclient.protocols import readable
 from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
@@ -684,7 +682,7 @@ class TestLoss:
         ({"seen": 105, "begun": 16}, None, "another client"),
         ({"seen": 105, "begun": 10, "udp_simple_messages": 6}, None, "another client"),
         ({"seen": 105, "v0_commands": 5}, None, "another client"),
-        ({"seen": 105, "uptime": 9}, None, "the server has begun anew"),
+        ({"seen": 105, "uptime": 9}, None, "the server has restarted"),
         ({"seen": 99}, None, "counters of the server went back"),
         ({"seen": None}, None, "the server does not say"),
     ])  # fmt: skip
@@ -864,7 +862,7 @@ class TestCommands:
         assert len(core._hot.heard()) == 17
 
     def test_probe(self) -> None:
-        probe = Probe(None)
+        probe = Probe(SimpleNamespace(scheme="plog"))
         (first,) = datagrams(probe.ask()[0])
         assert first.startswith(b"\0\0PING")
         assert datagrams(probe.insist()[0]) == [first]

@@ -28,7 +28,8 @@ from logclient._ext.plog import (
     Reassembler,
     fragments,
 )
-from logclient.protocols.plog import Options, Plog, command, parse_stat, split_tags
+from logclient.plog.core import Options, Plog
+from logclient.plog.messages import command, parse_stat, split_tags
 from tests import recordings
 from tests.batches import flight_of
 from tests.oracle import plog as oracle

@@ -18,8 +18,8 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logux import Hot
 from logclient.delivery.contract import CloseWanted, Fatal, Retry, Settled
-from logclient.protocols.logux import Logux, Options
-from logclient.protocols.logux_messages import parse
+from logclient.logux.core import Logux, Options
+from logclient.logux.messages import parse
 from tests import recordings
 from tests.oracle import logux_client as oracle
 

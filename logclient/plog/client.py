@@ -1,30 +1,4 @@
-"""plog's public face: event documents, messages for Kafka topics, and the server's commands.
-
-::
-
-    with logclient.connect("plog://127.0.0.1:23456", event_type="orders") as client:
-        client.event({"order": 7, "state": "paid"})         # an event document
-        client.publish(b"any bytes", topic="audit", key="7")
-        client.ping().seconds, client.stat().seen_messages
-        watch = client.watch()                              # then send, and ask how much was lost
-        watch.loss().lost
-
-An event document is a JSON object with these fields, and ``uuid``, which is the id:
-
-=============  ====================================================================================
-``type``       the option ``event_type``, unless a call says another
-``host``       the option ``host_name``: this machine's name unless it is given
-``timestamp``  milliseconds since 1970
-``data``       a mapping of strings to strings, or a string
-=============  ====================================================================================
-
-Over TCP (``plog+tcp://``) each of these is a line, and that is all: no tags, and no questions.
-
-A log record's ``data`` has the fields of the ECS document that other protocols ship, but for its time, each
-as a string: what is none is written in JSON. What a formatter of yours makes is taken instead: a string as it
-is, the fields of a dict. A plain text (``send("text")``) is ``data`` itself. Mappings and bytes that are
-sent travel as they are: ``send({"type": ..., "data": ...})``.
-"""
+"""The clients of plog URLs; see the package."""
 
 from __future__ import annotations
 
@@ -39,48 +13,41 @@ from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConnectFailed, ProtocolError
-from logclient.protocols.plog import (
-    TAGGED,
-    Defragmenter,
-    Loss,
-    Stat,
-    estimate_loss,
-    join_tags,
-    kafka_tags,
-)
+from logclient.plog.core import TAGGED, Plog
+from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
 
 __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
 
 INFO = 20
-SETTLE = 0.1
-"""Seconds between two looks at a server's counters."""
+POLL_INTERVAL = 0.1
+"""Seconds between two questions for a server's counters."""
 K_RAW = 1
 TAGGED_KIND = TAGGED << 4
 
-AROUND = 1024
-"""Bytes of a document around its data, the id and what strings take more than numbers."""
+DOCUMENT_OVERHEAD = 1024
+"""Bytes reserved for a document's other fields, its id, and quotes around numbers."""
 
 Sink = Callable[[bytes, int, int], object]
-"""``sink(body, level, kind)``: takes a document; the level is one of ``logging``'s."""
+"""``sink(body, level, kind)``: takes a document. The level is one of ``logging``'s."""
 
 
 class EventFormatter(logging.Formatter):
-    """What a Handler has where the user has set none: it makes the whole document, not a text."""
+    """Marks a Handler without a formatter of the user's: records become whole documents, not texts."""
 
 
 class Documents:
     """Makes event documents.
 
     Args:
-        sink: takes the documents of records. What it raises is counted and reported, never passed on.
-        event_type: what kind of events they are; a pipeline may know only a few.
-        host: None: this machine's name.
-        max_event_bytes: a longer document is not made.
-        truncate: cut the message of a record that is too long, and mark it (``log.flags``).
-        reporter: where own errors are said.
-        lost: called for each record whose document was not made or not taken.
-        changed: called with the number of values that could not be said in JSON as they were, and of fields
-            that moved.
+        sink: takes the documents of log records. Its exceptions are counted and reported, never raised.
+        event_type: the ``type`` of the documents; a pipeline may know only a few.
+        host: None: the name of this machine.
+        max_event_bytes: the largest document; a larger one fails.
+        truncate: cut the message of a record that is too long, and mark it in ``log.flags``.
+        reporter: logs our own errors.
+        count_lost: called for each record whose document could not be made or taken.
+        count_changed: called with the number of values that JSON cannot represent as they were, and the
+            number of fields that were moved.
     """
 
     formatter = EventFormatter()
@@ -94,27 +61,31 @@ class Documents:
         max_event_bytes: int = 262_144,
         truncate: bool = False,
         reporter: Reporter | None = None,
-        lost: Callable[[], object] | None = None,
-        changed: Callable[[int, int], object] | None = None,
+        count_lost: Callable[[], object] | None = None,
+        count_changed: Callable[[int, int], object] | None = None,
     ) -> None:
         self.sink = sink
         self.event_type = event_type
         self.host = client.node_name() if host is None else host
         self.failed = 0
-        """Records whose document was not made or not taken."""
+        """Records whose document could not be made or taken."""
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
-        # What is cut must leave room for what is around it.
-        room = max(64, max_event_bytes - AROUND) if truncate else max_event_bytes
+        # A truncated record must leave room for the rest of its document.
+        room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
         self._records = Encoder(max_event_bytes=room, truncate=truncate, carriers=(), flat=True)
         self._reporter = reporter or Reporter()
-        self._lost = lost
-        self._changed = changed
+        self._count_lost = count_lost
+        self._count_changed = count_changed
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
-        """The document of a record; whether it was taken.
+        """Make the document of a log record and give it to the sink.
 
         Args:
-            made: what a formatter has made of it: ``data``, or the fields of it.
+            record: the log record.
+            made: the output of a formatter: ``data``, or its fields.
+
+        Returns:
+            Whether the sink took it.
         """
         try:
             if isinstance(made, str):
@@ -130,8 +101,8 @@ class Documents:
             self.sink(self._encoder.encode(found)[0], record.levelno, 0)
         except Exception as error:
             self.failed += 1
-            if self._lost is not None:
-                self._lost()
+            if self._count_lost is not None:
+                self._count_lost()
             name = getattr(record, "name", "?")
             self._reporter.complain(
                 f"plog:{type(error).__name__}",
@@ -141,15 +112,17 @@ class Documents:
         return True
 
     def text(self, text: str) -> dict[str, Any]:
-        """The document of a plain text."""
+        """Return the document of a plain text."""
         return self.document(text)
 
     def document(
         self, data: Mapping[str, str] | str, *, type: str | None = None, timestamp: int | None = None
     ) -> dict[str, Any]:
-        """An event document without its id; `data` is taken as it is.
+        """Return an event document without its id.
 
         Args:
+            data: used unchanged.
+            type: None: the option ``event_type``.
             timestamp: milliseconds since 1970; None: now.
         """
         return {
@@ -160,7 +133,7 @@ class Documents:
         }
 
     def strings(self, fields: Mapping[Any, Any]) -> dict[str, str]:
-        """A mapping as one of strings to strings: a value that is none is written in JSON.
+        """Convert a mapping to one of strings to strings; values that are not strings are written in JSON.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or more than ``max_event_bytes``.
@@ -170,8 +143,8 @@ class Documents:
         return _strings(body)
 
     def _count(self, mangled: int, moved: int) -> None:
-        if (mangled or moved) and self._changed is not None:
-            self._changed(mangled, moved)
+        if (mangled or moved) and self._count_changed is not None:
+            self._count_changed(mangled, moved)
 
 
 class Pong(NamedTuple):
@@ -179,31 +152,35 @@ class Pong(NamedTuple):
 
     payload: bytes
     seconds: float
-    """From the ping's way into the kernel to its answer."""
+    """From handing the ping to the kernel until the answer arrived."""
 
 
 class Watch:
-    """Counts what arrives from now on; made by ``Client.watch``."""
+    """Counts what arrives from its creation on; made by ``Client.watch``."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
         self._client.flush(timeout)
         self._stats = client.stats()
-        self._commands = client._asked
+        self._commands = client._commands
         self._before: Stat | None = None
         self._reason = ""
         try:
             self._before = client.stat(timeout)
-            time.sleep(SETTLE)
-            # Before anything is sent: whose would it be?
+            time.sleep(POLL_INTERVAL)
+            # Nothing is sent yet: what arrives now comes from another client.
             self._reason = estimate_loss(self._before, client.stat(timeout), 0).reason
         except (ConnectFailed, ProtocolError) as error:
             self._reason = str(error)
 
     def loss(self, timeout: float = 5.0) -> Loss:
-        """How many of the messages sent since then did not arrive; waits until the server has no more coming.
+        """Estimate how many of the messages sent since then did not arrive.
 
-        It can be told when nobody else sends to that server, and no socket broke.
+        Waits until the server's counters stop growing. The loss is known if no other client sends to that
+        server and the socket stayed the same.
+
+        Args:
+            timeout: seconds to wait at most.
         """
         end = time.monotonic() + timeout
         self._client.flush(timeout)
@@ -217,8 +194,8 @@ class Watch:
         last: int | None = -1
         while True:
             try:
-                after = self._client.stat(max(SETTLE, min(1.0, end - time.monotonic())))
-                commands = self._client._asked - self._commands - 1  # all but this one
+                after = self._client.stat(max(POLL_INTERVAL, min(1.0, end - time.monotonic())))
+                commands = self._client._commands - self._commands - 1  # without the first STAT
                 found = estimate_loss(self._before, after, sent, commands)
                 if found.seen in (last, sent) or found.lost is None:
                     return found
@@ -227,16 +204,16 @@ class Watch:
                 found = found._replace(reason=found.reason and str(error))
             if time.monotonic() >= end:
                 return found
-            time.sleep(SETTLE)
+            time.sleep(POLL_INTERVAL)
 
 
 class _DocumentClient(client.Client):
-    """A client that makes event documents, however they travel."""
+    """A client that makes event documents, over UDP or TCP."""
 
     documents: Documents = client.UNMADE
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
-        put, lost = client.outlets(engine)
+        put, count_lost = client.outlets(engine)
         return Documents(
             put,
             event_type=config.event_type,
@@ -244,12 +221,12 @@ class _DocumentClient(client.Client):
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
             reporter=engine.reporter,
-            lost=lost,
-            changed=engine.handoff.count_changed,
+            count_lost=count_lost,
+            count_changed=engine.handoff.count_changed,
         )
 
     def _names(self, config: Config) -> dict[str, Any]:
-        """An event document says more than ECS, and carries its id in `uuid`."""
+        """Return the options of the encoder: the id is in ``uuid``, and the fields are not those of ECS."""
         return {"carriers": ("uuid",), "ecs": False}
 
     def _document(
@@ -262,7 +239,7 @@ class _DocumentClient(client.Client):
 class Lines(_DocumentClient):
     """The client of ``logclient.connect("plog+tcp://...")``.
 
-    An event is ``handed`` when the kernel has all of its line. The server says nothing of it.
+    An event is ``handed`` when the kernel has taken all of its line. The server sends no acknowledgement.
     """
 
     def event(
@@ -273,15 +250,19 @@ class Lines(_DocumentClient):
         timestamp: int | None = None,
         level: int = INFO,
     ) -> int:
-        """Send an event document; its sequence, or 0 when it was dropped at once.
+        """Send an event document.
 
         Args:
-            data: text, or fields: values that are no strings are written in JSON.
+            data: text, or fields. Values that are not strings are written in JSON.
             type: None: the option ``event_type``.
             timestamp: milliseconds since 1970; None: now.
+            level: a level of ``logging``, for ``keep_level``.
+
+        Returns:
+            The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: it has no encoding: a cycle, too deep, too large.
+            EncodeError: the data have no encoding: a cycle, too deep, too large.
         """
         return self.send(self._document(data, type, timestamp), level)
 
@@ -289,14 +270,15 @@ class Lines(_DocumentClient):
 class Client(_DocumentClient):
     """The client of ``logclient.connect("plog://...")``.
 
-    An event is ``handed`` when the kernel has all of its datagrams. The server says nothing of it.
+    An event is ``handed`` when the kernel has taken all of its datagrams. The server sends no
+    acknowledgement.
     """
 
     _questions: Any = client.UNMADE
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # One at a time: an answer does not say to which question it is.
+        # One question at a time: answers do not name their question.
         self._questions = threads.Lock()
 
     def event(
@@ -310,16 +292,22 @@ class Client(_DocumentClient):
         tags: Iterable[str] = (),
         level: int = INFO,
     ) -> int:
-        """Send an event document; its sequence, or 0 when it was dropped at once.
+        """Send an event document.
 
         Args:
-            data: text, or fields: values that are no strings are written in JSON.
+            data: text, or fields. Values that are not strings are written in JSON.
             type: None: the option ``event_type``.
             timestamp: milliseconds since 1970; None: now.
-            topic, key, tags: as of `publish`.
+            topic: see `publish`.
+            key: see `publish`.
+            tags: see `publish`.
+            level: a level of ``logging``, for ``keep_level``.
+
+        Returns:
+            The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: it has no encoding: a cycle, too deep, too large.
+            EncodeError: the data have no encoding: a cycle, too deep, too large.
             ValueError: a tag breaks a rule.
         """
         made = self._document(data, type, timestamp)
@@ -334,17 +322,22 @@ class Client(_DocumentClient):
         tags: Iterable[str] = (),
         level: int = INFO,
     ) -> int:
-        """Like ``send``, with tags for this event alone; its sequence, or 0 when it was dropped at once.
+        """Send an event with tags of its own.
 
-        Without any of them the options ``topic`` and ``tags`` hold, else only what is said here.
+        With any of ``topic``, ``key`` and ``tags``, the options ``topic`` and ``tags`` do not apply to it.
 
         Args:
-            topic: of Kafka.
-            key: of the message there.
-            tags: more; servers ignore those that they do not know.
+            event: as for ``send``.
+            topic: a Kafka topic.
+            key: the key of the message in Kafka.
+            tags: more tags. Servers ignore tags that they do not know.
+            level: a level of ``logging``, for ``keep_level``.
+
+        Returns:
+            The sequence of the event, or 0 if it was dropped at once.
 
         Raises:
-            EncodeError: it has no encoding.
+            EncodeError: the event has no encoding.
             ValueError: a tag breaks a rule.
         """
         joined = join_tags([*kafka_tags(topic, key), *tags])
@@ -359,35 +352,40 @@ class Client(_DocumentClient):
         return self._engine.put(tagged, client.tens(level), kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
-        """Ask for a sign of life; the answer has the same payload. None: one of our own.
+        """Ask the server for a sign of life. Its answer has the same payload.
+
+        Args:
+            payload: None: one of our own.
+            timeout: seconds to wait for the answer.
 
         Raises:
-            ConnectFailed: no answer within `timeout` seconds. A datagram may be lost: ask again.
-            ValueError: the payload does not fit a datagram.
+            ConnectFailed: no answer within `timeout` seconds. Datagrams may be lost, so ask again.
+            ValueError: the payload does not fit into a datagram.
         """
         return self.pong(*self._ask("ping", payload, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """What ``ping`` returns, of an answer and the time that it took.
+        """Make the result of ``ping`` from an answer and its duration.
 
         Raises:
-            ConnectFailed, ProtocolError: the answer says why there is none.
+            ConnectFailed: there was no answer.
+            ProtocolError: the answer is wrong.
         """
         return Pong(_answered(answer), seconds)
 
     def stat(self, timeout: float = 2.0) -> Stat:
-        """The server's counters, of all its clients.
+        """Ask for the server's counters, which include all of its clients.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
-            ProtocolError: an answer that is none.
+            ProtocolError: the answer is no statistics.
         """
         found: Stat = self._ask("stat", None, timeout)[0]
         return found
 
     def envi(self, timeout: float = 2.0) -> str:
-        """The server's configuration as text, secrets and all.
+        """Ask for the server's configuration: text that includes its secrets.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
@@ -395,25 +393,36 @@ class Client(_DocumentClient):
         return str(self._ask("envi", None, timeout)[0])
 
     def kill(self, *, really: bool = False, timeout: float = 2.0) -> None:
-        """End the server process: it is deaf at once, and gone some 10 s later. It gives no answer.
+        """End the server process.
+
+        It gives no answer. It stops listening at once and exits about 10 s later.
+
+        Args:
+            really: must be True.
+            timeout: seconds until the command must have been sent.
 
         Raises:
-            ValueError: not `really`.
-            ConnectFailed: it could not be sent within `timeout` seconds.
+            ValueError: `really` is not True.
+            ConnectFailed: the command could not be sent within `timeout` seconds.
         """
         if really is not True:
             raise ValueError("kill: it ends the server process; say really=True")
         self._ask("kill", True, timeout)
 
     def watch(self, timeout: float = 5.0) -> Watch:
-        """From now on count what arrives; ``loss()`` of the result tells. What was sent is waited for."""
+        """Wait for what was sent, then count what arrives from now on.
+
+        Returns:
+            An object whose ``loss()`` estimates how many messages were lost.
+        """
         return Watch(self, timeout)
 
     @property
-    def _asked(self) -> int:
-        """Commands ever, those of the core's own among them."""
-        found: int = self._engine.core.asked  # type: ignore[attr-defined]
-        return found
+    def _commands(self) -> int:
+        """Commands sent so far, those of the feedback included."""
+        core = self._engine.core
+        assert isinstance(core, Plog)
+        return core.commands
 
     def _ask(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
         end = time.monotonic() + timeout
@@ -438,7 +447,7 @@ def _answered(found: Any) -> Any:
 
 
 def _strings(body: bytes) -> dict[str, str]:
-    """The members of a JSON object, those that are no strings as JSON."""
+    """Parse a JSON object and write its values that are not strings in JSON again."""
     import json
 
     def text(value: object) -> str:

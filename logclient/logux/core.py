@@ -79,8 +79,8 @@ from logclient.delivery.contract import (
     Wire,
 )
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.logux_frames import Probe, frames
-from logclient.protocols.logux_messages import (
+from logclient.logux.frames import Probe, frames
+from logclient.logux.messages import (
     MIN_PROTOCOL,
     PROTOCOL,
     Connect,
@@ -104,7 +104,7 @@ from logclient.protocols.logux_messages import (
     version,
     wrong_format,
 )
-from logclient.protocols.logux_messages import Headers as HeadersMessage
+from logclient.logux.messages import Headers as HeadersMessage
 
 __all__ = [
     "Action",

@@ -1,0 +1,571 @@
+"""plog: the client's core, over UDP (`Plog`) and over TCP (`Lines`).
+
+plog has no connection and no acknowledgements: an event is ``handed`` when the kernel has taken all of it.
+
+==========================  =====================================================================
+sent                        answer
+==========================  =====================================================================
+unboxed message             none; sent only with ``unboxed=True`` and where the format allows it
+boxed message (fragments)   none; numbered from 1 on each socket, and servers count the gaps
+PING and a payload          PONG and the same payload, which matches the answer to the ping
+STAT                        one JSON text, which does not name its question; see `Plog._take_stat`
+ENVI                        one text, matched to the oldest ENVI
+KILL                        none: the server process ends, some 10 s later
+==========================  =====================================================================
+
+A message is paced as a whole. Its fragments leave back to back, because servers drop messages whose fragments
+are mixed with those of others. The next message waits until the token buckets of packets and bytes recover.
+
+``logclient._ext.plog`` does the work. These classes add the interface of ``delivery.contract``; the compiled
+pump drives the same object through ``hot``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from logclient._ext.plog import HEADER, MAX_DATAGRAM, Hot
+from logclient.config import Config
+from logclient.delivery.compiled import CompiledCore
+from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
+from logclient.errors import ConfigError, ProtocolError
+from logclient.plog.frames import Probe, frames
+from logclient.plog.messages import (
+    COMMANDS,
+    Stat,
+    command,
+    estimate_loss,
+    join_tags,
+    kafka_tags,
+    parse_stat,
+)
+from logclient.plog.pacing import ByQueue, ByStat, SlowStart
+
+__all__ = ["TAGGED", "Lines", "Options", "Plog", "Probe", "frames"]
+
+TAGGED = 1
+"""High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""
+
+DEFAULT_DATAGRAM = 1452
+"""Bytes of a datagram until the transport reports the path's MTU: Ethernet and IPv6."""
+HEADERS_IPV4 = 28
+HEADERS_IPV6 = 48
+STAT_INTERVAL = 0.25
+"""Seconds between two questions for the server's counters, where they control the pace."""
+INSTANT_RATE = 1e15
+"""A rate that fills any bucket within a microsecond."""
+MIN_RATE = 1e-3
+"""A rate that grants nothing until the next look; a rate of 0 means unlimited."""
+RECEIVER_RETRY = 0.001
+"""Seconds between two looks while the receiver's queue is not visible."""
+UNPACED_BASE = 10_000.0
+"""Packets per second that feedback starts with, without a pace."""
+
+
+class Options(NamedTuple):
+    """Options of a plog core."""
+
+    mtu: int | None = None
+    """Bytes of an IP packet at most; None: what the transport knows of the path."""
+    unboxed: bool = False
+    """Send messages without a box where the format allows it: shorter, but without number and checksum."""
+    tags: tuple[str, ...] = ()
+    """Tags of each message that has none of its own; see `kafka_tags`."""
+    max_message: int = 262_144
+    """Bytes of a message at most: the default limit of servers."""
+    pace: float = 10_000.0
+    """Packets per second; 0: unlimited."""
+    burst: int | None = None
+    """Packets sent at once after a pause, also to catch up when the sender slept. None: 6.4 ms of the pace,
+    at least 64."""
+    pace_bytes: float = 64 << 20
+    """Bytes per second; 0: unlimited."""
+    identity: str = "id"
+    """``id``: insert the id into each event document; ``none``: leave events unchanged."""
+    check: bool = True
+    """Check that raw bytes are one JSON object in UTF-8 before the id is inserted. Without the check, text in
+    braces counts as one."""
+    reply_timeout: float = 2.0
+    """Seconds that a command waits for its reply."""
+    feedback: str = "none"
+    """``none``: the given pace after a slow start; ``auto``: by the server's receive queue where the
+    transport can see it, else by STAT; ``stat``: by STAT. See ``pacing``."""
+    batch_bytes: int = 1 << 20
+    """Bytes of messages encoded at once, at most; a larger message is encoded alone."""
+
+
+class _Request(NamedTuple):
+    """A command that waits for its reply."""
+
+    token: int
+    kind: str
+    payload: bytes
+    at: float
+    counts: tuple[int, int, int]
+    commands: int
+
+
+class Plog(CompiledCore):
+    """The client's side of one socket at a time. See ``delivery.contract.Core``.
+
+    Args:
+        options: see `Options`.
+        producer: the 10 bytes that begin every id of this producer.
+
+    Raises:
+        ConfigError: an option is outside its range.
+    """
+
+    def __init__(self, options: Options, producer: bytes) -> None:
+        _check_identity(options)
+        if options.mtu is not None and not 576 <= options.mtu <= 65_535:
+            raise ConfigError(f"mtu: 576 to 65535 bytes, not {options.mtu}")
+        if options.feedback not in ("none", "auto", "stat"):
+            raise ConfigError(f"feedback: none, auto or stat, not {options.feedback!r}")
+        if not options.reply_timeout > 0:
+            raise ConfigError(f"reply_timeout: more than 0 seconds, not {options.reply_timeout}")
+        self.options = options
+        burst = self._burst(options.pace)
+        datagram = DEFAULT_DATAGRAM if options.mtu is None else options.mtu - HEADERS_IPV6
+        try:
+            hot = Hot(
+                producer,
+                datagram=datagram,
+                tags=join_tags(options.tags),
+                unboxed=options.unboxed,
+                max_message=options.max_message,
+                batch_bytes=options.batch_bytes,
+                identity=options.identity != "none",
+                check=options.check,
+                packets=options.pace,
+                burst=burst,
+                size=options.pace_bytes,
+                size_burst=_size_burst(burst),
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        super().__init__(hot)
+        self.strays = 0
+        """Datagrams from the server that answer no open request."""
+        self.commands = 0
+        """Commands sent, those of the feedback included."""
+        self.receiver: LookAtReceiver | None = None
+        """Returns the state of the server's receive queue; set by the engine for each socket."""
+        self._by_queue: ByQueue | None = None
+        self._by_stat: ByStat | None = None
+        self._slow_start: SlowStart | None = None
+        self._pace_is_final = False  # the slow start is over
+        self._packets_before = 0  # sent through earlier sockets
+        self._sent_at = 0.0  # the last look that found new packets
+        self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
+        self._own_token = 0  # of a STAT that the feedback sent
+        self._next_stat = 0.0
+        self._looked_at = 0.0
+        self._packets = 0  # sent until the last look
+        self._token = 0
+        self._random: Callable[[], float] = lambda: 0.0
+        self._requests: list[_Request] = []
+        self._answers: list[Reply] = []
+        self._server_started = 0.0  # our clock when the server was running already; 0: unknown
+        self._uptime = 0  # the last one reported, ms
+        self._late_stats = 0  # STATs given up, whose answer may still come
+
+    @classmethod
+    def from_config(cls, config: Config, producer: bytes) -> Plog:
+        """Make a core with the options of a URL.
+
+        Raises:
+            ConfigError: an option is outside its range.
+        """
+        options = Options(
+            mtu=config.mtu,
+            unboxed=config.unboxed,
+            tags=(*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag)),
+            max_message=config.max_event_bytes,
+            pace=config.pace,
+            burst=config.burst,
+            pace_bytes=config.pace_bytes,
+            identity=config.identity,
+            check=config.check,
+            feedback=config.feedback,
+        )
+        return cls(options, producer)
+
+    @property
+    def datagram(self) -> int:
+        """Bytes of a datagram at most."""
+        return int(self._hot.datagram)
+
+    def path_mtu(self, mtu: int, headers: int = HEADERS_IPV4) -> None:
+        """Set the MTU of the path to the server. The option ``mtu`` takes precedence.
+
+        Args:
+            mtu: bytes of an IP packet.
+            headers: bytes of the headers of IP and UDP: 28, or 48 with IPv6.
+        """
+        mtu = self.options.mtu or mtu
+        least = max(576 - HEADERS_IPV6, HEADER + len(join_tags(self.options.tags)))
+        self._hot.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
+
+    # -- pace
+
+    def watch_receiver(self, look: LookAtReceiver) -> None:
+        """Use `look` to see the server's receive queue; called by the transport for each socket."""
+        self.receiver = look
+
+    def pace(self, now: float, packets: float, size: float) -> None:
+        """Set the pace.
+
+        Args:
+            now: monotonic seconds.
+            packets: packets per second; 0: unlimited.
+            size: bytes per second; 0: unlimited.
+        """
+        burst = self._burst(packets)
+        self._hot.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
+
+    def regulate(self, now: float) -> tuple[float, bool]:
+        """Adapt the pace to the receiver; called between two runs of a pump.
+
+        Returns:
+            The time of the next call, and whether there is a command to send.
+        """
+        if self._pace_is_final or (self.options.feedback == "none" and not self.options.pace):
+            return float("inf"), False
+        self._hot.ready(now)  # sets the codec's clock
+        packets = int(self._hot.counts[2])
+        if self.options.feedback == "none":
+            return self._start_slowly(now, packets), False
+        if self._by_stat is None:
+            seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
+            if seen is not None:
+                self._by_queue = self._by_queue or ByQueue()
+                grant = self._by_queue.look(*seen, packets - self._packets)
+                size = grant.size
+                if self.options.pace_bytes:
+                    size = min(size, self.options.pace_bytes * max(grant.look, now - self._looked_at))
+                self._grant(now, grant.packets, size)
+                self._looked_at = now
+                self._packets = packets
+                return now + grant.look, False
+            if self._by_queue is not None:  # the queue was visible before: the server may be gone
+                self._grant(now, 1.0, 1.0)
+                return now + RECEIVER_RETRY, False
+            self._by_stat = ByStat(self.options.pace or UNPACED_BASE)
+        self.handle_timeout(now)
+        asks = self._next_stat <= now and (packets != self._packets or self._baseline is None)
+        asks = asks and not any(request.kind == "stat" for request in self._requests)
+        if asks:
+            self._packets = packets
+            self._own_token = self.call("stat")
+        if self._next_stat <= now:
+            self._next_stat = now + STAT_INTERVAL
+        self.pace(now, self._by_stat.rate, self.options.pace_bytes)
+        return self._next_stat, asks
+
+    def _start_slowly(self, now: float, packets: int) -> float:
+        """Set the pace of the first packets through a socket.
+
+        Where the receive queue is visible, the full pace is allowed from the first packet on, as long as the
+        queue has room.
+
+        Returns:
+            The time of the next look.
+        """
+        if self._slow_start is None:
+            self._slow_start = SlowStart(self.options.pace)
+            self._packets_before = packets
+            self._sent_at = now  # a socket is opened when there is something to send
+        elif packets != self._packets:
+            self._sent_at = now
+        self._packets = packets
+        rate, size = self._slow_start.rate(packets - self._packets_before), self.options.pace_bytes
+        if rate >= self.options.pace:
+            self._pace_is_final = True
+            self.pace(now, rate, size)
+            return float("inf")
+        idle = (now - self._sent_at) / 2
+        look = max(SlowStart.LOOK, idle)
+        burst = min(SlowStart.BURST, self._burst(rate))
+        seen = self.receiver() if self.receiver is not None else None
+        if seen is not None:
+            self._by_queue = self._by_queue or ByQueue()
+            grant = self._by_queue.look(*seen, 0)
+            if grant.packets < 2:
+                self._grant(now, 0.0, 0.0)
+                self._sent_at = now  # only the full queue kept us from sending
+                return now + SlowStart.LOOK_AT_QUEUE
+            # Half of the room at once, the other half until the next look.
+            look = max(SlowStart.LOOK_AT_QUEUE, idle)
+            burst = max(1.0, min(self._burst(self.options.pace), grant.packets / 2))
+            fits = min(self.options.pace, grant.packets / 2 / look)
+            rate = max(rate, fits) if look > SlowStart.LOOK_AT_QUEUE else fits
+            size = min(self.options.pace_bytes or INSTANT_RATE, grant.size / 2 / SlowStart.LOOK_AT_QUEUE)
+        self._hot.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
+        return now + look
+
+    def _grant(self, now: float, packets: float, size: float) -> None:
+        """Allow so many packets and bytes at once, and nothing after them."""
+        if packets < 1:  # even one packet for each look would fill any queue
+            self._hot.pace(now, MIN_RATE, MIN_RATE, burst=1.0, size_burst=1.0)
+            return
+        self._hot.pace(now, INSTANT_RATE, INSTANT_RATE, burst=packets, size_burst=max(1.0, size))
+        self._hot.pace(now + 1e-6, MIN_RATE, MIN_RATE)
+
+    def _compare(self, request: _Request, answer: Stat) -> None:
+        """Give the loss since the first answer to the feedback."""
+        if self._by_stat is None:
+            return
+        if self._baseline is None or answer.uptime < self._baseline[0].uptime:
+            self._baseline = answer, request
+        before, then = self._baseline
+        sent = sum(request.counts[:2]) - sum(then.counts[:2])
+        lost = estimate_loss(before, answer, sent, request.commands - then.commands).lost
+        if lost is None:
+            self._baseline = answer, request  # the traffic of other clients may end
+        self._by_stat.answered(self._hot.now, lost, request.counts[2])
+
+    def _burst(self, packets: float) -> float:
+        burst = self.options.burst
+        return max(64.0, packets * 0.0064) if burst is None else burst
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Boxed messages, unboxed messages and datagrams encoded so far."""
+        boxed, simple, packets = self._hot.counts
+        return int(boxed), int(simple), int(packets)
+
+    # -- the connection
+
+    @property
+    def awaited(self) -> int:
+        return len(self._requests) + int(self._hot.unsent)
+
+    def silent(self) -> str:
+        return "silence: no reply in time"  # never shown: only commands have replies
+
+    def sent(self, rest: int = 0) -> None:
+        self._hot.sent(rest)
+
+    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
+        super().connected(now, random)
+        if random is not None:
+            self._random = random
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._requests.clear()  # commands are not sent again
+        self._answers.clear()
+        # A new socket: answers to earlier questions do not arrive here.
+        self._server_started = 0.0
+        self._uptime = self._late_stats = 0
+        self._baseline = self._by_queue = self._by_stat = self._slow_start = None
+        self._pace_is_final = False
+        self._own_token = 0
+        self._next_stat = 0.0
+
+    # -- commands
+
+    def call(self, kind: str, payload: Any = None) -> int:
+        """Send a command.
+
+        The payload of its ``Reply`` is a ``TimeoutError`` if there is no answer in time, else:
+
+        ========  =========================================  ======================================
+        kind      payload                                    payload of the reply
+        ========  =========================================  ======================================
+        ``ping``  bytes or text; None: one of our own        the same payload, as bytes
+        ``stat``                                             a `Stat`, or a `ProtocolError`
+        ``envi``                                             text
+        ``kill``  must be True: it ends the server process   None, at once: the server says nothing
+        ========  =========================================  ======================================
+
+        A command replaces an unanswered one of the same kind and payload.
+
+        Returns:
+            The token that the ``Reply`` will carry.
+
+        Raises:
+            ValueError: there is no such command, or the payload is too long.
+        """
+        if kind not in COMMANDS:
+            raise ValueError(f"call: plog has no {kind!r}")
+        data = b""
+        if kind == "ping":
+            data = self._ping_payload(payload)
+        elif kind == "kill" and payload is not True:
+            raise ValueError("call: kill wants True: it ends the server process")
+        self._hot.command(command(kind, data))
+        self._token += 1
+        self.commands += 1
+        now = self._hot.now
+        self.handle_timeout(now)
+        for request in [one for one in self._requests if (one.kind, one.payload) == (kind, data)]:
+            self._give_up(request, "another was asked")
+        if kind == "kill":
+            self._answers.append(Reply(self._token, None))
+        else:
+            self._requests.append(_Request(self._token, kind, data, now, self._hot.counts, self.commands))
+        return self._token
+
+    def _ping_payload(self, payload: Any) -> bytes:
+        if payload is None:
+            return f"{int(self._random() * (1 << 48)):012x}{self._token:x}".encode()
+        return payload.encode() if isinstance(payload, str) else bytes(payload)
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        super().receive_data(data, now)
+        self._take_replies(now)
+
+    def _take_replies(self, now: float) -> None:
+        for datagram in self._hot.heard():
+            self._take(datagram, now)
+
+    def _replies(self) -> Iterator[CoreEvent]:
+        self._take_replies(self._hot.now)  # received by the compiled pump
+        answers, self._answers = self._answers, []
+        return iter(answers)
+
+    def _take(self, datagram: bytes, now: float) -> None:
+        kinds = {request.kind for request in self._requests}
+        if datagram.startswith(b"PONG"):
+            payload = datagram[4:]
+            for request in self._requests:
+                if request.kind == "ping" and request.payload == payload:
+                    self._answer(request, payload)
+                    return
+        elif datagram.startswith(b"{") and ("stat" in kinds or self._late_stats):
+            self._take_stat(datagram, now)
+            return
+        elif "envi" in kinds:
+            self._answer(self._request_of("envi"), datagram.decode("utf-8", "replace"))
+            return
+        self.strays += 1
+
+    def _take_stat(self, datagram: bytes, now: float) -> None:
+        """Match an answer to STAT, which may answer a question that was given up.
+
+        The uptime decides once one answer was matched: it tells when the server made the answer.
+        """
+        try:
+            found: Stat | ProtocolError = parse_stat(datagram)
+        except ProtocolError as error:
+            found = error
+        request = next((one for one in self._requests if one.kind == "stat"), None)
+        late = request is None
+        if isinstance(found, Stat):
+            made = self._server_started + found.uptime / 1000  # at the latest
+            known = bool(self._server_started)
+            if request is not None and self._late_stats and known and found.uptime >= self._uptime:
+                late = made < request.at
+            if not known or found.uptime < self._uptime or now < made:
+                self._server_started = now - found.uptime / 1000
+            self._uptime = found.uptime
+        if late:
+            self._late_stats = max(0, self._late_stats - 1)
+            self.strays += 1
+        elif request is not None:
+            self._answer(request, found)
+
+    def _request_of(self, kind: str) -> _Request:
+        return next(request for request in self._requests if request.kind == kind)
+
+    def _give_up(self, request: _Request, why: str) -> None:
+        self._late_stats += request.kind == "stat"
+        self._answer(request, TimeoutError(f"{request.kind}: {why}"))
+
+    def _answer(self, request: _Request, answer: object) -> None:
+        self._requests.remove(request)
+        if isinstance(answer, Stat):
+            self._compare(request, answer)
+        if request.token == self._own_token:
+            self._own_token = 0
+            if self._by_stat is not None and isinstance(answer, TimeoutError):
+                self._by_stat.unanswered()
+            return
+        self._answers.append(Reply(request.token, answer))
+
+    # -- time
+
+    def next_timeout(self, now: float) -> float | None:
+        """Return when a reply is overdue or the pace allows the next message, whichever comes first."""
+        times = [request.at + self.options.reply_timeout for request in self._requests]
+        ready = self._hot.ready(now)
+        if ready:
+            times.append(ready)
+        return min(times, default=None)
+
+    def handle_timeout(self, now: float) -> None:
+        for request in list(self._requests):
+            if request.at + self.options.reply_timeout <= now:
+                self._give_up(request, f"no answer in {self.options.reply_timeout:g} s")
+
+
+class Lines(CompiledCore):
+    """plog over TCP: each message is a line.
+
+    There are no commands, no answers and no acknowledgements. There is no pace either: TCP slows down a
+    sender that is too fast. A message with a line end in it fails (``unencodable``): it would arrive as
+    several.
+
+    Args:
+        options: of `Options`, ``max_message``, ``identity``, ``check`` and ``batch_bytes`` are used.
+        producer: the 10 bytes that begin every id of this producer.
+
+    Raises:
+        ConfigError: an option is outside its range.
+    """
+
+    def __init__(self, options: Options, producer: bytes) -> None:
+        _check_identity(options)
+        self.options = options
+        try:
+            hot = Hot(
+                producer,
+                max_message=options.max_message,
+                batch_bytes=options.batch_bytes,
+                identity=options.identity != "none",
+                check=options.check,
+                packets=0.0,
+                size=0.0,
+                lines=True,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        super().__init__(hot)
+
+    @classmethod
+    def from_config(cls, config: Config, producer: bytes) -> Lines:
+        """Make a core with the options of a URL.
+
+        Raises:
+            ConfigError: an option is outside its range.
+        """
+        return cls(
+            Options(max_message=config.max_event_bytes, identity=config.identity, check=config.check),
+            producer,
+        )
+
+    @property
+    def awaited(self) -> int:
+        return int(self._hot.unsent)
+
+    def silent(self) -> str:
+        return "silence: nothing is awaited"  # never shown: the server does not answer
+
+    def sent(self, rest: int = 0) -> None:
+        self._hot.sent(rest)
+
+    def call(self, kind: str, payload: Any = None) -> int:
+        raise ValueError(f"call: plog over TCP has no {kind!r}")
+
+
+def _check_identity(options: Options) -> None:
+    if options.identity not in ("id", "own", "none"):
+        raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
+
+
+def _size_burst(burst: float) -> float:
+    """Return the bytes sent at once: room for a burst of packets of common size, and for one of any size."""
+    return max(burst * 2048.0, float(MAX_DATAGRAM))

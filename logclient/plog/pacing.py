@@ -1,0 +1,130 @@
+"""The pace of datagrams, adapted to the receiver. No socket, no clock.
+
+``ByQueue`` reads the receive queue of the server's socket, which needs the same machine. Between two looks it
+allows only what fits into the queue, so that nothing is lost even if the server reads nothing. ``ByStat``
+asks the server how many messages arrived (STAT): it speeds up a bit while all arrive, and halves the pace
+when some do not. ``SlowStart`` is for a receiver whose state is unknown: it may have just started.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
+
+
+class Grant(NamedTuple):
+    """What may be sent until the next look: datagrams, their bytes, and the seconds until that look."""
+
+    packets: float
+    size: float
+    look: float
+
+
+class ByQueue:
+    """Allows no more between two looks than the receiver's queue has room for.
+
+    The kernel charges a queue for what it allocates, not for the bytes in it: at most `_OVERHEAD` and twice
+    the payload for a datagram (sizes are rounded up to powers of two). Half of the room is reserved for the
+    overheads, four tenths for the payloads.
+    """
+
+    _OVERHEAD = 1080
+    _SMALL_COST = 1280  # charged for a small datagram
+    _ACTIVE = 0.001
+    _IDLE = 0.1
+    _MIN_SHARE = 1 / 8
+
+    def __init__(self) -> None:
+        self._share = 1.0
+        self._drops: int | None = None
+        self._idle = self._ACTIVE
+
+    def look(self, held: int, most: int, drops: int, packets: int) -> Grant:
+        """Decide from the state of the queue what may be sent.
+
+        Args:
+            held: bytes in the queue.
+            most: the capacity of the queue in bytes.
+            drops: datagrams that the kernel dropped for want of room, since the socket was opened.
+            packets: datagrams that we sent since the last look.
+        """
+        if self._drops is not None and drops > self._drops:
+            # Others use the queue too, or it holds less than we think.
+            self._share = max(self._MIN_SHARE, self._share / 2)
+        else:
+            self._share = min(1.0, self._share * 1.001)
+        self._drops = drops
+        self._idle = self._ACTIVE if packets or held else min(self._idle * 2, self._IDLE)
+        # Datagrams sent since the last look may not have reached the queue yet.
+        free = max(0.0, (most - held - packets * self._SMALL_COST) * self._share)
+        return Grant(free * 0.5 / self._OVERHEAD, free * 0.4 / 2, self._idle)
+
+
+class ByStat:
+    """Additive increase, multiplicative decrease.
+
+    Args:
+        base: packets per second to start with; a tenth of it is the minimum.
+    """
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+        self.rate = base
+        self._lost = 0
+        self._packets = 0
+        self._at: float | None = None  # of the last answer
+
+    def answered(self, now: float, lost: int | None, packets: int) -> None:
+        """Adapt the rate to an answer of the server.
+
+        Args:
+            now: monotonic seconds.
+            lost: messages of ours that did not arrive since the start; None: unknown.
+            packets: datagrams that we sent since the start.
+        """
+        used = packets - self._packets
+        if lost is None:
+            self.rate = min(self.rate, self.base)
+        elif lost > self._lost:
+            self._slow_down()
+        elif self._at is not None and used >= 0.7 * self.rate * (now - self._at):
+            self.rate += self.base / 2
+        self._lost = lost or 0
+        self._packets, self._at = packets, now
+
+    def unanswered(self) -> None:
+        """Adapt the rate to a lost question or answer: other datagrams may be lost too."""
+        self._slow_down()
+
+    def _slow_down(self) -> None:
+        self.rate = max(self.base / 10, self.rate / 2)
+
+
+class SlowStart:
+    """The pace of the first packets to a receiver: it starts at `FIRST` and doubles every half second.
+
+    A server that has just started reads slowly and pauses now and then. Linux gives its socket room for 280
+    small datagrams, so at `FIRST` per second it may pause for half a second without loss. The pace grows with
+    the packets sent, not with time, because an idle client does not warm up a server.
+
+    Args:
+        pace: packets per second at the end.
+    """
+
+    FIRST = 500.0
+    """Packets per second."""
+    BURST = 16.0
+    """Packets sent at once."""
+    LOOK = 0.02
+    """Seconds between two changes of the pace; half of the idle time if that is more."""
+    LOOK_AT_QUEUE = 0.004
+    """The same where the receive queue is visible."""
+    _GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
+
+    def __init__(self, pace: float) -> None:
+        self.pace = pace
+
+    def rate(self, packets: int) -> float:
+        """Return the packets per second after so many were sent; `pace` at the end of the start."""
+        return min(self.pace, self.FIRST + self._GROWTH * packets)
