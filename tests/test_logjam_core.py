@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import cli, config
+from logclient import cli, config, readable
 from logclient._ext.flight import Batch, Flight
 from logclient._ext.logjam import (
     MAX_BODY,
@@ -30,7 +30,6 @@ from logclient._ext.logjam import (
     pack,
 )
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols import readable
 from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress, Reply
 from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import config, registry
+from logclient import config, readable, registry
 from logclient._ext.flight import Flight
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
@@ -40,7 +40,6 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols import readable
 from logclient.protocols.core import CloseWanted, Core, Outcome, Reply
 from logclient.protocols.plog import (
     TAGGED,

@@ -41,7 +41,7 @@ from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, Hot, Unpacker, expa
 from logclient.errors import ConfigError
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
     "AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "Unpacker", "frames", "split_app_env",

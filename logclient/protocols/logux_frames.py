@@ -24,7 +24,7 @@ from logclient.protocols.logux_messages import (
     parse,
 )
 from logclient.protocols.logux_messages import Ping as PingMessage
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["Probe", "frames", "masked"]
 

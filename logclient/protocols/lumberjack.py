@@ -49,7 +49,7 @@ from logclient._ext.lumberjack import (
 )
 from logclient.errors import ConfigError
 from logclient.protocols.compiled import CompiledCore
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
     "MAX_WINDOW",

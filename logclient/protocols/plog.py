@@ -43,7 +43,7 @@ from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
     "Defragmenter", "Lines", "Loss", "Options", "Plog", "Probe", "Stat", "command", "estimate_loss", "frames",

@@ -1,6 +1,6 @@
-"""``logclient doctor``: each step from here to an acknowledged event, and what to mend where one fails.
+"""``logclient doctor``: test each step from here to an acknowledged event, and say how to fix one that fails.
 
-It looks up names and connects by itself. What it asks the server, and the event, are those of ``ping``.
+The command looks up names and connects by itself. It asks the server and sends the event as ``ping`` does.
 """
 
 from __future__ import annotations
@@ -19,73 +19,93 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from logclient import config, registry
-from logclient.cli import Complaints, Progress
+from logclient.cli.parser import add_endpoint_arguments
+from logclient.cli.ping import (
+    EndpointCheck,
+    check_endpoints,
+    describe_error,
+    describe_security,
+    milliseconds,
+)
+from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.errors import ExitCode
-from logclient.ping import Call, calls, duration, identity, words_of
-from logclient.protocols.readable import escape
+from logclient.readable import escape
 from logclient.transports.tcp import resolve
 
-__all__ = ["Finding", "examine", "run"]
+__all__ = ["Finding", "add_arguments", "examine", "run"]
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 _MOST_ADDRESSES = 8
 _FEW_DAYS = 14
-"""Days before the end of a certificate from which it is worth a warning."""
+"""A certificate that ends within this number of days is worth a warning."""
 
 _CLOCK_MS = 1000
-"""Milliseconds that a server's clock may differ by."""
+"""Milliseconds by which a server's clock may differ."""
 
-_TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronized
+_TIME_ERROR = 5
+"""What adjtimex(2) returns when the clock is not synchronized."""
 
 
 class Finding(NamedTuple):
-    """What one step has shown."""
+    """The result of one step."""
 
     step: str
     status: str
     found: str
     mend: str = ""
+    """How to fix it; empty: nothing is to be fixed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_endpoint_arguments(parser, "examined", "each step", "findings")
+    parser.add_argument("--no-event", action="store_true", help="send no event")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found for each endpoint; `UNREACHABLE` unless every step of each is done."""
+    """Print the findings for each endpoint; returns UNREACHABLE unless no step failed."""
     given = config.parse(arguments.url)._replace(ledger=None, state=None)
-    progress = Progress()
+    progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    well = 0
+    passed = 0
     for endpoint in given.endpoints:
         name = config.host_port(*endpoint)
         findings = []
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)
-        with Complaints():  # what a client says is in the findings
+        with ClientMessages():  # the findings say it
             for finding in examine(given, endpoint, arguments.timeout, event=not arguments.no_event):
-                progress.done()
+                progress.clear()
                 findings.append(finding)
                 if not arguments.json:
                     print(*map(escape, _lines(finding, width)), sep="\n", flush=True)
-                progress.show(f"  looking at {name} ...")
-        progress.done()
+                progress.show(f"  examining {name} ...")
+        progress.clear()
         fine = all(finding.status != FAILED for finding in findings)
-        well += fine
+        passed += fine
         if arguments.json:
             steps = [finding._asdict() for finding in findings]
             print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": fine, "steps": steps}))
-    return ExitCode.OK if well == len(given.endpoints) else ExitCode.UNREACHABLE
+    return ExitCode.OK if passed == len(given.endpoints) else ExitCode.UNREACHABLE
 
 
 def _lines(finding: Finding, width: int) -> list[str]:
-    """What is printed; `width`: of a terminal, 0 where lines have no end."""
+    """Write a finding as lines.
+
+    Args:
+        finding: The finding.
+        width: Columns of the terminal; 0: lines are not wrapped.
+    """
     mark = "FAILED" if finding.status == FAILED else "-" if finding.status == SKIPPED else finding.status
     lines = _folded(f"  {mark:8} {finding.step:9} ", finding.found, width)
-    return [*lines, *_folded(f"{'':11}to mend:  ", finding.mend, width)] if finding.mend else lines
+    return [*lines, *_folded(f"{'':11}to fix:  ", finding.mend, width)] if finding.mend else lines
 
 
 def _folded(head: str, text: str, width: int) -> list[str]:
     if len(head) + len(text) <= width or width < 2 * len(head):
         return [head + text]
-    # Names, addresses and options stay whole: somebody will copy them.
+    # Names, addresses and options stay whole, so that they can be copied.
     return textwrap.wrap(
         text, width, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,
@@ -95,13 +115,16 @@ def _folded(head: str, text: str, width: int) -> list[str]:
 def examine(
     given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
 ) -> Iterator[Finding]:
-    """Every step in order, up to the first that fails.
+    """Examine one endpoint, step by step, up to the first that fails.
 
     Args:
-        given: the way there.
-        endpoint: the one to look at.
-        timeout: seconds for the look-up, for each connection and for each answer.
-        event: whether to send one.
+        given: The configuration.
+        endpoint: The endpoint.
+        timeout: Seconds for the name look-up, for each connection and for each answer.
+        event: Send an event.
+
+    Returns:
+        A finding for each step, in order.
     """
     from logclient.transports.udp import Udp
 
@@ -120,18 +143,18 @@ def examine(
         yield finding
         if finding.status == FAILED:
             return
-    [call] = calls(given._replace(endpoints=(endpoint,)), timeout, event=event)
-    yield from _called(call, stream)
+    [check] = check_endpoints(given._replace(endpoints=(endpoint,)), timeout, event=event)
+    yield from _checked(check, stream)
 
 
 _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
 
 
-# -- the name, and the way there
+# -- name and connection
 
 
 def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
-    """(its socket addresses with their families, the finding)."""
+    """Look up the host; returns its addresses with their families, and the finding."""
     host, port = endpoint
     found: list[Any] = []
     failure: list[OSError] = []
@@ -143,30 +166,30 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
             failure.append(error)
 
     begun = time.monotonic()
-    thread = threading.Thread(target=look, daemon=True)  # nobody can stop a look-up: leave it to itself
+    thread = threading.Thread(target=look, daemon=True)  # a look-up cannot be stopped, so it is left behind
     thread.start()
     while thread.is_alive() and time.monotonic() - begun < timeout:
         thread.join(0.1)
     taken = time.monotonic() - begun
     if failure:
-        mend = "correct the host in the URL, or make it known where this machine looks up names"
+        mend = "correct the host in the URL, or add it to the DNS or the hosts file"
         if getattr(failure[0], "errno", None) == socket.EAI_AGAIN:
-            mend = "see whether the name servers of this machine can be reached"
-        return [], Finding("name", FAILED, f"{host}: {words_of(failure[0])}", mend)
+            mend = "check that the name servers of this machine can be reached"
+        return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", mend)
     if thread.is_alive():
-        mend = "see whether the name servers of this machine can be reached"
+        mend = "check that the name servers of this machine can be reached"
         return [], Finding("name", FAILED, f"{host}: no answer to the look-up in {timeout:g} s", mend)
     addresses = list(dict.fromkeys((family, address) for family, *_, address in found))
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         places = ", ".join(address[0] for _, address in addresses)
-        return addresses, Finding("name", OK, f"{host} is {places}, found in {duration(taken)}")
+        return addresses, Finding("name", OK, f"{host} is {places}, found in {milliseconds(taken)}")
     return addresses, Finding("name", OK, f"{host} is an address")
 
 
 def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Finding:
-    """Every address by itself: a client takes the first that answers, and waits for those before it."""
+    """Connect to every address: a client takes the first that answers, after waiting for those before it."""
     reached, failures = [], []
     for family, address in addresses[:_MOST_ADDRESSES]:
         begun = time.monotonic()
@@ -174,14 +197,14 @@ def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Find
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
                 sock.connect(address)
-            reached.append(f"{_place(address)} in {duration(time.monotonic() - begun)}")
+            reached.append(f"{_place(address)} in {milliseconds(time.monotonic() - begun)}")
         except OSError as error:
             failures.append((address, error))
-    said = [f"{_place(address)}: {words_of(error)}" for address, error in failures]
+    said = [f"{_place(address)}: {describe_error(error)}" for address, error in failures]
     if not reached:
         return Finding("connect", FAILED, ", ".join(said), _way(given, *failures[0]))
     if failures:
-        mend = "mend these addresses, or take them from the name: a client tries them, too"
+        mend = "repair these addresses, or remove them from the name: a client tries them, too"
         return Finding("connect", WARNING, ", ".join(reached + said), mend)
     return Finding("connect", OK, ", ".join(reached))
 
@@ -191,13 +214,13 @@ def _place(address: Any) -> str:
 
 
 def _way(given: config.Config, address: Any, error: OSError) -> str:
-    """What to mend where there is no connection."""
+    """Say how to fix that there is no connection."""
     port = address[1]
     if error.errno == errno.ECONNREFUSED:
         return f"{_start(given, port)}: nothing listens on {port} there"
     if isinstance(error, TimeoutError):
-        return f"see whether that machine is up, and whether a firewall keeps port {port} closed"
-    return "see whether there is a network, and a route to that address"
+        return f"check that the machine is up, and that no firewall blocks port {port}"
+    return "check the network, and the route to that address"
 
 
 def _start(given: config.Config, port: int) -> str:
@@ -206,98 +229,98 @@ def _start(given: config.Config, port: int) -> str:
     return f"start the server, or correct the port{hint}"
 
 
-# -- what the server says
+# -- the server
 
 
-def _called(call: Call, stream: bool) -> Iterator[Finding]:
-    given = call.given
+def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
+    given = check.given
     shield = "TLS" if given.tls else "CURVE" if given.curve_server is not None else ""
-    if call.stage == "connect":
+    if check.stage == "connect":
         yield Finding(
-            shield or "protocol", FAILED, call.words.removeprefix("cannot connect: "), _shaken(call)
+            shield or "protocol", FAILED, check.words.removeprefix("cannot connect: "), _fix_handshake(check)
         )
         return
     if shield:
-        yield _shielded(shield, call.facts)
-    if call.stage == "ask" and call.status != "ok":
-        words = call.words.removeprefix("but ").removeprefix("then ")
-        yield Finding("protocol", FAILED, words, _strange(call) if stream else _unheard(call))
+        yield _security(shield, check.security)
+    if check.stage == "ask" and check.status != "ok":
+        words = check.words.removeprefix("but ").removeprefix("then ")
+        yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))
         return
-    yield _protocol(call)
-    yield _clock(call)
-    if not call.event:
+    yield _protocol(check)
+    yield _clock(check)
+    if not check.event:
         yield Finding("event", SKIPPED, "none was sent")
-    elif call.event_s is None:
-        words = call.words.removeprefix("an event was ")
-        mend = "look into the server's log: it has the connection, and does not acknowledge"
+    elif check.event_s is None:
+        words = check.words.removeprefix("an event was ")
+        mend = "read the server's log: it accepted the connection and does not acknowledge"
         yield Finding("event", FAILED, words, mend)
     else:
-        none = "" if call.event_fate == "acknowledged" else ", as far as this protocol can tell"
-        yield Finding("event", OK, f"{call.event_fate} in {duration(call.event_s)}{none}")
+        limit = "" if check.event_outcome == "acknowledged" else "; this protocol has no acknowledgements"
+        yield Finding("event", OK, f"{check.event_outcome} in {milliseconds(check.event_s)}{limit}")
 
 
-def _shaken(call: Call) -> str:
-    """What to mend where a connection was made, but no handshake."""
-    if call.status == "refused":
-        return ""  # the words say it
-    if call.given.tls:
-        plain = call.given.scheme.removesuffix("+tls")
-        return f"if the server has no TLS on this port, the URL begins with {plain}://"
-    return f"see whether a {call.given.protocol} server has this port, and wants no TLS"
+def _fix_handshake(check: EndpointCheck) -> str:
+    """Say how to fix that a connection was made, but the handshake failed."""
+    if check.status == "refused":
+        return ""  # the error says it
+    if check.given.tls:
+        plain = check.given.scheme.removesuffix("+tls")
+        return f"if the server has no TLS on this port, use {plain}://"
+    return f"check that a {check.given.protocol} server listens on this port, without TLS"
 
 
-def _shielded(shield: str, facts: dict[str, Any]) -> Finding:
-    words = identity(facts)
+def _security(shield: str, facts: dict[str, Any]) -> Finding:
+    words = describe_security(facts)
     if shield == "TLS" and not facts["verified"]:
-        return Finding(shield, WARNING, words, "leave out verify=none: it believes whoever answers")
+        return Finding(shield, WARNING, words, "remove verify=none: with it any server is believed")
     if facts.get("days_left", _FEW_DAYS) < _FEW_DAYS:
         return Finding(shield, WARNING, words, "renew the certificate at the server")
     return Finding(shield, OK, words)
 
 
-def _strange(call: Call) -> str:
-    """What to mend where the answer is no good one."""
-    given = call.given
-    if call.status == "refused":
+def _fix_answer(check: EndpointCheck) -> str:
+    """Say how to fix that the answer is missing or wrong."""
+    given = check.given
+    if check.status == "refused":
         return ""
-    if call.status == "foreign":
+    if check.status == "foreign":
         secure = f"{given.scheme}+tls"
-        if call.is_tls and secure in registry.SCHEMES:
-            return f"begin the URL with {secure}://"
-        return f"correct the host or the port: a {given.protocol} server is needed there"
-    if call.status == "broken":
-        return "look into the server's log: it took the connection, and ended it"
-    return "look into the server's log: it took the connection, and says nothing"
+        if check.answers_tls and secure in registry.SCHEMES:
+            return f"use {secure}://"
+        return f"correct the host or the port: this is no {given.protocol} server"
+    if check.status == "broken":
+        return "read the server's log: it accepted the connection and closed it"
+    return "read the server's log: it accepted the connection and does not answer"
 
 
-def _unheard(call: Call) -> str:
-    """What to mend where a datagram has no answer, or not the right one."""
-    port = call.endpoint[1]
-    if call.status == "broken":
-        return f"{_start(call.given, port)}: nothing listens on {port} there"
-    if call.status == "silent":
-        return f"{_start(call.given, port)}, or see whether a firewall drops UDP to it"
-    return _strange(call)
+def _fix_datagram(check: EndpointCheck) -> str:
+    """Say how to fix that a datagram has no answer, or a wrong one."""
+    port = check.endpoint[1]
+    if check.status == "broken":
+        return f"{_start(check.given, port)}: nothing listens on {port} there"
+    if check.status == "silent":
+        return f"{_start(check.given, port)}, or check that no firewall drops UDP to it"
+    return _fix_answer(check)
 
 
-def _protocol(call: Call) -> Finding:
-    protocol = call.given.protocol
-    if not call.round_trips_s:
+def _protocol(check: EndpointCheck) -> Finding:
+    protocol = check.given.protocol
+    if not check.round_trips_s:
         words = "no answer without an event"
-        if call.event_fate == "handed over":
-            words = "nothing is ever answered there"
-        elif call.event_s is not None:
-            words = "this server answers to events only"
+        if check.event_outcome == "handed over":
+            words = "this protocol has no answers"
+        elif check.event_s is not None:
+            words = "this server answers events only"
         return Finding("protocol", SKIPPED, words)
     about = "".join(
-        f", {name.replace('_', ' ')} {value}" for name, value in call.about.items() if name != "clock_ms"
+        f", {name.replace('_', ' ')} {value}" for name, value in check.about.items() if name != "clock_ms"
     )
-    return Finding("protocol", OK, f"{protocol} answers in {duration(call.round_trips_s[0])}{about}")
+    return Finding("protocol", OK, f"{protocol} answers in {milliseconds(check.round_trips_s[0])}{about}")
 
 
-def _clock(call: Call) -> Finding:
-    mend = "have the clocks synchronized, as by NTP, on both machines"
-    ahead = call.about.get("clock_ms")
+def _clock(check: EndpointCheck) -> Finding:
+    mend = "synchronize the clocks of both machines, for example by NTP"
+    ahead = check.about.get("clock_ms")
     if ahead is not None and abs(ahead) > _CLOCK_MS:
         words = f"the server's is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
         return Finding("clock", WARNING, words, mend)
@@ -311,13 +334,13 @@ def _clock(call: Call) -> Finding:
 
 
 def _synchronized() -> bool | None:
-    """Whether the kernel says that its clock is; None where it does not say."""
+    """Ask the kernel whether its clock is synchronized; None: it does not say."""
     if sys.platform != "linux":
         return None
     try:
         import ctypes
 
-        # Of struct timex only its first field matters, `modes`: 0 asks, and changes nothing.
+        # With 0 in `modes`, the first field of struct timex, the check changes nothing.
         state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     except (ImportError, OSError, AttributeError):
         return None
