@@ -189,7 +189,7 @@ class TestErrorsOfCommands:
         def fail(arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr(cli, "_demo", fail)
+        monkeypatch.setattr("logclient.cli.demo.run", fail)
         assert says in refused(capsys, ["demo"], code)
 
     def test_output_that_nobody_reads(self) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from logclient import cli, completion
+from logclient import cli
+from logclient.cli import completion
+from logclient.cli.parser import make_parser
 from tests.patience import PATIENCE
 from tests.support import clean_environment
 
@@ -66,7 +68,7 @@ def installed(shell: str) -> str:
 
 def script(shell: str, tmp_path: Path) -> Path:
     file = tmp_path.parent / f"{tmp_path.name}.{shell}"
-    file.write_text(completion.script(shell, cli._parser()))
+    file.write_text(completion.script(shell))
     return file
 
 
@@ -132,7 +134,7 @@ def test_as_it_is_typed(folder: Path, shell: str) -> None:
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_the_command_prints_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
-    assert capsys.readouterr().out == completion.script(shell, cli._parser())
+    assert capsys.readouterr().out == completion.script(shell)
 
 
 def test_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,10 +143,9 @@ def test_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_and_option_is_in_each() -> None:
-    parser = cli._parser()
     for shell in completion.SHELLS:
-        text = completion.script(shell, parser)
-        for command in completion._commands(parser):
+        text = completion.script(shell)
+        for command in completion._commands(make_parser()):
             assert command.name in text
             for option in command.options:
                 for name in option.names:

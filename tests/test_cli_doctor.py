@@ -1,4 +1,4 @@
-"""``logclient doctor``: which step fails, and what it says to mend."""
+"""``logclient doctor``: which step fails, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from logclient import cli, doctor
+from logclient import cli
+from logclient.cli import doctor
 from logclient.collectors.logux import Collector as LoguxServer
 from logclient.collectors.lumberjack import Collector
 from logclient.collectors.plog import Collector as PlogServer
@@ -58,8 +59,8 @@ def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
             found = terminal.until(r"(?s)  FAILED .*there\s")
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     lines = found[0].splitlines()
-    assert lines[1].startswith(" " * 11 + "to mend:  start the server, ")
-    assert lines[2].startswith(" " * 21) and all(len(line) <= 70 for line in lines)
+    assert lines[1].startswith(" " * 11 + "to fix:  start the server, ")
+    assert lines[2].startswith(" " * 20) and all(len(line) <= 70 for line in lines)
     assert " ".join(found[0].split()) in " ".join(done.stdout.split()) and len(done.stdout.splitlines()) == 4
 
 
@@ -97,7 +98,7 @@ class TestWell:
         with PlogServer() as server:
             found = examine(capsys, server.url)
         assert statuses(found) == WELL | {"connect": "skipped"}
-        assert found["event"]["found"].endswith("ms, as far as this protocol can tell")
+        assert found["event"]["found"].endswith("ms; this protocol has no acknowledgements")
 
     def test_a_name(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server:
@@ -116,7 +117,7 @@ class TestWell:
             f"lumberjack://127.0.0.1:{port}",
             "  ok       name      127.0.0.1 is an address",
             f"  FAILED   connect   127.0.0.1:{port}: connection refused",
-            f"           to mend:  {mend}: nothing listens on {port} there",
+            f"           to fix:  {mend}: nothing listens on {port} there",
         ]
 
 
@@ -128,7 +129,7 @@ class TestIll:
                 False, "connection refused, without an answer", ": nothing listens on {port} there",
                 marks=pytest.mark.skipif(sys.platform == "win32", reason="says it in other words"),
             ),
-            (True, "silence for 1 s: ", ", or see whether a firewall drops UDP to it"),
+            (True, "silence for 1 s: ", ", or check that no firewall drops UDP to it"),
         ],
         ids=["closed", "silent"],
     )  # fmt: skip
@@ -149,11 +150,11 @@ class TestIll:
         ("place", "step", "says", "mend"),
         [
             (dead, "connect", "connection refused", "start the server, or correct the port"),
-            (black_hole, "connect", "timed out", "whether a firewall keeps port"),
-            (never_reads, "event", "not acknowledged in 1 s", "look into the server's log"),
-            (closes, "protocol", "closed the connection", "it took the connection, and ended it"),
-            (banner, "protocol", "an SSH server answers: SSH-2.0-", "a lumberjack server is needed there"),
-            (web, "protocol", "an HTTP server answers", "a lumberjack server is needed there"),
+            (black_hole, "connect", "timed out", "that no firewall blocks port"),
+            (never_reads, "event", "not acknowledged in 1 s", "read the server's log"),
+            (closes, "protocol", "closed the connection", "it accepted the connection and closed it"),
+            (banner, "protocol", "an SSH server answers: SSH-2.0-", "this is no lumberjack server"),
+            (web, "protocol", "an HTTP server answers", "this is no lumberjack server"),
         ],
     )
     def test_the_step_that_fails_is_the_last(
@@ -201,12 +202,12 @@ class TestIll:
         with Collector() as server, dead() as port:
             places = [("127.0.0.1", port), ("127.0.0.1", server.port)]
             rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
-            for module in ("logclient.doctor.resolve", "logclient.transports.tcp.resolve"):
+            for module in ("logclient.cli.doctor.resolve", "logclient.transports.tcp.resolve"):
                 monkeypatch.setattr(module, lambda *_: (b"h", rows))
             found = examine(capsys, "lumberjack://h:5044")
         assert statuses(found) == WELL | {"connect": "warning"}
         assert f"127.0.0.1:{port}: connection refused" in found["connect"]["found"]
-        assert "take them from the name" in found["connect"]["mend"]
+        assert "remove them from the name" in found["connect"]["mend"]
 
     def test_clocks(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         support.need("websockets")
@@ -262,7 +263,7 @@ class TestTls:
             found = examine(capsys, f"lumberjack+tls://127.0.0.1:{server.port}", code=3)
         assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
         assert (
-            found["TLS"]["mend"] == "if the server has no TLS on this port, the URL begins with lumberjack://"
+            found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
         )
 
     def test_a_client_without_it(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ class TestTls:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
         assert found["protocol"]["status"] == "failed"
         assert found["protocol"]["found"].startswith("a TLS server answers")
-        assert found["protocol"]["mend"] == "begin the URL with lumberjack+tls://"
+        assert found["protocol"]["mend"] == "use lumberjack+tls://"
 
 
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:

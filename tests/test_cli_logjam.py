@@ -211,7 +211,7 @@ class TestCollect:
 
     def test_faults_strike(self, tmp_path: Path) -> None:
         witness = tmp_path / "witness"
-        faults = ["--faults", "discard=every:3,seed=1", "--witness", str(witness)]
+        faults = ["--faults", "discard=every:3,seed=1", "--fault-log", str(witness)]
         with Running(["logjam://127.0.0.1:0"], tmp_path / "c", *faults) as run:
             with Producer(run.listens[0]["port"]) as asks:
                 assert asks.ship(*range(1, 10)) == [ACCEPTED] * 9
@@ -299,7 +299,7 @@ class TestPing:
         with Collector(keep=True) as device:
             url = f"{device.push_url}/shop-production"
             said = self.ping(capsys, ExitCode.OK, url)
-            assert said.endswith("where nothing is ever answered\n")
+            assert said.endswith("but this protocol has no answers\n")
             assert "an event was handed over in" in self.ping(capsys, ExitCode.OK, url, "--event")
             assert len(device.events(1)) == 1
 
@@ -341,7 +341,7 @@ class TestPing:
             url = f"logjam://127.0.0.1:{port}"
             said = self.ping(capsys, ExitCode.OK, f"{url}?curve_server={quote(public)}")
             answering.join()
-            assert ", CURVE, the server has the key that was expected, logjam answers in " in said
+            assert ", CURVE, the server has the expected key, logjam answers in " in said
             other, _ = zmq.curve_keypair()
             said = self.ping(capsys, ExitCode.UNREACHABLE, f"{url}?curve_server={quote(other)}", "--json")
             assert json.loads(said)["status"] == "refused"

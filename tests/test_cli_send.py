@@ -23,6 +23,7 @@ from typing import IO, Any
 import pytest
 
 from logclient import cli
+from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.collectors import plog
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ExitCode
@@ -270,7 +271,7 @@ class TestFiles:
         assert cli.main(["send", dead_url, str(good), str(bad)]) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert err.startswith(f"logclient: {bad}: no text, but {says}")
+        assert err.startswith(f"logclient: {bad}: not text, but {says}")
         assert err.count("\n") == 1
 
     def test_binary_standard_input_is_refused(self, dead_url: str) -> None:
@@ -282,7 +283,7 @@ class TestFiles:
             check=False,
         )
         assert done.returncode == 1
-        said = b"logclient: standard input: no text, but a zip archive: the rest was not sent\n"
+        said = b"logclient: standard input: not text, but a zip archive: the rest was not sent\n"
         assert done.stderr == said
 
     @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1251", "koi8-r", "shift_jis", "iso2022_jp"])
@@ -688,15 +689,15 @@ class TestProcesses:
 
 class TestProgress:
     def test_percent_rate_and_time_left(self) -> None:
-        pace = cli.Pace()
-        assert pace.text(100.0, 0, 0.0) == "0%, "  # too early to say more
-        assert pace.text(102.0, 5000, 0.25) == "25%, 2,500/s, 0:06 left, "
-        assert pace.text(104.0, 5000, 0.25) == "25%, 1,250/s, 0:12 left, "
+        estimate = RateEstimate()
+        assert estimate.text(100.0, 0, 0.0) == "0%, "  # too early to say more
+        assert estimate.text(102.0, 5000, 0.25) == "25%, 2,500/s, 0:06 left, "
+        assert estimate.text(104.0, 5000, 0.25) == "25%, 1,250/s, 0:12 left, "
         for second in range(105, 116):
-            said = pace.text(float(second), 5000, 0.25)
+            said = estimate.text(float(second), 5000, 0.25)
         assert said == "25%, 0/s, "  # it stands still
-        assert pace.text(116.0, 5010, 0.2501) == "25%, 1/s, 20:49:50 left, "
-        assert pace.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
+        assert estimate.text(116.0, 5010, 0.2501) == "25%, 1/s, 20:49:50 left, "
+        assert estimate.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
 
     @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
     def test_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
@@ -711,9 +712,9 @@ class TestProgress:
             assert terminal.process.wait(PATIENCE) == 0
 
     def test_without_a_size_there_is_the_rate(self) -> None:
-        pace = cli.Pace()
-        assert pace.text(0.0, 0, None) == ""
-        assert pace.text(4.0, 10, None) == "2/s, "
+        estimate = RateEstimate()
+        assert estimate.text(0.0, 0, None) == ""
+        assert estimate.text(4.0, 10, None) == "2/s, "
 
     def test_a_terminal_gets_one_line_rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):
@@ -722,20 +723,20 @@ class TestProgress:
 
         screen = Terminal()
         monkeypatch.setattr(sys, "stderr", screen)
-        progress = cli.Progress()
+        progress = ProgressLine()
         progress.show("a long line")
         progress.show("short")
-        progress.done()
-        progress.done()
+        progress.clear()
+        progress.clear()
         assert screen.getvalue() == "\ra long line\rshort      \r     \r"
 
     def test_a_file_gets_a_line_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = io.StringIO()
         monkeypatch.setattr(sys, "stderr", screen)
-        progress = cli.Progress()
+        progress = ProgressLine()
         progress.show("too early")
         progress.last -= 11
         progress.show("time for a line")
         progress.show("too early again")
-        progress.done()
+        progress.clear()
         assert screen.getvalue() == "time for a line\n"

@@ -11,9 +11,9 @@ import pytest
 
 import logclient
 from logclient import cli
+from logclient.cli.stat import describe_uptime
 from logclient.collectors.plog import Collector
 from logclient.errors import ExitCode
-from logclient.stat import _time
 from tests import support
 from tests.patience import PATIENCE
 
@@ -55,7 +55,8 @@ def test_who_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_other_protocols_have_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stat", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
-    assert "a lumberjack server is not asked for counters; plog's are" in capsys.readouterr().err
+    why = "stat: lumberjack servers cannot be asked for counters, only plog servers"
+    assert why in capsys.readouterr().err
 
 
 class TestLogjam:
@@ -111,7 +112,7 @@ class TestLogjam:
 
     def test_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["stat", "plog://127.0.0.1", "--port", "9621"]) == ExitCode.USAGE
-        assert "--port: where a Logjam device says its counters" in capsys.readouterr().err
+        assert "--port: only for Logjam devices" in capsys.readouterr().err
         assert cli.main(["stat", "logjam://127.0.0.1", "--port", "0"]) == ExitCode.USAGE
         assert "must be a whole number from 1 to 65535" in capsys.readouterr().err
 
@@ -131,7 +132,8 @@ def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
         assert "131072" in found[0]["envi"] and found[0]["why"] == ""
         assert found[1]["envi"] is None and "no answer" in found[1]["why"]
     assert cli.main(["envi", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
-    assert "a lumberjack server is not asked for settings; plog's are" in capsys.readouterr().err
+    why = "envi: lumberjack servers cannot be asked for settings, only plog servers"
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -139,4 +141,4 @@ def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
     [(0, "0 min 0 s"), (61_999, "1 min 1 s"), (3_660_000, "1 h 1 min"), (180_000_000, "2 d 2 h")],
 )
 def test_uptime(ms: int, words: str) -> None:
-    assert _time(ms) == words
+    assert describe_uptime(ms) == words

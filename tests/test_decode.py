@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import cli
+from logclient import cli, readable
 from logclient.collectors.capture import CaptureWriter
-from logclient.protocols import readable
 from logclient.protocols.lumberjack import Reader, encode_ack, frames, pair_block
-from logclient.protocols.readable import Frame
+from logclient.readable import Frame
 from tests import recordings
 from tests.patience import PATIENCE
 
@@ -335,7 +334,7 @@ class TestCommand:
         file.write_text("32 41 00 00\n00 05\n")
         assert run(capsys, str(file), "--hex")[0] == ["       0  2A ack 5"]
         file.write_text("3")
-        assert "--hex wants hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
+        assert "--hex needs hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
 
     def test_standard_input_and_a_reader_that_has_enough(self) -> None:
         command = [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"]

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logclient import demo
+from logclient.cli.demo import judgement
+from logclient.cli.demo.processes import Collector, Verifier
+from logclient.cli.demo.report import WORDS
+from logclient.cli.demo.runs import Verify, clear, demo
+from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
 from tests.patience import PATIENCE
 
@@ -32,13 +36,13 @@ class TestFolder:
         (tmp_path / "lumberjack-honest").mkdir()
         (tmp_path / "lumberjack-honest" / "precious").touch()
         (tmp_path / "a.log").write_text("line\n")
-        with pytest.raises(ConfigError, match="exists and is not a demo's"):
-            demo.run([str(tmp_path / "a.log")], out=str(tmp_path), verify=lambda *_: pytest.fail("it ran"))
+        with pytest.raises(ConfigError, match="exists and is not from a demo"):
+            demo([str(tmp_path / "a.log")], out=str(tmp_path), verify=lambda *_: pytest.fail("it ran"))
         assert (tmp_path / "lumberjack-honest" / "precious").exists()
 
     def test_what_an_earlier_demo_left_is(self, tmp_path: Path) -> None:
         for _ in range(2):
-            demo._clear(tmp_path / "run")
+            clear(tmp_path / "run")
             assert [path.name for path in (tmp_path / "run").iterdir()] == [".logclient-demo"]
             (tmp_path / "run" / "capture").mkdir()
 
@@ -51,7 +55,7 @@ COUNTS = {"cuts": 7, "cuts_before_ack": 5, "copies": 200}
 
 class TestHonest:
     def test_as_it_must_be(self) -> None:
-        assert demo.judge_honest(0, HONEST, COUNTS, 1000) == []
+        assert judgement.judge_honest(0, HONEST, COUNTS, 1000) == []
 
     @pytest.mark.parametrize(
         ("code", "verdict", "counts", "says"),
@@ -73,7 +77,7 @@ class TestHonest:
     def test_not_as_it_must_be(
         self, code: int, verdict: dict[str, int], counts: dict[str, int], says: str
     ) -> None:
-        (trouble,) = demo.judge_honest(code, HONEST | verdict, COUNTS | counts, 1000)
+        (trouble,) = judgement.judge_honest(code, HONEST | verdict, COUNTS | counts, 1000)
         assert says in trouble
 
 
@@ -82,10 +86,10 @@ class TestLiar:
     def judge(
         lied: dict[str, list[list[str]]], found: dict[str, set[str]], planned: str, code: int = 1, **more: int
     ) -> list[str]:
-        everything = {word: found.get(word, set()) for word in demo._NAMED}
+        everything = {word: found.get(word, set()) for word in judgement.NAMED}
         verdict = {word: len(ids) for word, ids in everything.items()} | {"dropped": 0, "unknown": 0}
         cuts = {"cuts": more.pop("cuts", 0)}
-        return demo.judge_liar(demo.PROTOCOLS[0], code, verdict | more, everything, lied, cuts, planned)
+        return judgement.judge_liar(SCENARIOS[0], code, verdict | more, everything, lied, cuts, planned)
 
     @pytest.fixture
     def discards(self) -> list[list[str]]:
@@ -141,7 +145,7 @@ class TestLiar:
             "corrupt": [[event_id(C, 7)]],
             "add": [[event_id("d" * 20, 1)]],
         }
-        found = {demo._FOUND_AS[fault]: set(ids) for fault, (ids,) in lied.items()}
+        found = {judgement.FOUND_AS[fault]: set(ids) for fault, (ids,) in lied.items()}
         planned = "swap=every:9,duplicate=every:14,corrupt=every:19,add=every:24"
         assert self.judge(lied, found, planned) == []
         for word in found:
@@ -154,15 +158,15 @@ class TestLiar:
 class TestNetwork:
     """A run over a bad network: what it cost must be named, and nothing else."""
 
-    PLOG = next(protocol for protocol in demo.PROTOCOLS if protocol.name == "plog")
+    PLOG = next(protocol for protocol in SCENARIOS if protocol.name == "plog")
 
     def judge(self, lied: dict[str, list[list[str]]], found: dict[str, set[str]], **more: int) -> list[str]:
-        everything = {word: found.get(word, set()) for word in demo._NAMED}
+        everything = {word: found.get(word, set()) for word in judgement.NAMED}
         verdict = {word: len(ids) for word, ids in everything.items()} | {"dropped": 0, "unknown": 0}
         code = more.pop("code", 0)
         counts = {"kernel_drops": more.pop("kernel_drops", 0)}
         verdict |= {"ok": 1000 - verdict["missing"]} | more
-        return demo.judge_network(self.PLOG, code, verdict, everything, lied, counts, 1000)
+        return judgement.judge_network(self.PLOG, code, verdict, everything, lied, counts, 1000)
 
     @pytest.fixture
     def dropped(self) -> list[list[str]]:
@@ -185,7 +189,7 @@ class TestNetwork:
             (trouble,) = self.judge(lied, found, **more)
             assert says in trouble
         (trouble,) = self.judge(lied, found | {"missing": found["missing"] - {event_id(A, 7)}})
-        assert trouble.startswith("missing: 199 ids found, 200 written down")
+        assert trouble.startswith("missing: 199 ids found, 200 in the fault log")
 
     def test_too_little_at_stake(self, dropped: list[list[str]]) -> None:
         few = {"missing": {ids[0] for ids in dropped[:99]}}
@@ -197,18 +201,14 @@ class TestProcesses:
     def test_a_collector_that_does_not_start(self, tmp_path: Path) -> None:
         with (
             pytest.raises(ConnectFailed, match=r"collector: did not start: .*'explode' is no fault"),
-            demo.Collector(
-                "lumberjack://127.0.0.1:0", "explode=every:1", False, tmp_path / "c", tmp_path / "w", tmp_path
-            ),
+            Collector("lumberjack://127.0.0.1:0", "explode=every:1", tmp_path / "c", None, tmp_path),
         ):
             pytest.fail("it started")
 
     def test_a_collector_that_dies(self, tmp_path: Path) -> None:
-        with demo.Collector(
-            "lumberjack://127.0.0.1:0", "seed=1", False, tmp_path / "c", tmp_path / "w", tmp_path
-        ) as one:
+        with Collector("lumberjack://127.0.0.1:0", "seed=1", tmp_path / "c", None, tmp_path) as one:
             one._process.kill()
-            with pytest.raises(LogclientError, match="collector: ended with -9: it said nothing"):
+            with pytest.raises(LogclientError, match="collector: ended with -9: it printed nothing"):
                 one.stop()
 
     @pytest.mark.spark
@@ -218,7 +218,7 @@ class TestProcesses:
         less.mkdir()
         scene.capture = less
         scene.write_capture([1])
-        with demo.Verifier(tmp_path / "log") as verifier:
+        with Verifier(tmp_path / "log") as verifier:
             with pytest.raises(LogclientError, match=r"^verify: ledger: .*none"):
                 verifier.verify(none, tmp_path / "out", {"capture": str(none)})
             code, counts = verifier.verify(scene.ledger, scene.out, {"capture": str(whole)})
@@ -231,20 +231,20 @@ class TestProcesses:
     def test_a_verifier_that_does_not_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with (
-            demo.Verifier(tmp_path / "log") as verifier,
+            Verifier(tmp_path / "log") as verifier,
             pytest.raises(LogclientError, match=r"^verify: java: Spark needs Java 17"),
         ):
             verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
     @pytest.mark.spark
     def test_a_verifier_that_dies(self, tmp_path: Path) -> None:
-        with demo.Verifier(tmp_path / "log") as verifier:
+        with Verifier(tmp_path / "log") as verifier:
             verifier._process.kill()
-            with pytest.raises(LogclientError, match=r"^verify: it ended: it said nothing"):
+            with pytest.raises(LogclientError, match=r"^verify: it ended: it printed nothing"):
                 verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
 
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> demo.Verify:
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Verify:
     """Judge without Spark, by the same stages; in the demo itself it is a process of its own."""
 
     from tests import verify_inprocess
@@ -301,7 +301,7 @@ def test_the_whole_of_it_in_small(
 ) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
-    code = demo.run(
+    code = demo(
         [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process(monkeypatch)
     )
     out = capsys.readouterr().out
@@ -329,14 +329,14 @@ def test_a_verifier_that_finds_nothing_is_caught(tmp_path: Path, capsys: pytest.
 
     def blind(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         (checked / "violations").mkdir(parents=True)
-        return 0, dict.fromkeys(demo._WORDS, 0) | {"ok": 40_000}
+        return 0, dict.fromkeys(WORDS, 0) | {"ok": 40_000}
 
     file = tmp_path / "a.log"
     file.write_text("line\n")
-    assert demo.run([str(file)], events=40_000, out=str(tmp_path / "out"), verify=blind) == ExitCode.BROKEN
+    assert demo([str(file)], events=40_000, out=str(tmp_path / "out"), verify=blind) == ExitCode.BROKEN
     runs = json.loads((tmp_path / "out" / "verdict.json").read_text())["runs"]
     assert all(run["troubles"] for run in runs)
     assert not any(run["caught"] for run in runs)
     out = capsys.readouterr().out
-    assert "NOT AS IT MUST BE" in out
+    assert "NOT AS EXPECTED" in out
     assert "NOT found to the event" in out

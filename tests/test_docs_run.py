@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from logclient import cli
+from logclient.cli.parser import make_parser
 from logclient.errors import ExitCode
 from tests import logux_server, support
 from tests.pages import FOUND, Text
@@ -174,7 +175,7 @@ def test_the_example_in_the_help_of_a_command(command: str, capsys: pytest.Captu
     text = helped(f"logclient {command}", capsys).partition("Example: ")[2]
     example = shlex.split(text.partition(" > ")[0])
     assert example[:2] == ["logclient", command]
-    assert cli._parser().parse_args(example[1:]).run
+    assert make_parser().parse_args(example[1:]).run
 
 
 # -- make

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "files", "lazy", "options", "registry", "threads"}
+LEAVES = {"errors", "config", "files", "lazy", "options", "readable", "registry", "threads"}
 LEAVES_OWN = {
     "errors": set(),
     "files": {"errors"},
@@ -26,6 +26,7 @@ LEAVES_OWN = {
     "registry": {"errors"},
     "config": {"errors", "registry"},
     "options": {"config"},
+    "readable": set(),
     "threads": {"errors"},
 }
 
@@ -33,7 +34,7 @@ LEAVES_OWN = {
 ARROWS: dict[str, set[str]] = {
     "root": {"aio", "client", "faces", "handler"},
     "__main__": {"cli"},
-    "cli": {"client", "handler", "collectors", "verify", "root"},  # and demo.py
+    "cli": {"client", "handler", "faces", "collectors", "verify", "root"},
     "handler": {"client", "aio", "formatters"},
     "formatters": {"_ext records"},
     "integrations": {"client", "aio", "handler", "faces"},
@@ -114,7 +115,7 @@ def room_of(parts: tuple[str, ...]) -> str:
         return "contract"
     if first.partition("_")[0] in PROTOCOLS:
         return "faces" if parts[1:] in CLIENT_MODULES else "protocols"
-    if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "samples", "stat"):
+    if first == "samples":
         return "cli"
     if first in LEAVES or first in ARROWS:
         return first

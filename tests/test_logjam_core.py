@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import cli, config
+from logclient import cli, config, readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -33,7 +33,6 @@ from logclient._ext.logjam import (
 )
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols import readable
 from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
 from tests.batches import flight_of

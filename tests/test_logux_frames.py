@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logclient import readable
 from logclient._ext.logux import MAX_DEPTH
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
-from logclient.protocols import readable
 from tests import recordings
 from tests.lumberjack_inputs import damaged, randoms
 

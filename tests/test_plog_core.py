@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import config, registry
+from logclient import config, readable, registry
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -56,7 +56,6 @@ from logclient.plog.messages import (
     parse_stat,
     split_tags,
 )
-from logclient.protocols import readable
 from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
+from logclient.cli.demo.processes import Collector
 from logclient.collectors.datagrams import batch_of
-from logclient.demo import Collector
 from logclient.errors import ExitCode
 from tests import support
 from tests.kafka_fixture import connector
@@ -82,7 +82,7 @@ def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     topic = f"e2e-{os.urandom(6).hex()}"
     ledger, capture, witness = folder / "ledger", folder / "capture", folder / "witness"
     url = f"plog://127.0.0.1:0?kafka={broker}&kafka_topic={topic}&receive_buffer=64MiB"
-    with Collector(url, faults, bool(faults), capture, witness, folder) as server:
+    with Collector(url, faults, capture, witness if faults else None, folder) as server:
         done = subprocess.run(
             [
                 sys.executable, "-m", "tests.plog_load",

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
-from logclient import cli, ping, plog
+from logclient import cli, plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Hot
+from logclient.cli import ping
 from logclient.collectors.plog import Collector
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
@@ -148,10 +149,10 @@ def test_options_of_datagrams_are_refused(option: str) -> None:
 def test_there_are_no_questions(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("stat", "envi"):
         assert cli.main([command, url]) == ExitCode.USAGE
-        assert "a plog+tcp server is not asked" in capsys.readouterr().err
+        assert "plog+tcp servers cannot be asked" in capsys.readouterr().err
     arguments = Namespace(url=url, timeout=PATIENCE, count=1, event=False, json=False)
     assert ping.run(arguments) == ExitCode.OK
-    assert "where nothing is ever answered" in capsys.readouterr().out
+    assert "but this protocol has no answers" in capsys.readouterr().out
     with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
         Lines(Options(), PRODUCER).call("ping")
 

@@ -24,7 +24,7 @@ from logclient.logux.messages import (
     parse,
 )
 from logclient.logux.messages import Ping as PingMessage
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["Probe", "frames", "masked"]
 

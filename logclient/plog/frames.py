@@ -18,7 +18,7 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.plog.messages import COMMANDS, command, split_tags
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["Probe", "frames"]
 

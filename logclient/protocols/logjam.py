@@ -43,7 +43,7 @@ from logclient.config import options_of
 from logclient.delivery.compiled import CompiledCore
 from logclient.delivery.contract import CoreEvent, Reply
 from logclient.errors import ConfigError
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
     "AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "Unpacker", "frames", "split_app_env",

@@ -50,7 +50,7 @@ from logclient._ext.lumberjack import (
 from logclient.config import options_of
 from logclient.delivery.compiled import CompiledCore
 from logclient.errors import ConfigError
-from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
     "MAX_WINDOW",

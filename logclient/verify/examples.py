@@ -9,7 +9,7 @@ import numpy as np
 
 from logclient import registry
 from logclient._ext.hash import xxh64
-from logclient.protocols.readable import Frame
+from logclient.readable import Frame
 from logclient.verify import decode, sources
 from logclient.verify.compare import EVENT_BITS, LISTENER, UNIT_BITS, Example, Plan
 from logclient.verify.ledger import FATES, Ledger

@@ -759,7 +759,7 @@ def main(
     Args:
         progress, stop: as for `run`.
     """
-    from logclient.protocols.readable import escape
+    from logclient.readable import escape
     from logclient.verify import report
 
     given = vars(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from logclient.protocols.readable import escape
+from logclient.readable import escape
 
 __all__ = ["Html", "el", "join", "text"]
 

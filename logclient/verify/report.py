@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ExitCode
-from logclient.protocols.readable import escape, hexdump
+from logclient.readable import escape, hexdump
 from logclient.verify import charts
 from logclient.verify.charts import clock, duration
 from logclient.verify.markup import Html, el, join

@@ -2,7 +2,7 @@
 
     python tests/oracle/plog_injected.py WITNESS LEDGER
 
-Read are the witness file of ``logclient collect --witness`` and the ledger's lines (docs/formats.md). Of
+Read are the fault log of ``logclient collect --fault-log`` and the ledger's lines (docs/formats.md). Of
 an act only what was done to which datagram counts: ``fault``, ``event``, ``index`` and ``count``. Its
 ``ids``, what the injector itself makes of it, are not looked at: that is worked out here. A message is whole
 when all its fragments are there, and what comes after that begins another one. Datagrams come in their

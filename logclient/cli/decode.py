@@ -11,22 +11,41 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from logclient import registry
+from logclient.cli.parser import positive
 from logclient.errors import ConfigError, ExitCode
-from logclient.protocols.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
+from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 
 class _Part(NamedTuple):
-    """Bytes to decode, and what to say of them first."""
+    """Bytes to decode, and where they come from."""
 
     data: Bytes
-    head: str
+    heading: str
+    """A line to print before the frames; empty: none."""
     fields: dict[str, Any]
+    """The same for ``--json``."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("protocol", metavar="PROTOCOL", choices=registry.protocols(), help="%(choices)s")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a capture, one of its segments (.cap), or the bytes of one direction; - is standard input",
+    )
+    parser.add_argument("--hex", action="store_true", help="FILE holds hexadecimal digits")
+    parser.add_argument("--json", action="store_true", help="print each frame as a line of JSON")
+    parser.add_argument("--limit", type=positive, metavar="N", help="stop after N frames")
+    parser.add_argument(
+        "--bytes", type=positive, metavar="N", help="show N bytes of the content of a frame (default: 200)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the frames of a file; `BROKEN` when anything in it is wrong."""
+    """Print the frames of a file; returns BROKEN when anything in it is wrong."""
     name: str = arguments.file
     frames = registry.beside(arguments.protocol, "frames")
     as_json: bool = arguments.json
@@ -42,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         parts = _units(capture, arguments.protocol)
     seen = wrong = 0
     for part in parts:
-        if part.head and not as_json:
-            print(part.head)
+        if part.heading and not as_json:
+            print(part.heading)
         for frame in frames(part.data):
             if seen == limit:
                 print(f"logclient: stopped after {limit} frames, there are more", file=sys.stderr)
@@ -56,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\n".join(lines(frame, width)))
     problems = capture.problems if capture is not None else []
     for problem in problems:
-        # A capture that is still being written, or whose collector was killed, is not wrong for that.
+        # An unclosed segment is no error: it is still being written, or its collector was killed.
         wrong += problem.kind != "unclosed"
         where = f"{problem.segment} at byte {problem.offset}"
         print(f"logclient: {escape(where)}: {escape(problem.reason)}", file=sys.stderr)
@@ -81,19 +100,19 @@ def _read(name: str, hexadecimal: bool) -> Bytes:
     try:
         return bytes.fromhex(bytes(data).decode("ascii"))
     except ValueError:
-        shown = "standard input" if name == "-" else name
-        raise ConfigError(f"{shown}: --hex wants hexadecimal digits, two a byte") from None
+        source = "standard input" if name == "-" else name
+        raise ConfigError(f"{source}: --hex needs hexadecimal digits, two per byte") from None
 
 
 def _units(capture: Any, protocol: str) -> Iterator[_Part]:
     for unit in capture:
         if unit.protocol.partition("+")[0] != protocol:
             continue
-        way = "to" if unit.direction else "from"
+        direction = "to" if unit.direction else "from"
         at = _time(unit.received_us)
         yield _Part(
             unit.raw,
-            f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {way} "
+            f"{escape(unit.segment)} at byte {unit.offset}: stream {unit.stream} {direction} "
             f"{escape(unit.peer) or 'unknown'}, arrival {unit.arrival}, {at}",
             {
                 "segment": unit.segment,
@@ -101,7 +120,7 @@ def _units(capture: Any, protocol: str) -> Iterator[_Part]:
                 "listener": unit.listener,
                 "stream": unit.stream,
                 "peer": unit.peer,
-                "direction": way,
+                "direction": direction,
                 "arrival": unit.arrival,
                 "received_us": unit.received_us,
             },
@@ -112,4 +131,4 @@ def _time(us: int) -> str:
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us // 1_000_000)) + f".{us % 1_000_000:06d}Z"
     except (ValueError, OverflowError, OSError):
-        return f"{us} us"  # damage that the CRC does not show: whoever wrote it wrote that
+        return f"{us} us"  # the CRC is right: such a time was written

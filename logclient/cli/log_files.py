@@ -1,7 +1,7 @@
-"""What ``logclient send`` reads: lines of files, also of compressed ones. What is no text is refused.
+"""Log files for ``logclient send``: lines of plain or compressed text; binary data is refused.
 
-Every error is an OSError with the name of the file: a file that cannot be opened, binary data, compressed
-data that is damaged or ends early.
+Every error is an OSError with the name of the file: for a file that cannot be opened, binary data, and
+compressed data that is damaged or ends early.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["STDIN", "Input", "check", "shown"]
+__all__ = ["STDIN", "LogFile", "check", "shown"]
 
 STDIN = "-"
 _BUFFER = 1 << 16
 _HEAD = 8192
-"""Bytes at the beginning that tell what a file is."""
+"""Bytes at the beginning that are examined."""
 
 
 def _gzip(file: io.BufferedReader[io.FileIO]) -> Any:
@@ -69,54 +69,63 @@ _BINARY = (
     (rb"\xff\xfe|\xfe\xff", "UTF-16 text (iconv -f utf-16 -t utf-8 makes lines of it)"),
 )
 _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"
-"""Control characters that a log does not have: all but bell to carriage return, and escape."""
+"""Control characters that are not in logs: all but bell to carriage return, and escape."""
 
 
 def check(name: str) -> int | None:
-    """Open a file and look at its beginning; its size in bytes, None where nobody knows it.
+    """Check that a file can be read and is text.
 
-    Standard input and named pipes are not touched: opening a pipe and closing it ends its writer.
+    Standard input and named pipes are not touched: opening and closing a pipe would end its writer.
+
+    Args:
+        name: The path, or ``-`` for standard input.
+
+    Returns:
+        The size in bytes as it is stored; None: it is not a regular file.
 
     Raises:
-        OSError: it cannot be read, or is no text.
-        MissingExtra: the library that decompresses it is not installed.
+        OSError: The file cannot be read, or is not text.
+        MissingExtra: The library that decompresses it is not installed.
     """
     mode = 0 if name == STDIN else os.stat(name).st_mode
     if stat.S_ISREG(mode):
-        with Input(name) as file:
+        with LogFile(name) as file:
             return file.size
     if mode and not stat.S_ISFIFO(mode):
-        io.FileIO(name).close()  # a directory says what it is; a terminal is not waited for
+        io.FileIO(name).close()  # fails for a directory; does not wait for a terminal
     return None
 
 
 def shown(name: str) -> str:
-    """The name of a file for people."""
+    """Return the name of a file as messages show it."""
     return "standard input" if name == STDIN else name
 
 
-class Input:
-    """An open file: its lines, and how far it is read.
+class LogFile:
+    """An open file with lines of text, decompressed while it is read. A context manager.
+
+    Args:
+        name: The path, or ``-`` for standard input.
 
     Raises:
-        OSError: it cannot be read, or is no text.
-        MissingExtra: the library that decompresses it is not installed.
+        OSError: The file cannot be read, or is not text.
+        MissingExtra: The library that decompresses it is not installed.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # Not sys.stdin: a reader that hangs in it at exit would abort the interpreter.
+        # Not sys.stdin: a thread that waits in it at exit would abort the interpreter.
         self._raw = io.FileIO(0, closefd=False) if name == STDIN else io.FileIO(name)
         try:
             self._stored: io.BufferedReader[io.FileIO] = io.BufferedReader(self._raw, _BUFFER)
             self._file: io.BufferedReader[Any] = self._stored
             status = os.fstat(self._raw.fileno())
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            """Bytes of the file as it lies there; None: it is no regular file."""
+            """Bytes as stored, before decompression; None: not a regular file."""
             self._decompress()
             found = _binary(self._head())
             if found:
-                raise OSError(errno.EINVAL, f"no text, but {found}", name)
+                raise OSError(errno.EINVAL, f"not text, but {found}", name)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError) and error.filename is None:
@@ -135,14 +144,21 @@ class Input:
                 return
 
     def position(self) -> int:
-        """Bytes of a regular file that were read; 0 of others. From any thread."""
+        """Return how many stored bytes were read; 0 unless the file is regular. From any thread."""
         try:
             return self._stored.tell() if self.size is not None else 0
         except ValueError:  # closed
             return 0
 
     def lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
-        """(number from 1, line without its end); of a longer line only the first `longest` bytes."""
+        """Read the lines.
+
+        Args:
+            longest: Bytes of a line; the rest of a longer one is skipped.
+
+        Returns:
+            Pairs of a number from 1 and the line without its end.
+        """
         number = 0
         while True:
             raw = self._file.readline(longest)
@@ -157,9 +173,10 @@ class Input:
                 raw = self._file.readline(longest)
 
     def close(self) -> None:
+        """Close the file."""
         self._raw.close()
 
-    def __enter__(self) -> Input:
+    def __enter__(self) -> LogFile:
         return self
 
     def __exit__(
@@ -169,7 +186,7 @@ class Input:
 
 
 class _Inflated(io.RawIOBase):
-    """What a decompressing file gives, as it comes: all that can be had of a damaged one."""
+    """A decompressed stream; damaged data raises an error only after all bytes before it were read."""
 
     def __init__(self, stream: Any, method: str, name: str) -> None:
         self._stream = stream
@@ -184,7 +201,7 @@ class _Inflated(io.RawIOBase):
             data: bytes = self._stream.read1(len(buffer))
         except EOFError:
             raise OSError(errno.EIO, f"ends in the middle of its {self._method} data", self._name) from None
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library has errors of its own
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise OSError(errno.EIO, f"its {self._method} data is damaged", self._name) from error
@@ -193,10 +210,17 @@ class _Inflated(io.RawIOBase):
 
 
 def _binary(head: bytes) -> str:
-    """What a file is that begins so, if not text. Bytes that are no UTF-8 may be text all the same."""
+    """Recognize binary data.
+
+    Args:
+        head: The beginning of a file. Bytes that are not UTF-8 may be text in another encoding.
+
+    Returns:
+        What it is; empty: text.
+    """
     for begins, what in _BINARY:
         if re.match(begins, head):
             return what
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    # One in twenty, and some to spare: random bytes have one in ten, real logs a stray one now and then.
+    # Random bytes have one control character in ten; real logs have a few. One in twenty tells them apart.
     return "binary data" if controls > 4 + len(head) // 20 else ""

@@ -1,4 +1,4 @@
-"""``logclient completion``: scripts for bash, zsh and fish, made from the parser of the command line."""
+"""``logclient completion``: print a script for bash, zsh or fish, made from the parser."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from logclient import registry
+from logclient.cli.parser import CommandParser, make_parser
+from logclient.errors import ExitCode
 
-__all__ = ["SHELLS", "script"]
+__all__ = ["SHELLS", "add_arguments", "run", "script"]
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -16,10 +18,10 @@ SHELLS = ("bash", "zsh", "fish")
 class _Argument(NamedTuple):
     """An option or a positional argument of a command."""
 
-    names: list[str]  # as --ledger; empty: it is positional
-    kind: str  # of its value: file, directory, words, any; empty: it has none
-    words: list[str]  # that it may be
-    many: bool  # whether it takes more than one value
+    names: list[str]  # such as --ledger; empty: a positional argument
+    kind: str  # of its value: file, directory, words, any; empty: it takes none
+    words: list[str]  # the values it may have, if kind is words
+    many: bool  # it takes more than one value
     metavar: str
     help: str
 
@@ -38,8 +40,20 @@ class _Command(NamedTuple):
         return [argument for argument in self.arguments if not argument.names]
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script of a shell, for a parser whose commands are sub-parsers."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="%(choices)s")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script of a shell."""
+    print(script(arguments.shell), end="")
+    return ExitCode.OK
+
+
+def script(shell: str) -> str:
+    """Make the script of a shell."""
+    parser = make_parser()
     commands = list(_commands(parser))
     make = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]
     return make(parser.prog, _Command("", "", _arguments(parser)), commands)
@@ -50,6 +64,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[_Command]:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, sub in action.choices.items():
+                assert isinstance(sub, CommandParser)
+                sub.load()
                 yield _Command(name, helps[name], _arguments(sub))
 
 
@@ -78,11 +94,11 @@ def _argument(action: argparse.Action) -> _Argument:
 
 
 def _quoted(text: str) -> str:
-    """A word of bash and zsh."""
+    """Quote a word for bash and zsh."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-# -- bash: also 3.2, which macOS has, and without the package bash-completion
+# -- bash: works with 3.2, which macOS has, and without the package bash-completion
 
 
 def _bash(prog: str, top: _Command, commands: list[_Command]) -> str:
@@ -116,7 +132,7 @@ _BASH = """\
 # Completion of {prog} in bash, made by: {prog} completion bash
 # Into ~/.bashrc:  source <({prog} completion bash)
 
-_{prog}_kind() {{ # of the value that argument $2 of command $1 takes
+_{prog}_kind() {{ # sets kind to what argument $2 of command $1 takes
     kind=
     case "$1 $2" in
 {cases}
@@ -127,7 +143,7 @@ _{prog}() {{
     local IFS=$' \\t\\n' line=${{COMP_LINE:0:COMP_POINT}}
     local word cur command= kind= place=0 i words left
     local -a all
-    # From the line: the shell's own words end at each : of a URL.
+    # Split the line here: the shell splits a URL at each colon.
     read -ra all <<< "$line"
     [[ $line == *[[:space:]] ]] && all+=("")
     cur=${{all[${{#all[@]}} - 1]}}
@@ -215,7 +231,7 @@ def _zsh_specs(command: _Command) -> Iterator[str]:
 
 
 def _zsh_value(argument: _Argument) -> str:
-    """What it is, and what completes it."""
+    """Return the message and the action of an argument, as _arguments takes them."""
     action = {"file": "_files", "directory": "_files -/", "any": " "}.get(argument.kind, "")
     if argument.kind == "words":
         action = f"({' '.join(argument.words)})"
@@ -264,7 +280,7 @@ fi
 
 
 def _fish(prog: str, top: _Command, commands: list[_Command]) -> str:
-    valued: dict[bool, list[str]] = {False: [], True: []}  # by whether they take more than one value
+    valued: dict[bool, list[str]] = {False: [], True: []}  # key: takes more than one value
     for command in [top, *commands]:
         for option in command.options:
             if option.kind:
@@ -313,7 +329,7 @@ _FISH = """\
 # Completion of {prog} in fish, made by: {prog} completion fish
 # Into ~/.config/fish/completions/{prog}.fish
 
-function __{prog}_at --description 'Whether the cursor is in command $argv[1], at its argument $argv[2]'
+function __{prog}_at --description 'Test that the cursor is in command $argv[1], at its argument $argv[2]'
     set -l command ''
     set -l place 0
     set -l skip ''

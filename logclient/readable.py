@@ -1,7 +1,7 @@
-"""What travelled, as lines for people: the one way from wire bytes to a screen or a page.
+"""Wire bytes for people: frames as lines and fields, bytes as escaped text and as hexdumps.
 
-A protocol's ``frames`` (named in ``registry.py``) walks the bytes and yields `Frame`; `lines` and
-`fields` write them. No character that a terminal or a browser could obey comes out of here.
+A protocol's ``frames`` function walks captured bytes and yields `Frame`; `lines` and `fields` write them.
+The output has no control character that a terminal or a browser would obey.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 __all__ = ["BODY_KEPT", "Bytes", "Frame", "around", "escape", "fields", "hexdump", "lines", "shown"]
 
 BODY_SHOWN = 200
-"""Bytes of a body in a line."""
+"""Bytes of a body that a line shows."""
 BODY_KEPT = 1 << 20
-"""Bytes of a body in a `Frame`, and of each key and value."""
+"""Bytes that a `Frame` keeps of a body, and of each key and value."""
 
 _BEFORE, _AFTER = 16, 48  # bytes shown around what is wrong
 
@@ -24,42 +24,46 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class Frame(NamedTuple):
-    """One frame, or what stands where one should be."""
+    """One frame, or bytes that are none where one should be."""
 
     offset: int
-    """Of its first byte, in the bytes given; of an inner frame: in what the frame around it holds."""
+    """Of the first byte in the given bytes; of an inner frame: in the content of the outer frame."""
     depth: int
-    """How many frames it lies in."""
+    """The number of frames around it."""
     size: int
-    """Bytes, head and all."""
+    """Bytes, with the header."""
     title: str
-    """What it is, in words; empty where the bytes are no frame."""
+    """The kind of frame in words; empty: the bytes are no frame."""
     fields: dict[str, Any]
     """The same for programs."""
     body: bytes | Pairs = b""
-    """What it carries, as far as it is there and the first `BODY_KEPT` bytes of it, or its pairs."""
+    """The content or its pairs: the first `BODY_KEPT` bytes, as far as they are there."""
     length: int = 0
-    """Bytes of the body in all; it ends where the frame does."""
+    """Bytes of the whole body, which ends where the frame ends."""
     wrong: str = ""
-    """What the protocol does not allow."""
+    """How the frame breaks the protocol; empty: it does not."""
     around: bytes = b""
-    """Where something is wrong: the bytes around `offset` ..."""
+    """If something is wrong: the bytes around `offset`."""
     around_at: int = 0
-    """... and where they begin."""
+    """The offset where these bytes begin."""
 
 
 def around(data: memoryview, offset: int) -> tuple[bytes, int]:
-    """Of what is wrong at `offset`: the bytes to show, and where they begin (a multiple of 16)."""
+    """Cut out the bytes around an error.
+
+    Returns:
+        The bytes, and the offset where they begin, a multiple of 16.
+    """
     begin = max(0, offset - _BEFORE) & ~15
     return bytes(data[begin : offset + _AFTER]), begin
 
 
 def escape(text: str) -> str:
-    r"""The text with everything escaped that does not print as itself.
+    r"""Escape all characters that are not printable.
 
-    That is controls (C0, C1, ESC), line ends, what turns the direction of writing, surrogates.
-    ``\x1b`` below U+0080 and ``\u{202e}`` above: JSON has neither, so both are told apart from an
-    escape that is part of a JSON text.
+    These are controls (C0, C1, ESC), line ends, marks of the writing direction, and surrogates. They become
+    ``\x1b`` below U+0080 and ``\u{202e}`` above. JSON has neither form, so they cannot be mistaken for
+    escapes of a JSON text.
     """
     if text.isprintable():
         return text
@@ -69,15 +73,17 @@ def escape(text: str) -> str:
 
 
 def shown(body: bytes, limit: int = BODY_SHOWN, length: int = 0) -> str:
-    r"""Bytes in one line: escaped, what is no UTF-8 as ``\xff``, cut after `limit` of them.
+    r"""Write bytes in one line: escaped, and invalid UTF-8 as ``\xff``.
 
     Args:
-        length: how many there are, where `body` is only the first of them.
+        body: The bytes.
+        limit: How many of them to show.
+        length: How many there are in all, if `body` is only the first of them.
     """
     length = max(length, len(body))
     if length <= limit:
         return escape(body.decode("utf-8", "backslashreplace"))
-    # Not final: a character that is cut in two is left out, not shown as damage.
+    # Not final: a character that the limit cuts is left out, not shown as invalid.
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     return f"{escape(decoder.decode(body[:limit]))} ... of {length:,} bytes"
 
@@ -90,12 +96,12 @@ def _pairs(pairs: Pairs, limit: int, length: int) -> str:
             parts.append(f"... of {length:,} bytes")
             break
         parts.append(f"{shown(key, limit)}={shown(value, limit)}")
-        left -= len(key) + len(value) + 1  # an empty pair takes room too
+        left -= len(key) + len(value) + 1  # an empty pair counts, too
     return ", ".join(parts)
 
 
 def hexdump(data: bytes, begin: int = 0) -> list[str]:
-    """Rows of 16 bytes: offset from `begin`, hexadecimal, and the printable ASCII of them."""
+    """Write rows of 16 bytes: the offset from `begin`, hexadecimal digits, and printable ASCII."""
     rows = []
     for at in range(0, len(data), 16):
         row = data[at : at + 16]
@@ -105,10 +111,11 @@ def hexdump(data: bytes, begin: int = 0) -> list[str]:
 
 
 def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
-    """A frame for people: one line, and where something is wrong the reason and a hexdump.
+    """Write a frame for people: one line, and for an error its reason and a hexdump.
 
     Args:
-        limit: bytes of a body to show, at most.
+        frame: The frame.
+        limit: Bytes of a body to show.
     """
     indent = " " * 10 + "    " * frame.depth
     out = []
@@ -117,7 +124,7 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
             body = shown(frame.body, limit, frame.length) if frame.body else ""
         else:
             body = _pairs(frame.body, limit, frame.length)
-        title = escape(frame.title)  # it may quote what travelled
+        title = escape(frame.title)  # it may contain text from the wire
         out.append(f"{frame.offset:>{len(indent) - 2}}  {title}{': ' if body else ''}{body}")
     if frame.wrong:
         out.append(f"{indent}WRONG at byte {frame.offset}: {escape(frame.wrong)}")
@@ -126,8 +133,16 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
 
 
 def fields(frame: Frame, limit: int = BODY_KEPT) -> dict[str, Any]:
-    """A frame for programs: ``offset``, ``depth``, ``size``, its own fields, then ``body`` (text, or
-    ``body_hex`` where it is no UTF-8) or ``pairs``, and ``wrong`` (None when nothing is)."""
+    """Write a frame for programs.
+
+    Args:
+        frame: The frame.
+        limit: Bytes of a body to keep.
+
+    Returns:
+        ``offset``, ``depth``, ``size``, the frame's own fields, then ``body`` (text; ``body_hex`` if it is
+        not UTF-8) or ``pairs``, and ``wrong`` (None: nothing is).
+    """
     found: dict[str, Any] = {"offset": frame.offset, "depth": frame.depth, "size": frame.size, **frame.fields}
     if not isinstance(frame.body, bytes):
         found["pairs"] = [[_text(key, limit), _text(value, limit)] for key, value in frame.body]

@@ -1,7 +1,7 @@
-"""``logclient ping``: is it there, does it speak the protocol, how far is it, who does it say it is.
+"""``logclient ping``: check that servers can be reached and answer in their protocol, and how fast.
 
-Each endpoint is asked by a thread of its own, with the ``Probe`` of the protocol over a link of the
-transport. A probe puts no event into anybody's index; ``--event`` does, through a client like any other.
+Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport. A
+probe adds no event to any index. ``--event`` does, through an ordinary client.
 """
 
 from __future__ import annotations
@@ -14,17 +14,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from logclient import config, registry
-from logclient.cli import Complaints
+from logclient.cli.parser import add_endpoint_arguments, positive
+from logclient.cli.progress import ClientMessages
 from logclient.errors import CredentialError, ExitCode, ProtocolError
-from logclient.protocols.readable import escape, shown
+from logclient.readable import escape, shown
 from logclient.transports.attempt import Attempt
 
-__all__ = ["Call", "calls", "duration", "identity", "run", "words_of"]
+__all__ = [
+    "EndpointCheck",
+    "add_arguments",
+    "describe_error",
+    "describe_security",
+    "milliseconds",
+    "run",
+    "check_endpoints",
+]
 
-_GRACE_S = 1.0  # a connection attempt looks at the clock now and then
+_GRACE_S = 1.0
+"""Seconds beyond the time-out for an attempt to connect, which looks at the clock only now and then."""
 
-# How others begin to speak. What they say is shown too.
-_OTHERS = (
+# How the answers of other servers begin.
+_OTHER_SERVERS = (
     (b"http/", "an HTTP server"),
     (b"<html", "an HTTP server"),
     (b"<!doctype html", "an HTTP server"),
@@ -33,53 +43,72 @@ _OTHERS = (
 )
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_endpoint_arguments(parser, "checked", "each answer", "results")
+    parser.add_argument(
+        "--count", type=positive, default=1, metavar="N", help="round trips to measure (default: 1)"
+    )
+    parser.add_argument(
+        "--event", action="store_true", help="also send one event and wait for its acknowledgement"
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each endpoint; `UNREACHABLE` unless all of them answer as they should."""
+    """Print a line for each endpoint; returns UNREACHABLE unless all of them answer correctly."""
     code = ExitCode.OK
     given = config.parse(arguments.url)
-    found = calls(given, arguments.timeout, count=arguments.count, event=arguments.event)
-    with Complaints():  # what they say is in the line
-        for call in found:
-            print(json.dumps(call.fields()) if arguments.json else escape(call.line()), flush=True)
-            if call.status != "ok":
+    checks = check_endpoints(given, arguments.timeout, count=arguments.count, event=arguments.event)
+    with ClientMessages():  # the line says it
+        for check in checks:
+            print(json.dumps(check.fields()) if arguments.json else escape(check.line()), flush=True)
+            if check.status != "ok":
                 code = ExitCode.UNREACHABLE
     return code
 
 
-def calls(given: config.Config, timeout: float, *, count: int = 1, event: bool = False) -> Iterator[Call]:
-    """Ask each endpoint, all at once; what is known of each, in their order.
+def check_endpoints(
+    given: config.Config, timeout: float, *, count: int = 1, event: bool = False
+) -> Iterator[EndpointCheck]:
+    """Test all endpoints of a configuration at once.
 
     Args:
-        given: whom, and how.
-        timeout: seconds for the connection, and for each answer.
-        count: round trips to measure.
-        event: whether to send an event, too.
+        given: The configuration; its ledger and state file are not used.
+        timeout: Seconds for the connection, and for each answer.
+        count: Round trips to measure.
+        event: Send an event, too.
+
+    Returns:
+        The finished checks, in the order of the endpoints.
     """
     given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None, state=None)
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
-    asked = [Call(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints]
-    threads = [threading.Thread(target=call.run, daemon=True) for call in asked]
+    checks = [
+        EndpointCheck(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints
+    ]
+    threads = [threading.Thread(target=check.run, daemon=True) for check in checks]
     for thread in threads:
         thread.start()
     end = time.monotonic() + timeout + _GRACE_S
-    for call, thread in zip(asked, threads, strict=True):
-        # In slices: a Ctrl-C that comes a moment before a wait does not end that wait.
-        while thread.is_alive() and not (call.connecting and time.monotonic() > end):
+    for check, thread in zip(checks, threads, strict=True):
+        # In slices: a Ctrl-C that comes just before a wait does not end that wait.
+        while thread.is_alive() and not (check.connecting and time.monotonic() > end):
             thread.join(0.1)
-        if call.connecting:  # in a name look-up, which nobody can stop: leave it to itself
-            call = Call(given, call.endpoint, transport, timeout, count, event)
-            call.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
-        if call.failure is not None:
-            raise call.failure
-        yield call
+        if check.connecting:  # in a name look-up, which cannot be stopped: leave that thread behind
+            check = EndpointCheck(given, check.endpoint, transport, timeout, count, event)
+            check.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
+        if check.failure is not None:
+            raise check.failure
+        yield check
 
 
-class Call:
-    """One endpoint, and what is known of it.
+class EndpointCheck:
+    """The check of one endpoint, and its results.
 
-    ``status``: ``unreachable`` (no connection), ``refused`` (one side does not accept who the other is),
-    ``broken`` (the connection ended without an answer), ``foreign`` (it speaks something else),
-    ``silent`` (nothing came back), ``ok``.
+    ``status`` is one of: ``unreachable`` (no connection), ``refused`` (one side does not accept the other's
+    credentials), ``broken`` (the connection ended without an answer), ``foreign`` (the server speaks
+    something else), ``silent`` (no answer), ``ok``. ``stage`` is how far it came: ``connect``, ``ask`` or
+    ``event``.
     """
 
     def __init__(
@@ -98,31 +127,33 @@ class Call:
         self.count = count
         self.event = event
         self.connecting = True
-        self.stage = "connect"  # then ask, then event: how far it came
-        self.is_tls = False  # it turned out to be, though it was not meant to
+        self.stage = "connect"
+        self.answers_tls = False  # although the scheme is without TLS
         self.failure: Exception | None = None
         self.status = "unreachable"
         self.words = ""
         self.connect_s: float | None = None
         self.round_trips_s: list[float] = []
         self.event_s: float | None = None
-        self.event_fate = ""
-        self.facts: dict[str, Any] = {}
+        self.event_outcome = ""
+        self.security: dict[str, Any] = {}
         self.about: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
+        """Host and port."""
         return config.host_port(*self.endpoint)
 
     def run(self) -> None:
+        """Run the check in the calling thread; an unexpected exception is kept in `failure`."""
         try:
-            self._call()
-        except Exception as error:  # a bug of ours: for the main thread to raise
+            self._run()
+        except Exception as error:
             self.failure = error
 
-    def _call(self) -> None:
+    def _run(self) -> None:
         begun = time.monotonic()
-        # Each address of a name has the time-out; all of them together hardly more.
+        # Each address of a name has the whole time-out; all of them together hardly more.
         end = begun + self.timeout + _GRACE_S / 2
         try:
             link = self.transport.connect(self.endpoint, Attempt(lambda: time.monotonic() > end))
@@ -131,35 +162,38 @@ class Call:
             self.status, self.words = "refused", str(error)
             return
         except OSError as error:
-            self.words = f"cannot connect: {words_of(error)}"
+            self.words = f"cannot connect: {describe_error(error)}"
             return
         finally:
             self.connecting = False
         self.stage = "ask"
         try:
-            self._ask(link)
-        except (CredentialError, ProtocolError) as error:  # in TLS 1.3 after the handshake; Logux's answer
+            self._probe(link)
+        except (
+            CredentialError,
+            ProtocolError,
+        ) as error:  # after the handshake in TLS 1.3; an answer of Logux
             self.status, self.words = "refused", str(error)
         except OSError as error:
-            self._broken(words_of(error))
+            self._broken(describe_error(error))
         finally:
             link.close()
         if self.event and self.status in ("ok", "silent"):
             self.stage = "event"
-            self._send()
+            self._send_event()
 
-    def _ask(self, link: Any) -> None:
-        self.facts = link.facts()
+    def _probe(self, link: Any) -> None:
+        self.security = link.facts()
         probe = registry.beside(self.given.protocol, "Probe")(self.given)
         self.about = probe.about
         for _ in range(self.count):
             begun = time.monotonic()
             question = probe.ask()
             if not question:
-                self.words = "where nothing is ever answered"
+                self.words = "but this protocol has no answers"
                 break
             link.send(question)
-            if not self._heard(link, probe, begun):
+            if not self._await_answer(link, probe, begun):
                 return
             self.round_trips_s.append(time.monotonic() - begun)
             if "time_ms" in self.about:
@@ -167,17 +201,17 @@ class Call:
                 self.about["clock_ms"] = round(self.about.pop("time_ms") - middle * 1000)
         self.status = "ok"
 
-    def _heard(self, link: Any, probe: Any, begun: float) -> bool:
-        """Wait for the answer; False when another status was found."""
-        insisted = False
+    def _await_answer(self, link: Any, probe: Any, begun: float) -> bool:
+        """Wait for the answer; returns False when there is none, and sets the status."""
+        repeated = False
         while True:
             waited = time.monotonic() - begun
             if waited >= self.timeout:
                 self.status = "silent"
                 self.words = f"then silence for {self.timeout:g} s: {probe.silence}"
                 return False
-            if not insisted and waited >= self.timeout / 2:
-                insisted = True
+            if not repeated and waited >= self.timeout / 2:
+                repeated = True
                 if again := probe.insist():
                     link.send(again)
             link.wait(-1, min(self.timeout - waited, 0.05), False)
@@ -191,31 +225,34 @@ class Call:
             if answered is None:
                 continue
             if not answered:
-                self.status = "foreign"
-                who = next(
-                    (who for begin, who in _OTHERS if data.lower().startswith(begin)), "something else"
-                )
-                self.is_tls = who == "a TLS server"
-                self.words = f"but {who} answers: {shown(self._without_token(data), 60)}"
+                self._foreign(data)
             return answered
 
+    def _foreign(self, data: bytes) -> None:
+        server = next(
+            (server for begin, server in _OTHER_SERVERS if data.lower().startswith(begin)), "something else"
+        )
+        self.status = "foreign"
+        self.answers_tls = server == "a TLS server"
+        self.words = f"but {server} answers: {shown(self._without_token(data), 60)}"
+
     def _without_token(self, data: bytes) -> bytes:
-        """What answers may send back what it was told."""
-        token = getattr(self.given, "token", None)
-        if token is None:
+        """Mask our token in an answer: a server may send back what it received."""
+        if self.given.token is None:
             return data
-        return data.replace(json.dumps(token.reveal(), ensure_ascii=False)[1:-1].encode(), b"***")
+        token = json.dumps(self.given.token.reveal(), ensure_ascii=False)[1:-1]
+        return data.replace(token.encode(), b"***")
 
     def _broken(self, why: str) -> None:
         self.status = "broken"
         self.words = f"then {why}, without an answer"
-        if not self.given.tls and self._shakes_hands():
-            self.is_tls = True
+        if not self.given.tls and self._tries_tls():
+            self.answers_tls = True
             self.status = "foreign"
             self.words = "but a TLS server answers"
 
-    def _shakes_hands(self) -> bool:
-        """Whether a handshake gets anywhere: most TLS servers hang up on what is none, without a word."""
+    def _tries_tls(self) -> bool:
+        """Try a TLS handshake: most TLS servers end other connections without an answer."""
         import socket
         import ssl
 
@@ -226,13 +263,13 @@ class Call:
             with socket.create_connection(self.endpoint, self.timeout) as plain:
                 context.wrap_socket(plain).close()
         except ssl.SSLError as error:
-            return "_ALERT_" in (error.reason or "")  # it refuses, in TLS
+            return "_ALERT_" in (error.reason or "")  # refused, but in TLS
         except OSError:
             return False
         return True
 
-    def _send(self) -> None:
-        """One event through a client, marked as what it is."""
+    def _send_event(self) -> None:
+        """Send one event through a client; its text says that it is a ping."""
         from socket import gethostname
 
         from logclient.client import open_client
@@ -253,9 +290,9 @@ class Call:
             client.close(timeout=0.0)
         if outcome is not None and outcome.status in ("acked", "handed"):
             self.event_s = taken
-            self.event_fate = "acknowledged" if outcome.status == "acked" else "handed over"
+            self.event_outcome = "acknowledged" if outcome.status == "acked" else "handed over"
             if self.status == "silent" and outcome.status == "handed":
-                self.stage = "ask"  # that the kernel took it says nothing of a server
+                self.stage = "ask"  # the kernel took it, which says nothing of a server
             else:
                 self.status, self.words = "ok", ""
             return
@@ -264,34 +301,36 @@ class Call:
         self.status = "silent"
         self.words = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
 
-    # -- what was found
+    # -- the results
 
     def line(self) -> str:
+        """Describe the results in one line."""
         parts = []
         if self.connect_s is not None:
-            parts.append(f"connected in {duration(self.connect_s)}")
-        if self.facts:
-            parts.append(identity(self.facts))
+            parts.append(f"connected in {milliseconds(self.connect_s)}")
+        if self.security:
+            parts.append(describe_security(self.security))
         if self.round_trips_s and self.status != "foreign":
             trips = sorted(self.round_trips_s)
             if self.count == 1:
-                words = duration(trips[0])
+                words = milliseconds(trips[0])
             else:
-                middle = trips[len(trips) // 2]
-                words = f"{duration(trips[0])} to {duration(trips[-1])}"
-                words += f", median {duration(middle)} of {len(trips)}"
+                median = trips[len(trips) // 2]
+                words = f"{milliseconds(trips[0])} to {milliseconds(trips[-1])}"
+                words += f", median {milliseconds(median)} of {len(trips)}"
             parts.append(f"{self.given.protocol} answers in {words}")
             for name, value in self.about.items():
                 parts.append(
                     f"clock {value:+d} ms" if name == "clock_ms" else f"{name.replace('_', ' ')} {value}"
                 )
         if self.event_s is not None:
-            parts.append(f"an event was {self.event_fate} in {duration(self.event_s)}")
+            parts.append(f"an event was {self.event_outcome} in {milliseconds(self.event_s)}")
         if self.words:
             parts.append(self.words)
         return f"{self.name}: {', '.join(parts)}"
 
     def fields(self) -> dict[str, Any]:
+        """Return the results as ``--json`` prints them."""
         return {
             "endpoint": self.name,
             "protocol": self.given.protocol,
@@ -301,32 +340,38 @@ class Call:
             "round_trip_ms": [_rounded(trip) for trip in self.round_trips_s],
             "event_ms": _rounded(self.event_s),
             "about": self.about or None,
-            "tls": self.facts or None,
+            "tls": self.security or None,
         }
 
 
-def identity(facts: dict[str, Any]) -> str:
-    """What protects it, in words."""
+def describe_security(facts: dict[str, Any]) -> str:
+    """Describe the encryption of a connection and the server's certificate or key.
+
+    Args:
+        facts: Of a link, as its ``facts()`` returns them.
+    """
     if "mechanism" in facts:  # ZeroMQ's
-        return f"{facts['mechanism']}, the server has the key that was expected"
+        return f"{facts['mechanism']}, the server has the expected key"
     words = f"{facts['version']} {facts['cipher']}"
     if "not_after" not in facts:
         return f"{words}, certificate not verified"
     names = facts["names"]
-    who = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    subject = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     days = facts["days_left"]
     return (
-        f"{words}, certificate for {who or facts['subject']} from {facts['issuer']} "
+        f"{words}, certificate for {subject or facts['subject']} from {facts['issuer']} "
         f"until {facts['not_after'][:10]} ({days} day{'s'[: days != 1]} left)"
     )
 
 
-def words_of(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
+    """Describe an error in the middle of a sentence."""
     text = str(error.strerror or error or type(error).__name__)
     return text[:1].lower() + text[1:] if error.strerror else text
 
 
-def duration(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Write a short time in milliseconds."""
     return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
 

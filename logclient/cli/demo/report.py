@@ -1,0 +1,149 @@
+"""What the demo prints at the end, and its ``verdict.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from logclient.cli.demo.judgement import FaultLog
+from logclient.cli.demo.scenarios import Protocol, Run
+
+__all__ = ["WORDS", "Result", "sentence", "tables", "write_verdict"]
+
+WORDS = (
+    "ok",
+    "lost",
+    "missing",
+    "recovered",
+    "duplicated",
+    "unexpected",
+    "corrupted",
+    "reordered",
+    "dropped",
+    "unknown",
+)
+
+
+class Result(NamedTuple):
+    """The result of one run."""
+
+    run: Run
+    protocol: str
+    sent: int
+    collector: dict[str, Any]
+    """The collector's counts."""
+    verdict: dict[str, Any]
+    """The counts of verify, by word."""
+    exit: int
+    """The exit code of verify."""
+    caught: bool
+    """A liar was found out to the event."""
+    troubles: list[str]
+    """What is wrong; empty: the run went as expected."""
+    sentence: str
+    report: Path
+
+
+def _events(faults: FaultLog, fault: str) -> int:
+    """Count the events that a fault changed."""
+    return len({event_id for ids in faults.get(fault, ()) for event_id in ids})
+
+
+def sentence(
+    protocol: Protocol,
+    run: Run,
+    sent: int,
+    verdict: dict[str, Any],
+    counts: dict[str, Any],
+    faults: FaultLog,
+    *,
+    as_expected: bool,
+) -> str:
+    """Describe a run and its verdict in a sentence.
+
+    Args:
+        protocol: The protocol.
+        run: The run.
+        sent: How many events were sent.
+        verdict: The counts of verify, by word.
+        counts: The collector's counts.
+        faults: The collector's fault log.
+        as_expected: The verdict is right.
+    """
+    if not run.liar and not protocol.acks:
+        return (
+            f"the network dropped {_events(faults, 'drop'):,} of {sent:,} events "
+            f"and duplicated {_events(faults, 'duplicate'):,}: "
+            + ("the verdict names exactly these." if as_expected else "NOT found to the event.")
+        )
+    if not run.liar:
+        return (
+            f"{counts['cuts']} connections were cut ({counts['cuts_before_ack']} between write and ack): "
+            f"{verdict['lost']:,} of {sent:,} events were lost, "
+            f"{verdict['duplicated']:,} further copies arrived "
+            f"(the collector counted {counts['copies']:,})."
+        )
+    did = {
+        "discard": "acknowledged {} and threw them away" if protocol.acks else "threw {} away",
+        "swap": "swapped {} with later ones",
+        "duplicate": "kept {} twice",
+        "corrupt": "changed a byte of {}",
+        "add": "invented {}",
+    }
+    deeds = []
+    for fault, times in faults.items():
+        events = sum(map(len, times))
+        units = f" in {len(times)} {protocol.unit_name}" if events > len(times) > 1 else ""
+        deeds.append(did[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
+    end = "the verdict names exactly these." if as_expected else "NOT found to the event."
+    return f"the collector {', '.join(deeds)}; {end}"
+
+
+def tables(results: list[Result]) -> str:
+    """Make a table for each protocol with a column for each run."""
+    tables = []
+    for protocol in dict.fromkeys(result.protocol for result in results):
+        mine = [result for result in results if result.protocol == protocol]
+        rows = [
+            ["", *(result.run.name for result in mine)],
+            ["sent", *(f"{result.sent:,}" for result in mine)],
+            *([word, *(f"{result.verdict[word]:,}" for result in mine)] for word in WORDS),
+            ["connections cut", *(str(result.collector.get("cuts", 0)) for result in mine)],
+            ["exit code of verify", *(str(result.exit) for result in mine)],
+            ["as expected", *("NO" if result.troubles else "yes" for result in mine)],
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def write_verdict(path: Path, results: list[Result]) -> None:
+    """Write ``verdict.json``."""
+    runs = [
+        {
+            "name": result.run.name,
+            "protocol": result.protocol,
+            "liar": result.run.liar,
+            "events": result.sent,
+            **{word: result.verdict[word] for word in WORDS},
+            "cuts": result.collector.get("cuts", 0),
+            "cuts_before_ack": result.collector.get("cuts_before_ack", 0),
+            "collector_duplicated": result.collector["copies"],
+            "exit": result.exit,
+            "caught": result.caught,
+            "troubles": result.troubles,
+            "report": str(result.report),
+        }
+        for result in results
+    ]
+    text = json.dumps({"runs": runs}, indent=2) + "\n"
+    # Replaced at once: a reader never finds half of it.
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

@@ -1,0 +1,183 @@
+"""Run the demo: ship, collect, verify and judge, for each run of each protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from logclient.cli.demo.judgement import (
+    FaultLog,
+    judge_honest,
+    judge_liar,
+    judge_network,
+    read_fault_log,
+    read_violations,
+)
+from logclient.cli.demo.processes import Collector, Verifier
+from logclient.cli.demo.report import Result, sentence, tables, write_verdict
+from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
+from logclient.cli.demo.shipping import say, ship
+from logclient.errors import ConfigError, ExitCode, MissingExtra
+from logclient.samples import Line, choose
+
+__all__ = ["Verify", "clear", "demo"]
+
+_MARKER = ".logclient-demo"
+"""A file in each folder that the next demo may delete."""
+
+Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]
+"""Judges a run, as `Verifier.verify` does."""
+
+
+def demo(
+    inputs: Sequence[str] = (),
+    events: int = 200_000,
+    out: str = "logclient-demo",
+    verify: Verify | None = None,
+    kafka: str | None = None,
+    packages: str | None = None,
+) -> ExitCode:
+    """Run everything and print the results.
+
+    Args:
+        inputs: Log files; none: the text logs in /var/log, else generated lines.
+        events: Events of an honest run. Other runs send as many as their faults need.
+        out: The directory for captures, ledgers, reports and ``verdict.json``.
+        verify: Judges a run, in place of a `Verifier`; for tests.
+        kafka: HOST:PORT of a broker. Events that plog's collector receives go to it, and are judged there.
+        packages: As for ``logclient verify``.
+
+    Returns:
+        OK when every run went as expected, else BROKEN.
+
+    Raises:
+        ConfigError: There are no log lines, or `out` holds something that is not from a demo.
+        MissingExtra: A package that verify needs is not installed.
+    """
+    if verify is None:
+        _check_extras()  # now, and not after the first run
+    folder = Path(out)
+    lines, source = choose(inputs)
+    runs = [(protocol, run) for protocol in PROTOCOLS for run in protocol.runs]
+    for _, run in runs:
+        clear(folder / run.name)
+    say(f"{len(lines):,} log lines from {source}, repeated as needed; everything goes to {folder}")
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        if verify is None:
+            # Spark starts while the first events are sent.
+            verify = stack.enter_context(Verifier(folder / "verify.log", _packages(kafka, packages))).verify
+        results = [
+            _run(protocol, run, lines, events, folder / run.name, verify, kafka) for protocol, run in runs
+        ]
+    write_verdict(folder / "verdict.json", results)
+    say()
+    say(tables(results))
+    say()
+    for result in results:
+        say(f"{result.run.name}: {result.sentence}")
+        for trouble in result.troubles:
+            say(f"  NOT AS EXPECTED: {trouble}")
+    say()
+    for result in results:
+        say(f"report: {result.report}")
+    say(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
+    return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
+
+
+def _check_extras() -> None:
+    from importlib.util import find_spec
+
+    for module, extra in (
+        ("pyspark", "verify"),
+        ("pyarrow", "verify"),
+        ("numpy", "verify"),
+        ("zmq", "logjam"),
+        ("websockets", "logux"),
+    ):
+        if find_spec(module) is None:
+            raise MissingExtra(module, extra)
+
+
+def _packages(kafka: str | None, packages: str | None) -> str | None:
+    """Return what Spark's JVM needs to read a topic."""
+    from logclient.verify import job
+
+    return (packages or job.connector()) if kafka is not None else None
+
+
+def clear(folder: Path) -> None:
+    """Make a fresh folder. One of an earlier demo is deleted, any other is refused.
+
+    Raises:
+        ConfigError: The folder holds something that is not from a demo.
+    """
+    if folder.exists() and not (folder / _MARKER).exists():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise ConfigError(f"out: {folder} exists and is not from a demo")
+    elif folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARKER).touch()
+
+
+def _run(
+    protocol: Protocol,
+    run: Run,
+    lines: list[Line],
+    events: int,
+    folder: Path,
+    verify: Verify,
+    kafka: str | None,
+) -> Result:
+    clients = run.handlers + run.senders
+    wanted = clients * run.least if run.liar else max(events, clients * run.least)
+    ledger, capture, out = folder / "ledger", folder / "capture", folder / "verify"
+    units = wanted // run.unit
+    planned = run.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
+    say(f"\n{run.name}")
+    listen = protocol.listen
+    asked: dict[str, Any] = {"capture": str(capture)}
+    if kafka is not None and protocol.name == "plog":
+        topic = f"{run.name}-{os.urandom(4).hex()}"  # without events of an earlier demo
+        listen += f"?kafka={kafka}&kafka_topic={topic}"
+        asked = {"kafka": f"{kafka}/{topic}"}
+    logs_faults = run.liar or not protocol.acks
+    faults: FaultLog = {}
+    # Until there is a verdict, the fault log lies where no argument of the verifier points to.
+    with tempfile.TemporaryDirectory(prefix="logclient-faults-") as apart:
+        fault_log = Path(apart) / "witness.jsonl"
+        with Collector(listen, planned, capture, fault_log if logs_faults else None, folder) as collector:
+            ship(collector.url + protocol.path, protocol, run, lines, wanted, ledger, folder / "client.log")
+            counts = collector.stop()
+        if run.liar and not protocol.acks:
+            # Without acknowledgements a missing event breaks no promise unless this is asked for.
+            asked["max_missing"] = 0
+        code, verdict = verify(ledger, out, asked)
+        if logs_faults:
+            faults = read_fault_log(fault_log)
+            shutil.copy(fault_log, folder / "witness.jsonl")
+    if run.liar:
+        troubles = judge_liar(protocol, code, verdict, read_violations(out), faults, counts, planned)
+    elif protocol.acks:
+        troubles = judge_honest(code, verdict, counts, wanted)
+    else:
+        troubles = judge_network(protocol, code, verdict, read_violations(out), faults, counts, wanted)
+    return Result(
+        run,
+        protocol.name,
+        wanted,
+        counts,
+        verdict,
+        code,
+        run.liar and not troubles,
+        troubles,
+        sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles),
+        out / "report.html",
+    )

@@ -1,0 +1,207 @@
+"""What the demo does for each protocol: the runs, their faults and their sizes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["PROTOCOLS", "Protocol", "Run"]
+
+
+class Run(NamedTuple):
+    """One run of a protocol. Wire units are so small that the faults have enough of them to hit."""
+
+    name: str
+    liar: bool
+    """The collector discards or changes events, and the verifier must find each of them."""
+    faults: str
+    """For the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire units."""
+    handlers: int
+    """Clients that are a ``logging.Handler``, fed by several threads each."""
+    senders: int
+    """Clients fed by ``client.send``."""
+    unit: int
+    """Events in a wire unit."""
+    least: int
+    """The least number of events for each client, whatever ``--events`` says."""
+
+
+class Protocol(NamedTuple):
+    """A protocol and its runs."""
+
+    name: str
+    listen: str
+    """The collector's URL."""
+    path: str
+    """What follows the address in the clients' URLs."""
+    unit: str
+    """The option that sets the events in a wire unit; empty: there is always one."""
+    unit_name: str
+    acks: bool
+    """Servers acknowledge. Otherwise events are handed over, and the network may lose them."""
+    runs: tuple[Run, ...]
+    requests: bool = False
+    """A Handler collects the lines of a request into one event."""
+
+
+PROTOCOLS = (
+    Protocol(
+        "lumberjack",
+        listen="lumberjack://127.0.0.1:0",
+        path="",
+        unit="window",
+        unit_name="windows",
+        acks=True,
+        runs=(
+            Run(
+                "lumberjack-honest",
+                liar=False,
+                # Cuts between write and ack make duplicates; there are some before the write and after the
+                # ack, too, and late acks. They are spread over the whole run.
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "cut-after-ack=every:{half}:max:1,delay-ack=p:0.05:20ms,seed=1",
+                handlers=1,
+                senders=1,
+                unit=1000,
+                least=20_000,
+            ),
+            Run(
+                "lumberjack-discards",
+                liar=True,
+                faults="discard=every:5:max:8:per-connection,seed=2",
+                handlers=1,
+                senders=2,
+                unit=200,
+                least=10_000,
+            ),
+            Run(
+                "lumberjack-tampers",
+                liar=True,
+                faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,seed=3",
+                handlers=1,
+                senders=2,
+                unit=200,
+                least=10_000,
+            ),
+        ),
+    ),
+    Protocol(
+        "logjam",
+        listen="logjam://127.0.0.1:0",
+        path="/demo-production",
+        unit="",
+        unit_name="messages",
+        acks=True,
+        requests=True,
+        runs=(
+            Run(
+                "logjam-honest",
+                liar=False,
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "cut-after-ack=every:{half}:max:1,delay-ack=p:0.001:20ms,seed=4",
+                handlers=1,
+                senders=1,
+                unit=1,
+                least=10_000,
+            ),
+            Run(
+                "logjam-discards",
+                liar=True,
+                faults="discard=every:500:max:8:per-connection,seed=5",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+            Run(
+                "logjam-tampers",
+                liar=True,
+                faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
+                "add=every:2400:max:5,seed=6",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+        ),
+    ),
+    Protocol(
+        "plog",
+        # Small datagrams, so that there are messages of several fragments.
+        listen="plog://127.0.0.1:0",
+        path="?mtu=600",
+        unit="",
+        unit_name="datagrams",
+        acks=False,
+        runs=(
+            Run(
+                "plog-honest",
+                liar=False,
+                faults="drop=p:0.01,duplicate=p:0.01,seed=7",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=10_000,
+            ),
+            Run(
+                "plog-discards",
+                liar=True,
+                faults="discard=every:500:max:8:per-connection,seed=8",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+            Run(
+                "plog-tampers",
+                liar=True,
+                faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
+                "add=every:2400:max:5,seed=9",
+                handlers=1,
+                senders=2,
+                unit=1,
+                least=5_000,
+            ),
+        ),
+    ),
+    Protocol(
+        "logux",
+        listen="logux://127.0.0.1:0",
+        path="",
+        unit="window",
+        unit_name="syncs",
+        acks=True,
+        runs=(
+            Run(
+                "logux-honest",
+                liar=False,
+                # partial-cut: the server settles some actions of a sync, and leaves the others open.
+                faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
+                "partial-cut=every:300:max:2,cut-after-ack=every:{half}:max:1,"
+                "delay-ack=p:0.05:20ms,seed=10",
+                handlers=1,
+                senders=1,
+                unit=100,
+                least=20_000,
+            ),
+            Run(
+                "logux-discards",
+                liar=True,
+                faults="discard=every:5:max:8:per-connection,seed=11",
+                handlers=1,
+                senders=2,
+                unit=100,
+                least=5_000,
+            ),
+            Run(
+                "logux-tampers",
+                liar=True,
+                faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,"
+                "seed=12",
+                handlers=1,
+                senders=2,
+                unit=100,
+                least=5_000,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,346 @@
+"""``logclient doctor``: test each step from here to an acknowledged event, and say how to fix one that fails.
+
+The command looks up names and connects by itself. It asks the server and sends the event as ``ping`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import ipaddress
+import json
+import shutil
+import socket
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from logclient import config, registry
+from logclient.cli.parser import add_endpoint_arguments
+from logclient.cli.ping import (
+    EndpointCheck,
+    check_endpoints,
+    describe_error,
+    describe_security,
+    milliseconds,
+)
+from logclient.cli.progress import ClientMessages, ProgressLine
+from logclient.errors import ExitCode
+from logclient.readable import escape
+from logclient.transports.tcp import resolve
+
+__all__ = ["Finding", "add_arguments", "examine", "run"]
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+
+_MOST_ADDRESSES = 8
+_FEW_DAYS = 14
+"""A certificate that ends within this number of days is worth a warning."""
+
+_CLOCK_MS = 1000
+"""Milliseconds by which a server's clock may differ."""
+
+_TIME_ERROR = 5
+"""What adjtimex(2) returns when the clock is not synchronized."""
+
+
+class Finding(NamedTuple):
+    """The result of one step."""
+
+    step: str
+    status: str
+    found: str
+    mend: str = ""
+    """How to fix it; empty: nothing is to be fixed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_endpoint_arguments(parser, "examined", "each step", "findings")
+    parser.add_argument("--no-event", action="store_true", help="send no event")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings for each endpoint; returns UNREACHABLE unless no step failed."""
+    given = config.parse(arguments.url)._replace(ledger=None, state=None)
+    progress = ProgressLine()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    passed = 0
+    for endpoint in given.endpoints:
+        name = config.host_port(*endpoint)
+        findings = []
+        if not arguments.json:
+            print(escape(f"{given.scheme}://{name}"), flush=True)
+        with ClientMessages():  # the findings say it
+            for finding in examine(given, endpoint, arguments.timeout, event=not arguments.no_event):
+                progress.clear()
+                findings.append(finding)
+                if not arguments.json:
+                    print(*map(escape, _lines(finding, width)), sep="\n", flush=True)
+                progress.show(f"  examining {name} ...")
+        progress.clear()
+        fine = all(finding.status != FAILED for finding in findings)
+        passed += fine
+        if arguments.json:
+            steps = [finding._asdict() for finding in findings]
+            print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": fine, "steps": steps}))
+    return ExitCode.OK if passed == len(given.endpoints) else ExitCode.UNREACHABLE
+
+
+def _lines(finding: Finding, width: int) -> list[str]:
+    """Write a finding as lines.
+
+    Args:
+        finding: The finding.
+        width: Columns of the terminal; 0: lines are not wrapped.
+    """
+    mark = "FAILED" if finding.status == FAILED else "-" if finding.status == SKIPPED else finding.status
+    lines = _folded(f"  {mark:8} {finding.step:9} ", finding.found, width)
+    return [*lines, *_folded(f"{'':11}to fix:  ", finding.mend, width)] if finding.mend else lines
+
+
+def _folded(head: str, text: str, width: int) -> list[str]:
+    if len(head) + len(text) <= width or width < 2 * len(head):
+        return [head + text]
+    # Names, addresses and options stay whole, so that they can be copied.
+    return textwrap.wrap(
+        text, width, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def examine(
+    given: config.Config, endpoint: config.Endpoint, timeout: float, *, event: bool
+) -> Iterator[Finding]:
+    """Examine one endpoint, step by step, up to the first that fails.
+
+    Args:
+        given: The configuration.
+        endpoint: The endpoint.
+        timeout: Seconds for the name look-up, for each connection and for each answer.
+        event: Send an event.
+
+    Returns:
+        A finding for each step, in order.
+    """
+    from logclient.transports.udp import Udp
+
+    transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
+    stream = not isinstance(transport, Udp)
+    if transport.proxied(endpoint):
+        yield Finding("name", SKIPPED, "the proxy of the environment looks it up")
+        yield Finding("connect", SKIPPED, "through that proxy")
+    else:
+        addresses, finding = _look_up(endpoint, stream, timeout)
+        yield finding
+        if finding.status == FAILED:
+            return
+        finding = _connect(given, addresses, timeout) if stream else _NO_CONNECTIONS
+        yield finding
+        if finding.status == FAILED:
+            return
+    [check] = check_endpoints(given._replace(endpoints=(endpoint,)), timeout, event=event)
+    yield from _checked(check, stream)
+
+
+_NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
+
+
+# -- name and connection
+
+
+def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
+    """Look up the host; returns its addresses with their families, and the finding."""
+    host, port = endpoint
+    found: list[Any] = []
+    failure: list[OSError] = []
+
+    def look() -> None:
+        try:
+            found.extend(resolve(host, port, socket.SOCK_STREAM if stream else socket.SOCK_DGRAM)[1])
+        except OSError as error:
+            failure.append(error)
+
+    begun = time.monotonic()
+    thread = threading.Thread(target=look, daemon=True)  # a look-up cannot be stopped, so it is left behind
+    thread.start()
+    while thread.is_alive() and time.monotonic() - begun < timeout:
+        thread.join(0.1)
+    taken = time.monotonic() - begun
+    if failure:
+        mend = "correct the host in the URL, or add it to the DNS or the hosts file"
+        if getattr(failure[0], "errno", None) == socket.EAI_AGAIN:
+            mend = "check that the name servers of this machine can be reached"
+        return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", mend)
+    if thread.is_alive():
+        mend = "check that the name servers of this machine can be reached"
+        return [], Finding("name", FAILED, f"{host}: no answer to the look-up in {timeout:g} s", mend)
+    addresses = list(dict.fromkeys((family, address) for family, *_, address in found))
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        places = ", ".join(address[0] for _, address in addresses)
+        return addresses, Finding("name", OK, f"{host} is {places}, found in {milliseconds(taken)}")
+    return addresses, Finding("name", OK, f"{host} is an address")
+
+
+def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Finding:
+    """Connect to every address: a client takes the first that answers, after waiting for those before it."""
+    reached, failures = [], []
+    for family, address in addresses[:_MOST_ADDRESSES]:
+        begun = time.monotonic()
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(timeout)
+                sock.connect(address)
+            reached.append(f"{_place(address)} in {milliseconds(time.monotonic() - begun)}")
+        except OSError as error:
+            failures.append((address, error))
+    said = [f"{_place(address)}: {describe_error(error)}" for address, error in failures]
+    if not reached:
+        return Finding("connect", FAILED, ", ".join(said), _way(given, *failures[0]))
+    if failures:
+        mend = "repair these addresses, or remove them from the name: a client tries them, too"
+        return Finding("connect", WARNING, ", ".join(reached + said), mend)
+    return Finding("connect", OK, ", ".join(reached))
+
+
+def _place(address: Any) -> str:
+    return config.host_port(*address[:2])
+
+
+def _way(given: config.Config, address: Any, error: OSError) -> str:
+    """Say how to fix that there is no connection."""
+    port = address[1]
+    if error.errno == errno.ECONNREFUSED:
+        return f"{_start(given, port)}: nothing listens on {port} there"
+    if isinstance(error, TimeoutError):
+        return f"check that the machine is up, and that no firewall blocks port {port}"
+    return "check the network, and the route to that address"
+
+
+def _start(given: config.Config, port: int) -> str:
+    usual = registry.lookup(given.scheme).port
+    hint = "" if port == usual else f" ({given.scheme} usually has {usual})"
+    return f"start the server, or correct the port{hint}"
+
+
+# -- the server
+
+
+def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
+    given = check.given
+    shield = "TLS" if given.tls else "CURVE" if given.curve_server is not None else ""
+    if check.stage == "connect":
+        yield Finding(
+            shield or "protocol", FAILED, check.words.removeprefix("cannot connect: "), _fix_handshake(check)
+        )
+        return
+    if shield:
+        yield _security(shield, check.security)
+    if check.stage == "ask" and check.status != "ok":
+        words = check.words.removeprefix("but ").removeprefix("then ")
+        yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))
+        return
+    yield _protocol(check)
+    yield _clock(check)
+    if not check.event:
+        yield Finding("event", SKIPPED, "none was sent")
+    elif check.event_s is None:
+        words = check.words.removeprefix("an event was ")
+        mend = "read the server's log: it accepted the connection and does not acknowledge"
+        yield Finding("event", FAILED, words, mend)
+    else:
+        limit = "" if check.event_outcome == "acknowledged" else "; this protocol has no acknowledgements"
+        yield Finding("event", OK, f"{check.event_outcome} in {milliseconds(check.event_s)}{limit}")
+
+
+def _fix_handshake(check: EndpointCheck) -> str:
+    """Say how to fix that a connection was made, but the handshake failed."""
+    if check.status == "refused":
+        return ""  # the error says it
+    if check.given.tls:
+        plain = check.given.scheme.removesuffix("+tls")
+        return f"if the server has no TLS on this port, use {plain}://"
+    return f"check that a {check.given.protocol} server listens on this port, without TLS"
+
+
+def _security(shield: str, facts: dict[str, Any]) -> Finding:
+    words = describe_security(facts)
+    if shield == "TLS" and not facts["verified"]:
+        return Finding(shield, WARNING, words, "remove verify=none: with it any server is believed")
+    if facts.get("days_left", _FEW_DAYS) < _FEW_DAYS:
+        return Finding(shield, WARNING, words, "renew the certificate at the server")
+    return Finding(shield, OK, words)
+
+
+def _fix_answer(check: EndpointCheck) -> str:
+    """Say how to fix that the answer is missing or wrong."""
+    given = check.given
+    if check.status == "refused":
+        return ""
+    if check.status == "foreign":
+        secure = f"{given.scheme}+tls"
+        if check.answers_tls and secure in registry.SCHEMES:
+            return f"use {secure}://"
+        return f"correct the host or the port: this is no {given.protocol} server"
+    if check.status == "broken":
+        return "read the server's log: it accepted the connection and closed it"
+    return "read the server's log: it accepted the connection and does not answer"
+
+
+def _fix_datagram(check: EndpointCheck) -> str:
+    """Say how to fix that a datagram has no answer, or a wrong one."""
+    port = check.endpoint[1]
+    if check.status == "broken":
+        return f"{_start(check.given, port)}: nothing listens on {port} there"
+    if check.status == "silent":
+        return f"{_start(check.given, port)}, or check that no firewall drops UDP to it"
+    return _fix_answer(check)
+
+
+def _protocol(check: EndpointCheck) -> Finding:
+    protocol = check.given.protocol
+    if not check.round_trips_s:
+        words = "no answer without an event"
+        if check.event_outcome == "handed over":
+            words = "this protocol has no answers"
+        elif check.event_s is not None:
+            words = "this server answers events only"
+        return Finding("protocol", SKIPPED, words)
+    about = "".join(
+        f", {name.replace('_', ' ')} {value}" for name, value in check.about.items() if name != "clock_ms"
+    )
+    return Finding("protocol", OK, f"{protocol} answers in {milliseconds(check.round_trips_s[0])}{about}")
+
+
+def _clock(check: EndpointCheck) -> Finding:
+    mend = "synchronize the clocks of both machines, for example by NTP"
+    ahead = check.about.get("clock_ms")
+    if ahead is not None and abs(ahead) > _CLOCK_MS:
+        words = f"the server's is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
+        return Finding("clock", WARNING, words, mend)
+    server = "the server does not tell its time" if ahead is None else f"the server's differs by {ahead} ms"
+    synchronized = _synchronized()
+    if synchronized is False:
+        return Finding("clock", WARNING, f"ours is not synchronized; {server}", mend)
+    if synchronized is None:
+        return Finding("clock", SKIPPED if ahead is None else OK, server)
+    return Finding("clock", OK, f"ours is synchronized; {server}")
+
+
+def _synchronized() -> bool | None:
+    """Ask the kernel whether its clock is synchronized; None: it does not say."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        # With 0 in `modes`, the first field of struct timex, the check changes nothing.
+        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
+    except (ImportError, OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _TIME_ERROR

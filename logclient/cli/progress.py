@@ -1,0 +1,116 @@
+"""What commands show while they work: a progress line, and the log messages of clients."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+
+__all__ = ["ClientMessages", "ProgressLine", "RateEstimate"]
+
+_LINE_S = 10.0
+"""Seconds between two progress lines where stderr is no terminal."""
+_RATE_S = 10.0
+"""Seconds over which the rate is measured."""
+_RATE_FROM_S = 1.0
+"""Seconds before the first rate is shown."""
+_LONGEST_LEFT_S = 100 * 3600
+
+
+class ProgressLine:
+    """One line on stderr: rewritten on a terminal, repeated every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.last = time.monotonic()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Show the text in place of the one before."""
+        if self.terminal:
+            import shutil
+
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be rewritten
+            print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+        elif time.monotonic() - self.last >= _LINE_S:
+            self.last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away: before other output, and at the end."""
+        if self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+
+class RateEstimate:
+    """The rate of a work over the last seconds, and the time that is left."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, float]] = deque()  # time, done, fraction
+
+    def text(self, now: float, done: int, fraction: float | None) -> str:
+        """Describe the progress: percent, rate and time left, as far as they are known.
+
+        Args:
+            now: Seconds of a monotonic clock.
+            done: How many events are done.
+            fraction: Of the whole work, from 0 to 1; None: its size is not known.
+
+        Returns:
+            The beginning of a progress line, such as ``25%, 2,500/s, 0:06 left, ``.
+        """
+        self._samples.append((now, done, fraction or 0.0))
+        while now - self._samples[0][0] > _RATE_S and len(self._samples) > 2:
+            self._samples.popleft()
+        since, done_then, fraction_then = self._samples[0]
+        text = "" if fraction is None else f"{int(fraction * 100)}%, "
+        if now - since >= _RATE_FROM_S:
+            text += f"{(done - done_then) / (now - since):,.0f}/s, "
+            if fraction is not None and fraction > fraction_then:
+                left = (1.0 - fraction) * (now - since) / (fraction - fraction_then)
+                text += f"{_clock(left)} left, " if left < _LONGEST_LEFT_S else ""
+        return text
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class ClientMessages(logging.Handler):
+    """Keeps the log messages of clients while it is entered, so that a command can report them itself.
+
+    Args:
+        prefix: What messages begin with and is left out.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.kept: list[str] = []
+
+    def __enter__(self) -> ClientMessages:
+        logging.getLogger("logclient").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("logclient").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self.kept.append(record.getMessage().removeprefix(self.prefix))
+
+    def print(self, skip: str = "") -> None:
+        """Print the kept messages and forget them.
+
+        Args:
+            skip: Messages with this text in them are not printed.
+        """
+        for text in self.kept:
+            if not skip or skip not in text:
+                print(f"logclient: {text}", file=sys.stderr, flush=True)
+        self.kept.clear()

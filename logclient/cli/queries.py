@@ -1,0 +1,61 @@
+"""Questions to servers, for ``logclient stat`` and ``envi``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from logclient import config
+from logclient.cli.progress import ClientMessages
+from logclient.errors import ConfigError, LogclientError, MissingExtra
+from logclient.plog import Client
+
+__all__ = ["answers", "plog_question"]
+
+Answer = TypeVar("Answer")
+
+
+def plog_question(
+    given: config.Config, name: str, what: str, ask: Callable[[Client], Answer]
+) -> Callable[[config.Endpoint], Answer]:
+    """Make a function that asks a plog server at an endpoint through a client of its own.
+
+    Args:
+        given: The configuration.
+        name: The command, for the error.
+        what: What is asked for, for the error.
+        ask: Asks with a client.
+
+    Raises:
+        ConfigError: The scheme is not ``plog``.
+    """
+    if given.scheme != "plog":
+        raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {what}, only plog servers")
+
+    def ask_endpoint(endpoint: config.Endpoint) -> Answer:
+        with ClientMessages():  # the error says it
+            client = Client(given._replace(endpoints=(endpoint,), ledger=None))
+            try:
+                return ask(client)
+            finally:
+                client.close(timeout=0.0)
+
+    return ask_endpoint
+
+
+def answers(
+    endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Answer]
+) -> Iterator[tuple[str, Answer | None, str]]:
+    """Ask each endpoint in turn.
+
+    Returns:
+        For each endpoint: its name, its answer or None, and why there is none.
+    """
+    for endpoint in endpoints:
+        name = config.host_port(*endpoint)
+        try:
+            yield name, ask(endpoint), ""
+        except MissingExtra:
+            raise
+        except (LogclientError, OSError) as error:
+            yield name, None, str(error)

@@ -1,0 +1,377 @@
+"""``logclient send``: ship the lines of files, and report their outcomes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from logclient import config, registry
+from logclient.cli.log_files import STDIN, LogFile, check, shown
+from logclient.cli.parser import UsageError, duration, positive, rate
+from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.cli.signals import TerminationSignals
+from logclient.errors import ExitCode
+
+if TYPE_CHECKING:
+    from logclient.client import Client, Stats
+    from logclient.plog import Loss, Watch
+
+__all__ = ["add_arguments", "run"]
+
+_PROGRESS_S = 0.25
+"""Seconds between two looks at the client, and between two progress lines on a terminal."""
+_COUNTERS_S = 1.0
+"""Seconds to wait for a server's counters. A server that does not answer is not asked again."""
+_CLOSE_S = 5.0
+_BLOCK_BEYOND_S = 60.0
+"""Seconds that a full queue waits longer than ``--timeout``: the main thread gives up first."""
+_SHOWN_REFUSALS = 10
+"""Refused lines that are named on stderr; further ones are counted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
+    # The default is given because argparse takes the argument for required without one.
+    parser.add_argument(
+        "files",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="text, plain or compressed (gzip, bzip2, xz, zstd); - is standard input, the default",
+    )
+    parser.add_argument("--ledger", metavar="DIR", help="keep a ledger in this directory, for verify")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="send the files N times")
+    parser.add_argument("--rate", type=rate, metavar="N/s", help="send at most N events a second")
+    parser.add_argument(
+        "--format",
+        choices=("text", "ndjson"),
+        default="text",
+        help="text: each line is a message (default); ndjson: each line is a JSON object",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="give up after this time without progress (default: 30s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Send the lines and report what became of them.
+
+    Returns:
+        OK when every event is acknowledged or handed over, UNREACHABLE when none is, else BROKEN.
+    """
+    files = arguments.files or [STDIN]
+    if STDIN in files and arguments.repeat > 1:
+        raise UsageError("--repeat: standard input cannot be read again")
+    given = config.parse(arguments.url, ledger=arguments.ledger)
+    sizes = [check(name) for name in files]  # a wrong name is an error before anything is sent
+    from logclient.client import connect
+
+    options: dict[str, Any] = {"ledger": arguments.ledger}
+    if "connect_timeout" not in given.given:
+        # An attempt must end before we give up, so that its error is known.
+        options["connect_timeout"] = min(given.connect_timeout, arguments.timeout / 2)
+    if "overflow" not in given.given:
+        options.update(overflow="block", block_timeout=arguments.timeout + _BLOCK_BEYOND_S)
+    with TerminationSignals() as signals:
+        client = connect(arguments.url, **options)
+        return _FileSender(client, files, sizes, arguments, signals).run()
+
+
+class _FileSender:
+    """One ``send``: a thread reads and sends, the main thread watches and gives up."""
+
+    def __init__(
+        self,
+        client: Client,
+        files: list[str],
+        sizes: list[int | None],
+        arguments: argparse.Namespace,
+        signals: TerminationSignals,
+    ) -> None:
+        from logclient.formatters import timestamp
+
+        given = client.config
+        self.client = client
+        self.url = given.redacted
+        self.signals = signals
+        self.files = files
+        self.total: int | None = None
+        """Bytes of all files; None: not known."""
+        if None not in sizes:
+            self.total = sum(size or 0 for size in sizes) * arguments.repeat
+        # Other clients make their protocol's document of a plain text.
+        self.timestamp = timestamp if registry.lookup(given.scheme).document == "ecs" else None
+        self.repeat: int = arguments.repeat
+        self.rate: float | None = arguments.rate
+        self.ndjson: bool = arguments.format == "ndjson"
+        self.timeout: float = arguments.timeout
+        self.as_json: bool = arguments.json
+        # A longer line is cut there. The client then reports too_large (or truncates), and a file without
+        # line ends need not fit into memory.
+        self.longest = given.max_event_bytes + 1
+        self.file: LogFile | None = None  # the one that is being read
+        self.read = 0  # bytes of the files before it
+        self.sent = 0
+        self.blank = 0
+        self.replaced = 0
+        self.refused = 0
+        self.reading = ""
+        self.error: Exception | None = None
+        self.stop = threading.Event()
+        self.begun = time.monotonic()
+        self.loss: Loss | None = None  # where the server's counters tell
+
+    def run(self) -> int:
+        """Send everything and print the report; returns the exit code."""
+        reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
+        progress = ProgressLine()
+        with ClientMessages(f"{self.url}: ") as messages:
+            counters = self._watch_counters()
+            self.begun = time.monotonic()
+            reader.start()
+            try:
+                stalled = not self._wait(reader, progress, messages)
+            finally:
+                progress.clear()
+            self.stop.set()
+            if counters is not None and not stalled and not self.signals.first:
+                self.loss = counters.loss()
+            before = self.client.stats()
+            # After an interrupt, a client that never connected is not waited for.
+            hopeless = stalled or (self.signals.first and not before.connects)
+            try:
+                self.signals.raises = True
+                self.client.close(timeout=0.0 if hopeless else _CLOSE_S)
+                self.signals.raises = False
+            except KeyboardInterrupt:
+                self.signals.raises = False
+                self.client.close(timeout=0.0)
+            stats = self.client.stats()
+            interrupted = self.signals.word
+            if not stalled:
+                # Events that were given up are counted in the report.
+                messages.print(skip=" given up: ")
+        code = self._exit_code(stats, stalled, interrupted)
+        self._report(stats, code)
+        if stats.ledger_error:
+            print(f"logclient: the ledger stopped: {stats.ledger_error}", file=sys.stderr)
+        if stalled:
+            print(f"logclient: {self.url}: {self._why_stalled(before)}", file=sys.stderr)
+        elif isinstance(self.error, OSError):
+            why = self.error.strerror or self.error
+            print(f"logclient: {shown(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
+        elif self.error is not None:
+            raise self.error
+        elif interrupted:
+            print(f"logclient: {interrupted}", file=sys.stderr)
+        return code
+
+    def _watch_counters(self) -> Watch | None:
+        """Ask a plog server for its counters: nothing is acknowledged there, and they tell what is lost."""
+        if self.client.config.protocol != "plog":
+            return None
+        from logclient.plog import Client as PlogClient
+
+        return self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
+
+    def _exit_code(self, stats: Stats, stalled: bool, interrupted: str) -> ExitCode:
+        if stalled and not stats.acked and not stats.handed:
+            return ExitCode.UNREACHABLE
+        undelivered = any(stats.failed.values()) or any(stats.dropped.values())
+        left = stats.queued or stats.inflight
+        lost = self.loss is not None and self.loss.lost
+        if undelivered or left or lost or self.refused or self.error or interrupted:
+            return ExitCode.BROKEN
+        return ExitCode.OK
+
+    def _why_stalled(self, stats: Stats) -> str:
+        if not stats.connects:
+            why = "nothing could be reached"
+        elif not stats.acked and not stats.handed:
+            why = "connected, but nothing was acknowledged"
+        else:
+            why = "no progress"
+        last = stats.last_error.removeprefix(f"{self.url}: ")
+        if not last and not stats.connects:
+            last = "no answer to the name look-up"
+        return f"{why} for {self.timeout:g}s{last and f': {last}'}"
+
+    def _wait(self, reader: threading.Thread, progress: ProgressLine, messages: ClientMessages) -> bool:
+        """Wait until every event has its outcome; returns False after the timeout without progress."""
+        settled_before = delivered = waited = 0
+        since = time.monotonic()
+        estimate = RateEstimate()
+        while True:
+            patience = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
+            if reader.is_alive():
+                reader.join(patience)
+                left = -1
+            else:
+                left = self.client.flush(timeout=patience)
+            stats = self.client.stats()
+            settled = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+            now = time.monotonic()
+            waiting = stats.queued + stats.inflight
+            # Time counts only while events wait: not for a slow input or a low rate, and not for events
+            # that may just have come.
+            if settled != settled_before or not waiting or not waited:
+                settled_before, since = settled, now
+            waited = waiting
+            if messages.kept and stats.acked + stats.handed > delivered:
+                progress.clear()
+                messages.print()  # it went on; what stops everything is reported once, at the end
+            delivered = stats.acked + stats.handed
+            text = estimate.text(now, settled, self._fraction(settled))
+            text += (
+                f"sent {self.sent}, {'handed' if stats.handed else 'acked'} {delivered}, waiting {waiting}"
+            )
+            progress.show(f"{text}; {messages.kept[-1]}" if messages.kept else text)
+            if self.signals.first or (left == 0 and not reader.is_alive()):
+                return True
+            if now - since >= self.timeout:
+                return False
+
+    def _fraction(self, settled: int) -> float | None:
+        """Return how much of the input has its outcome, from 0 to 1; None: its size is not known."""
+        if not self.total:
+            return None
+        read = self.read
+        if self.file is not None:
+            read += self.file.position()
+        return min(1.0, read / self.total) * min(1.0, settled / max(1, self.sent))
+
+    # -- the reading thread
+
+    def _read_files(self) -> None:
+        try:
+            for _ in range(self.repeat):
+                for name in self.files:
+                    self._read_file(name)
+        except Exception as error:
+            self.error = error
+
+    def _read_file(self, name: str) -> None:
+        self.reading = name
+        path = None if name == STDIN else os.path.abspath(name)
+        with LogFile(name) as file:
+            self.file = file if self.total else None
+            for number, raw in file.lines(self.longest):
+                if self.stop.is_set():
+                    return
+                event = self._json_event(name, number, raw) if self.ndjson else self._text_event(raw, path)
+                if event is None:
+                    continue
+                if self.rate is not None:
+                    early = self.begun + self.sent / self.rate - time.monotonic()
+                    if early > 0.002 and self.stop.wait(early):
+                        return
+                try:
+                    if not self.client.send(event) and self.client.closed:
+                        return  # given up while this one waited for room
+                except (TypeError, ValueError, BufferError):
+                    pass  # the client has counted it as failed or dropped
+                self.sent += 1
+            self.file, self.read = None, self.read + file.position()
+
+    def _text_event(self, raw: bytes, path: str | None) -> str | dict[str, str] | None:
+        if not raw:
+            self.blank += 1
+            return None
+        text = self._decode(raw)
+        if self.timestamp is None:
+            return text
+        event = {"@timestamp": self.timestamp(), "message": text}
+        if path is not None:
+            event["log.file.path"] = path
+        return event
+
+    def _decode(self, raw: bytes) -> str:
+        """Decode UTF-8, and count the characters that replace invalid bytes."""
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            text = raw.decode("utf-8", "replace")
+            # The bytes of U+FFFD decode to it, so only further ones are replacements.
+            self.replaced += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+            return text
+
+    def _json_event(self, name: str, number: int, raw: bytes) -> bytes | None:
+        if not raw.strip():
+            self.blank += 1
+            return None
+        if len(raw) == self.longest:
+            why = f"longer than {self.longest - 1} bytes"
+        else:
+            text = self._decode(raw)
+            try:
+                if isinstance(json.loads(text, parse_constant=_refuse_constant), dict):
+                    return text.strip().encode()
+            except (ValueError, RecursionError):
+                pass
+            why = "not a JSON object"
+        self.refused += 1
+        if self.refused <= _SHOWN_REFUSALS:
+            print(f"logclient: {shown(name)}:{number}: {why}", file=sys.stderr)
+        return None
+
+    # -- the report
+
+    def _report(self, stats: Stats, code: ExitCode) -> None:
+        seconds = time.monotonic() - self.begun
+        outstanding = stats.queued + stats.inflight
+        if self.as_json:
+            result = {
+                "url": self.url,
+                "sent": self.sent,
+                "acked": stats.acked,
+                "handed": stats.handed,
+                "failed": dict(stats.failed),
+                "dropped": dict(stats.dropped),
+                "outstanding": outstanding,
+                "resent": stats.resent,
+                "mangled": stats.mangled,
+                "moved": stats.moved,
+                "connects": stats.connects,
+                "blank": self.blank,
+                "replaced": self.replaced,
+                "refused": self.refused,
+                "lost": None if self.loss is None else self.loss.lost,
+                "loss_reason": "" if self.loss is None else self.loss.reason,
+                "seconds": round(seconds, 3),
+                "exit": int(code),
+            }
+            print(json.dumps(result))
+            return
+        parts = [f"acked {stats.acked}", f"handed {stats.handed}"]
+        for word, reasons in (("failed", stats.failed), ("dropped", stats.dropped)):
+            by_reason = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
+            parts.append(f"{word} {sum(reasons.values())}" + (f" ({by_reason})" if by_reason else ""))
+        for word, number in (
+            ("outstanding", outstanding),
+            ("resent", stats.resent),
+            ("blank lines", self.blank),
+            ("bytes replaced", self.replaced),
+            ("lines refused", self.refused),
+        ):
+            if number:
+                parts.append(f"{word} {number}")
+        if self.loss is not None and self.loss.lost != 0:
+            lost = f"{self.loss.lost} by the server's counters" if self.loss.lost else "unknown"
+            parts.append(f"lost {lost}{self.loss.reason and f' ({self.loss.reason})'}")
+        print(f"sent {self.sent} in {seconds:.1f}s: {', '.join(parts)}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(name)

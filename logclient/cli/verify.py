@@ -1,0 +1,152 @@
+"""``logclient verify``: compare a ledger with what arrived. See `logclient.verify`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import threading
+
+from logclient.cli.parser import argument_type
+from logclient.cli.progress import ProgressLine
+from logclient.cli.signals import TerminationSignals
+from logclient.errors import ExitCode
+
+__all__ = ["add_arguments", "run"]
+
+_SIGNALS_S = 0.25
+"""Seconds between two looks at the signals."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--ledger", required=True, metavar="DIR", help="the ledger of the producers")
+    arrived = parser.add_mutually_exclusive_group(required=True)
+    arrived.add_argument("--capture", metavar="DIR", help="what arrived: the capture of collectors")
+    arrived.add_argument(
+        "--kafka", metavar="HOST:PORT/TOPIC", help="what arrived: a Kafka topic with the bodies of events"
+    )
+    arrived.add_argument(
+        "--table", metavar="TABLE", help="what arrived: a table, a folder of Parquet files, or FORMAT:PATH"
+    )
+    parser.add_argument(
+        "--kafka-config", metavar="FILE", help="settings of the Kafka consumer, as lines of NAME=VALUE"
+    )
+    parser.add_argument(
+        "--columns",
+        type=argument_type(_columns, "columns"),
+        metavar="NAME=COLUMN,...",
+        help="columns of the table, by name: body (default: value), received, key, listener, arrival",
+    )
+    parser.add_argument("--out", metavar="DIR", help="directory for verdict, report and violations")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    for word in ("missing", "duplicated", "dropped"):
+        parser.add_argument(
+            f"--max-{word}",
+            type=argument_type(_limit, "limit"),
+            metavar="N|N%",
+            help=f"exit with 1 when more events than this are {word}",
+        )
+    parser.add_argument(
+        "--allow-open",
+        action="store_true",
+        help="accept a ledger without an end: its producer may still be running",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="with --allow-open: events made later may be undecided (ISO 8601, or seconds since 1970)",
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
+    )
+    parser.add_argument(
+        "--work", metavar="DIR", help="directory for temporary files; machines of a cluster must share it"
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        type=argument_type(_setting, "setting"),
+        metavar="K=V",
+        help="a setting of Spark; may be repeated",
+    )
+    parser.add_argument(
+        "--heap",
+        type=argument_type(_heap, "size"),
+        metavar="SIZE",
+        help="memory of Spark's driver, as in 700m (default: 1g)",
+    )
+    parser.add_argument(
+        "--packages",
+        metavar="WHAT,...",
+        help="for Spark: Maven coordinates or folders of jars (with --kafka: Spark's Kafka connector)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdict; returns its exit code."""
+    from logclient.verify import job
+
+    progress = ProgressLine()
+    stop = threading.Event()
+    ended: list[int | BaseException] = []
+
+    def show(text: str) -> None:
+        if text:
+            progress.show(text)
+        else:
+            progress.clear()
+
+    def work() -> None:
+        try:
+            ended.append(job.main(arguments, show if progress.terminal else None, stop))
+        except BaseException as error:
+            ended.append(error)
+
+    # Python runs signal handlers in the main thread: in another thread nothing is interrupted halfway.
+    with TerminationSignals() as signals:
+        thread = threading.Thread(target=work, name="logclient-verify-main", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_SIGNALS_S)
+            if signals.first:
+                stop.set()
+    [end] = ended
+    if not isinstance(end, BaseException):
+        return end
+    if not signals.first:
+        raise end
+    print(f"logclient: {signals.word}", file=sys.stderr)
+    return ExitCode.BROKEN
+
+
+# -- types of arguments
+
+
+def _limit(text: str) -> str:
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.replace(".", "", 1).isdigit() and len(number) < 16):
+        raise ValueError(f"must be a count such as 100 or a share such as 0.1%, got {text[:40]!r}")
+    if number == text and "." in number:
+        raise ValueError(f"must be whole, or a share such as 0.1%, got {text[:40]!r}")
+    return text
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name and column for name, _, column in pairs):
+        raise ValueError(f"must be as body=value,received=timestamp, got {text[:100]!r}")
+    return {name: column for name, _, column in pairs}
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ValueError(f"must be as spark.executor.cores=2, got {name[:100]!r}")
+    return name, value
+
+
+def _heap(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,6}[kmg]", text, re.IGNORECASE):
+        raise ValueError(f"must be a size such as 700m or 2g, got {text[:40]!r}")
+    return text
