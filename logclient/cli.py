@@ -267,7 +267,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     collect.add_argument("--capture", required=True, metavar="DIR", help="where the wire units go")
     collect.add_argument("--faults", metavar="SPEC", help="such as cut-before-ack=every:5,seed=3")
-    collect.add_argument("--witness", metavar="FILE", help="where the ids that a fault tampered with go")
+    collect.add_argument("--fault-log", metavar="FILE", help="where the ids that a fault changed go")
     collect.add_argument("--for", dest="seconds", type=duration, metavar="TIME", help="stop after so long")
     collect.add_argument("--json", action="store_true", help="print the counts as JSON")
 
@@ -427,7 +427,7 @@ def _collect(arguments: argparse.Namespace) -> int:
         arguments.urls,
         capture=arguments.capture,
         faults=arguments.faults,
-        witness=arguments.witness,
+        fault_log=arguments.fault_log,
         seconds=arguments.seconds,
         as_json=arguments.json,
     )

@@ -391,20 +391,20 @@ def _run(
         topic = f"{part.name}-{os.urandom(4).hex()}"  # nothing of an earlier demo is in it
         listen += f"?kafka={kafka}&kafka_topic={topic}"
         asked = {"kafka": f"{kafka}/{topic}"}
-    # The witness lies where no argument of the verifier points to, until the verdict is there.
-    with tempfile.TemporaryDirectory(prefix="logclient-witness-") as apart:
-        witness = Path(apart) / "witness.jsonl"
+    # The fault log lies where no argument of the verifier points to, until the verdict is there.
+    with tempfile.TemporaryDirectory(prefix="logclient-faults-") as apart:
+        fault_log = Path(apart) / "faults.jsonl"
         tells = part.liar or not protocol.acks
-        with Collector(listen, faults, tells, capture, witness, folder) as collector:
+        with Collector(listen, faults, tells, capture, fault_log, folder) as collector:
             _ship(collector.url + protocol.path, protocol, part, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
         if part.liar and not protocol.acks:
             # Nobody promised that what was handed over arrives: a liar breaks what is asked of it.
             asked["max_missing"] = 0
         code, verdict = verify(ledger, checked, asked)
-        lied = read_witness(witness) if tells else {}
+        lied = read_fault_log(fault_log) if tells else {}
         if tells:
-            shutil.copy(witness, folder / "witness.jsonl")
+            shutil.copy(fault_log, folder / "faults.jsonl")
     if part.liar:
         troubles = judge_liar(protocol, code, verdict, read_violations(checked), lied, counts, faults)
     elif protocol.acks:
@@ -610,12 +610,12 @@ class Collector(_Process):
     """A collector in a process of its own."""
 
     def __init__(
-        self, listen: str, faults: str, tells: bool, capture: Path, witness: Path, folder: Path
+        self, listen: str, faults: str, tells: bool, capture: Path, fault_log: Path, folder: Path
     ) -> None:
         arguments = ["collect", listen, "--capture", str(capture), "--faults", faults, "--json"]
         arguments += ["--for", f"{_LIFE_S:g}s"]
         if tells:
-            arguments += ["--witness", str(witness)]
+            arguments += ["--fault-log", str(fault_log)]
         super().__init__(folder / "collector.log", "logclient", *arguments)
         self.url = ""
 
@@ -699,7 +699,7 @@ def _tail(log: Path) -> str:
 # -- the judgement
 
 
-def read_witness(path: Path) -> dict[str, list[list[str]]]:
+def read_fault_log(path: Path) -> dict[str, list[list[str]]]:
     """What the liar wrote down: fault -> the ids of each time."""
     lied: dict[str, list[list[str]]] = {}
     with open(path, encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
     python tests/oracle/plog_injected.py WITNESS LEDGER
 
-Read are the witness file of ``logclient collect --witness`` and the ledger's lines (docs/formats.md). Of
+Read are the fault log of ``logclient collect --fault-log`` and the ledger's lines (docs/formats.md). Of
 an act only what was done to which datagram counts: ``fault``, ``event``, ``index`` and ``count``. Its
 ``ids``, what the injector itself makes of it, are not looked at: that is worked out here. A message is whole
 when all its fragments are there, and what comes after that begins another one. Datagrams come in their
@@ -87,8 +87,8 @@ def injected(acts: Iterable[dict[str, Any]], sent: set[str]) -> Injected:
     return Injected(missing, duplicated, unnamed, len(struck.keys() - sent))
 
 
-def read(witness: str | os.PathLike[str], ledger: str | os.PathLike[str]) -> Injected:
-    with open(witness, encoding="utf-8") as file:
+def read(fault_log: str | os.PathLike[str], ledger: str | os.PathLike[str]) -> Injected:
+    with open(fault_log, encoding="utf-8") as file:
         return injected(map(json.loads, file), sent_ids(ledger))
 
 
