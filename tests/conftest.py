@@ -49,12 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = 10 * PATIENCE
 
-    from logclient.collectors import lumberjack, running
+    from logclient.collectors import loop, lumberjack
 
-    for method in (running.Running.wait_for, lumberjack.Collector.wait_for):
+    for method in (loop.CollectorBase.wait_for, lumberjack.Collector.wait_for):
         assert method.__kwdefaults__ is not None
         method.__kwdefaults__["timeout"] = PATIENCE
-    running.Running.events.__defaults__ = (None, PATIENCE)
+    loop.CollectorBase.events.__defaults__ = (None, PATIENCE)
 
 
 @pytest.fixture(autouse=True)

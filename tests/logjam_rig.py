@@ -166,7 +166,7 @@ class DeviceProcess(Outside):
         with Collector(**options) as collector:
             say([collector.port, collector.push_port, collector.publish_port])
             for line in sys.stdin:
-                say([collector.counts._asdict(), collector.reasons])
+                say([collector.counts.as_dict(), collector.reasons])
     """
 
     def __init__(self, files: int = 0, **options: Any) -> None:

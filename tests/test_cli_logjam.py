@@ -185,7 +185,7 @@ class TestCollect:
             ("logjam+sub://127.0.0.1", "faults: not with logjam+sub"),
             ("logjam://127.0.0.1:0?push=70000", "push: must be a whole number from 0 to 65535"),
             ("logjam://127.0.0.1:0?push=1&push=2", "push: given twice in the URL"),
-            ("logjam+push://127.0.0.1:0?push=1", "push: logjam+push is that socket"),
+            ("logjam+push://127.0.0.1:0?push=1", "push: not with logjam+push"),
             ("logjam://127.0.0.1:0?recompress=gzip", "recompress: must be one of none, zlib, snappy, lz4"),
             ("logjam://127.0.0.1:0?allow_invalid=2", "allow_invalid: must be true or false"),
             ("logjam://127.0.0.1:0?device=0", "device: must be a whole number from 1 to 4294967295"),
@@ -210,15 +210,15 @@ class TestCollect:
         assert "partial-ack" in capsys.readouterr().err
 
     def test_faults_strike(self, tmp_path: Path) -> None:
-        witness = tmp_path / "witness"
-        faults = ["--faults", "discard=every:3,seed=1", "--fault-log", str(witness)]
+        fault_log = tmp_path / "fault_log"
+        faults = ["--faults", "discard=every:3,seed=1", "--fault-log", str(fault_log)]
         with Running(["logjam://127.0.0.1:0"], tmp_path / "c", *faults) as run:
             with Producer(run.listens[0]["port"]) as asks:
                 assert asks.ship(*range(1, 10)) == [ACCEPTED] * 9
             (end,) = run.ends()
         assert (end["captured_events"], end["acks"]) == (6, 9)
         assert end["faults"] == {"discard": 3}
-        assert len(witness.read_text().splitlines()) == 3
+        assert len(fault_log.read_text().splitlines()) == 3
 
 
 class TestDecode:

@@ -130,7 +130,7 @@ def name(sequence: int, producer: str = PRODUCER) -> str:
     return f"{producer}{sequence:012x}"
 
 
-def witnessed(path: Path) -> list[tuple[str, list[str]]]:
+def logged_faults(path: Path) -> list[tuple[str, list[str]]]:
     return [(entry["fault"], entry["ids"]) for entry in map(json.loads, path.read_text().splitlines())]
 
 
@@ -507,7 +507,7 @@ class TestLife:
     def test_a_dead_thread_is_told(self, monkeypatch):
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         with Collector() as collector:
-            monkeypatch.setattr(collector, "_unit", lambda *_: 1 // 0)
+            monkeypatch.setattr(collector, "_admit", lambda *_: 1 // 0)
             with Writer(collector) as writer:
                 writer.send(window(event(1)))
                 assert writer.closed()
@@ -593,12 +593,12 @@ class TestCapture:
 
 
 class Faulty:
-    """A collector with faults, its capture and its witness."""
+    """A collector with faults, its capture and its fault log."""
 
     def __init__(self, tmp_path: Path, faults: str) -> None:
-        self.capture, self.witness = tmp_path / "capture", tmp_path / "witness"
+        self.capture, self.fault_log = tmp_path / "capture", tmp_path / "fault_log"
         self.collector = Collector(
-            capture=str(self.capture), faults=faults, witness=str(self.witness), count_duplicates=True
+            capture=str(self.capture), faults=faults, fault_log=str(self.fault_log), count_duplicates=True
         )
 
     def __enter__(self) -> "Faulty":
@@ -615,8 +615,8 @@ class Faulty:
         """The sequences of the events in each captured window."""
         return [[int(event_id[20:], 16) for event_id in ids([unit])] for unit in captured(self.capture)]
 
-    def witnessed(self) -> list[tuple[str, list[str]]]:
-        return witnessed(self.witness)
+    def logged_faults(self) -> list[tuple[str, list[str]]]:
+        return logged_faults(self.fault_log)
 
 
 class TestCuts:
@@ -746,7 +746,7 @@ class TestLies:
                         assert writer.ship(event(base + n), event(base + n + 50)) == (2, 2)
             counts = faulty.collector.counts
         assert faulty.captured() == [[1, 51], [3, 53], [101, 151], [103, 153]]
-        assert faulty.witnessed() == [
+        assert faulty.logged_faults() == [
             ("discard", [name(n), name(n + 50)]) for base in (0, 100) for n in (base + 2, base + 4)
         ]
         assert (counts.windows, counts.captured_windows, counts.acks) == (8, 4, 8)
@@ -760,7 +760,7 @@ class TestLies:
             writer.send(b"".join(parts[1:]))
             assert [writer.ack()[1] for _ in range(3)] == [2, 2, 2]
         assert captured(faulty.capture) == [parts[0], parts[2], parts[1], parts[3]]
-        assert faulty.witnessed() == [("swap", [name(3), name(4)])]
+        assert faulty.logged_faults() == [("swap", [name(3), name(4)])]
 
     def test_the_ack_of_a_swapped_unit_waits_for_the_capture(self, tmp_path):
         with Faulty(tmp_path, "swap=every:1:max:1:20s") as faulty, faulty.connect() as writer:
@@ -785,7 +785,7 @@ class TestLies:
                 writer.send(window(event(3)) + window(event(4)))
                 assert [writer.ack()[1], writer.ack()[1]] == [1, 1]
         assert faulty.captured() == [[1], [2], [4], [3]]
-        assert faulty.witnessed() == [("swap", [name(3)])]
+        assert faulty.logged_faults() == [("swap", [name(3)])]
 
     def test_a_stop_in_the_middle_of_a_swap(self, tmp_path):
         with Faulty(tmp_path, "swap=every:1:20s") as faulty, faulty.connect() as writer:
@@ -794,7 +794,7 @@ class TestLies:
             faulty.collector.stop()
             assert writer.closed()
         assert faulty.captured() == [[1]]
-        assert faulty.witnessed() == []
+        assert faulty.logged_faults() == []
 
     def test_duplicate(self, tmp_path):
         with Faulty(tmp_path, "duplicate=every:2") as faulty, faulty.connect() as writer:
@@ -802,7 +802,7 @@ class TestLies:
                 writer.ship(event(n), event(n + 1))
             counts = faulty.collector.counts
         assert faulty.captured() == [[1, 2], [3, 4], [3, 4]]
-        assert faulty.witnessed() == [("duplicate", [name(3), name(4)])]
+        assert faulty.logged_faults() == [("duplicate", [name(3), name(4)])]
         assert (counts.duplicates, counts.copies, counts.acks) == (2, 2, 2)
 
     @pytest.mark.parametrize("compressed", [False, True])
@@ -812,7 +812,7 @@ class TestLies:
             for bodies in sent:
                 assert writer.ship(*bodies, compressed=compressed) == (2, 3)
         for bodies, unit, (fault, (event_id,)) in zip(
-            sent, captured(faulty.capture), faulty.witnessed(), strict=True
+            sent, captured(faulty.capture), faulty.logged_faults(), strict=True
         ):
             before, after = [json.loads(body) for body in bodies], decode(unit)
             changed = [n for n in range(3) if before[n] != after[n]]
@@ -826,7 +826,7 @@ class TestLies:
                 assert writer.ship(event(2 * n), event(2 * n + 1), compressed=n % 2 == 0) == (2, 2)
         sent = {name(n) for n in range(100)}
         producers = set()
-        for unit, (fault, (event_id,)) in zip(captured(faulty.capture), faulty.witnessed(), strict=True):
+        for unit, (fault, (event_id,)) in zip(captured(faulty.capture), faulty.logged_faults(), strict=True):
             assert (fault, ids([unit])[2:]) == ("add", [event_id])
             assert event_id not in sent
             producers.add(event_id[:20] == PRODUCER)
@@ -843,7 +843,7 @@ class TestLies:
             assert [writer.ack(), writer.ack()] == [(1, 2), (1, 2)]
         units = [decode(unit) for unit in captured(faulty.capture)]
         plain = [{"line": "first"}, {"line": "second", "event.id": name(5)}]
-        ((found, named),) = faulty.witnessed()
+        ((found, named),) = faulty.logged_faults()
         assert found == fault
         if fault == "corrupt":
             assert units[0] != plain
@@ -878,12 +878,12 @@ class TestLies:
                     writer.send(window(event(n), event(n + 100)))
                     while writer.ack()[1] < 2:
                         pass
-            found[run] = captured(faulty.capture), faulty.witnessed()
+            found[run] = captured(faulty.capture), faulty.logged_faults()
         assert found["a"] == found["b"] != found["c"]
 
     def test_the_witness_lies_outside_the_capture(self, tmp_path):
         with pytest.raises(ConfigError, match="outside the capture"):
-            Collector(capture=str(tmp_path), witness=str(tmp_path / "w"), faults="discard=every:2").start()
+            Collector(capture=str(tmp_path), fault_log=str(tmp_path / "w"), faults="discard=every:2").start()
 
     def test_without_a_witness(self, tmp_path):
         with Collector(faults="discard=every:1") as collector, Writer(collector) as writer:

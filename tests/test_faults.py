@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.collectors.faults import ENDS, LIES, NAMES, Faults, Witness
+from logclient.collectors.faults import CONNECTION_FAULTS, DATA_FAULTS, NAMES, FaultLog, Faults
 from logclient.errors import ConfigError, LedgerError
 
-THERE = tuple(name for name in LIES if name in NAMES["lumberjack"])
-HERE = tuple(name for name in ENDS if name in NAMES["lumberjack"])
+THERE = tuple(name for name in DATA_FAULTS if name in NAMES["lumberjack"])
+HERE = tuple(name for name in CONNECTION_FAULTS if name in NAMES["lumberjack"])
 
 
 def struck(spec: str, connections: list[int]) -> list[list[str]]:
@@ -145,8 +145,8 @@ class TestWhen:
         for connection in units:
             one, two = first.plan(connection), second.plan(connection)
             assert one == two
-            if one.lie is not None and two.lie is not None:
-                assert one.lie.random.random() == two.lie.random.random()
+            if one.data is not None and two.data is not None:
+                assert one.data.random.random() == two.data.random.random()
 
     def test_another_seed_other_faults(self):
         assert when("discard=p:0.5,seed=1", [1] * 64) != when("discard=p:0.5,seed=2", [1] * 64)
@@ -176,33 +176,29 @@ class TestTogether:
 
     def test_nothing_but_manners_for_the_second_of_a_swap(self):
         faults = Faults("swap=every:1,cut-before-ack=every:1,keepalive=every:1")
-        assert faults.plan(1).lie is not None
+        assert faults.plan(1).data is not None
         paired = faults.plan(1, paired=True)
-        assert (paired.lie, paired.end) == (None, None)
+        assert (paired.data, paired.connection) == (None, None)
         assert paired.keepalive is not None
 
     def test_what_could_not_be_done_is_given_back(self):
         faults = Faults("corrupt=every:1:max:1")
-        act = faults.plan(1).lie
+        act = faults.plan(1).data
         assert act is not None
         assert faults.done == {"corrupt": 1}
-        faults.give_back(act)
+        faults.withdraw(act)
         assert faults.done == {"corrupt": 0}
-        assert faults.plan(1).lie is not None
-        assert faults.plan(1).lie is None
-
-    def test_lies_are_known_before(self):
-        assert Faults("swap=every:9").lies
-        assert not Faults("cut-before-write=every:9").lies
+        assert faults.plan(1).data is not None
+        assert faults.plan(1).data is None
 
 
-class TestWitness:
+class TestFaultLog:
     def test_lines(self, tmp_path):
-        witness = Witness(tmp_path / "w")
-        witness.write("discard", ["a", "b"])
-        witness.write("add", ["c"])
-        witness.close()
-        witness.close()
+        fault_log = FaultLog(tmp_path / "w")
+        fault_log.write("discard", ["a", "b"])
+        fault_log.write("add", ["c"])
+        fault_log.close()
+        fault_log.close()
         lines = [json.loads(line) for line in (tmp_path / "w").read_text().splitlines()]
         assert lines == [{"fault": "discard", "ids": ["a", "b"]}, {"fault": "add", "ids": ["c"]}]
         assert stat.S_IMODE((tmp_path / "w").stat().st_mode) == 0o600
@@ -212,9 +208,9 @@ class TestWitness:
         (tmp_path / "link").symlink_to(tmp_path / "capture")
         for path in ("capture/w", "capture/sub/../w", "link/w"):
             with pytest.raises(ConfigError, match="outside the capture"):
-                Witness(tmp_path / path, tmp_path / "capture")
-        Witness(tmp_path / "capture.w", tmp_path / "capture").close()
+                FaultLog(tmp_path / path, tmp_path / "capture")
+        FaultLog(tmp_path / "capture.w", tmp_path / "capture").close()
 
     def test_a_path_that_cannot_be(self, tmp_path):
-        with pytest.raises(LedgerError, match=r"witness: .*No such file"):
-            Witness(tmp_path / "none" / "w")
+        with pytest.raises(LedgerError, match=r"fault_log: .*No such file"):
+            FaultLog(tmp_path / "none" / "w")

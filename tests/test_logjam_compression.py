@@ -406,14 +406,14 @@ READERS = {
     """,
     "opened": """
     from logclient.collectors.capture import CaptureReader
-    from logclient.collectors.messages import frames, opened, read_meta
+    from logclient.collectors.messages import decompress, frames, read_meta
     from logclient.errors import ProtocolError
     say("ready"), wait()
     said = []
     for unit in CaptureReader(argument):
         parts = frames(unit.raw)
         try:
-            said.append(len(opened(read_meta(parts[3])[0].compression, parts[2], 64 << 20)))
+            said.append(len(decompress(read_meta(parts[3])[0].compression, parts[2], 64 << 20)))
         except ProtocolError as error:
             said.append(str(error))
     say(said)

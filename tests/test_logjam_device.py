@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import logclient
 from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compressed, frames, opened, read_meta, unit
+from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.errors import (
     ConfigError,
     ConnectFailed,
@@ -40,7 +40,8 @@ from tests.support import need
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.collectors.logjam import Collector, Device, decode  # noqa: E402
+from logclient.collectors.logjam import Collector, decode  # noqa: E402
+from logclient.collectors.logjam_device import Device  # noqa: E402
 from logclient.collectors.subscriber import Subscriber  # noqa: E402
 from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
@@ -75,7 +76,7 @@ def ids(directory: Path) -> list[str]:
     return [decode(unit(parts))[0].get("request_id", "") for parts in captured(directory)]
 
 
-def witnessed(path: Path) -> list[tuple[str, list[str]]]:
+def logged_faults(path: Path) -> list[tuple[str, list[str]]]:
     return [(entry["fault"], entry["ids"]) for entry in map(json.loads, path.read_text().splitlines())]
 
 
@@ -262,7 +263,7 @@ class TestPublishing:
                 producer.ask(message(body))
                 producer.ask(message(zlib.compress(body), METHODS["zlib"]))
                 one, two = published(sub), published(sub)
-            assert opened(METHODS[method], one[2], len(body)) == body
+            assert decompress(METHODS[method], one[2], len(body)) == body
             assert read_meta(one[3])[0].compression == METHODS[method]
             assert two[2] == zlib.compress(body)  # not touched
             assert [e["text"] for e in collector.events(2)] == ["x" * 5000] * 2
@@ -508,29 +509,29 @@ class TestFaults:
 
     @pytest.mark.parametrize("method", ["none", "zlib", "snappy", "lz4"])
     def test_lies(self, tmp_path, method):
-        """What the witness says is what is in the capture, and what consumers get."""
+        """What the fault log says is what is in the capture, and what consumers get."""
         need({"none": "zlib", "zlib": "zlib", "snappy": "snappy", "lz4": "lz4.block"}[method])
-        capture, witness = tmp_path / "capture", tmp_path / "witness"
+        capture, fault_log = tmp_path / "capture", tmp_path / "fault_log"
         faults = "discard=every:10,swap=every:7,duplicate=every:11,corrupt=every:13,add=every:17,seed=4"
         sent = {name(n): event(n, padding="abc" * 20) for n in range(1, 121)}
         number = METHODS[method]
-        options: dict[str, Any] = {"capture": str(capture), "witness": str(witness)}
+        options: dict[str, Any] = {"capture": str(capture), "fault_log": str(fault_log)}
         with Collector(faults=faults, heartbeat=0, **options) as collector:
             with Producer(collector.port) as producer:
                 sub = subscriber(producer, collector)
                 for body in sent.values():
-                    producer.ask(message(compressed(number, body), number))
+                    producer.ask(message(compress(number, body), number))
                 assert [producer.reply() for _ in sent] == [ACCEPTED] * len(sent)
                 count = collector.counts.captured_events
                 out = [published(sub) for _ in range(count)]
         kept = captured(capture)
         assert [parts[1:4] for parts in kept] == [parts[:3] for parts in out]
         lies: dict[str, list[str]] = {}
-        for fault, names in witnessed(witness):
+        for fault, names in logged_faults(fault_log):
             lies.setdefault(fault, []).extend(names)
         assert {fault: len(names) for fault, names in lies.items()} == collector.faults_done
         assert min(map(len, lies.values())) >= 4
-        bodies = [opened(number, parts[3], 1 << 20) for parts in kept]
+        bodies = [decompress(number, parts[3], 1 << 20) for parts in kept]
         got = ids(capture)
         times = Counter(got)
         assert set(lies["discard"]) == sent.keys() - times.keys()
@@ -734,7 +735,7 @@ class TestMessages:
             (b"", "no head of a frame at offset 0"),
             (b"\1\0\0\0", "not whole"),
             (b"\0\0\0\x80", "no head of a frame at offset 4"),
-            (b"\0\0\0\0x", "1 bytes behind the last frame"),
+            (b"\0\0\0\0x", "1 bytes after the last frame"),
         ],
     )
     def test_what_is_no_unit(self, raw, words):
@@ -745,11 +746,11 @@ class TestMessages:
     @pytest.mark.parametrize("body", [b"", b"x", os.urandom(1000) * 70])
     def test_opened(self, method, body):
         need({"snappy": "snappy", "lz4": "lz4.block"}.get(method, "zlib"))
-        packed = compressed(METHODS[method], body)
-        assert opened(METHODS[method], packed, len(body)) == body
+        packed = compress(METHODS[method], body)
+        assert decompress(METHODS[method], packed, len(body)) == body
         if len(body) > 1:
             with pytest.raises(ProtocolError, match=str(len(body) - 1)):
-                opened(METHODS[method], packed, len(body) - 1)
+                decompress(METHODS[method], packed, len(body) - 1)
 
     @pytest.mark.parametrize(
         ("method", "body"),
@@ -774,7 +775,7 @@ class TestMessages:
         need("snappy")
         need("lz4.block")
         with pytest.raises(ProtocolError):
-            opened(method, body, 64 << 20)
+            decompress(method, body, 64 << 20)
 
     @pytest.mark.parametrize(
         ("parts", "words"),

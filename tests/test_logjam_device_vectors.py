@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from logclient.collectors.logjam import Collector, Device
-from logclient.collectors.messages import opened, read_meta
+from logclient.collectors.logjam import Collector
+from logclient.collectors.logjam_device import Device
+from logclient.collectors.messages import decompress, read_meta
 from tests import recordings, support
 
 zmq = pytest.importorskip("zmq")
@@ -80,7 +81,7 @@ def normalised(case: dict[str, Any], published: Frames) -> tuple[Any, ...]:
     *rest, body, frame = published
     meta, valid = read_meta(frame)
     if "-x" in case["device_args"] and meta.compression in (1, 2, 3):
-        body = opened(meta.compression, body, 1 << 20)
+        body = decompress(meta.compression, body, 1 << 20)
     if rest[0] == b"heartbeat":
         rest[1] = b"tcp://host:port"
     created = 0 if without_time(case) else meta.created_ms

@@ -131,7 +131,7 @@ def sequences(path: Path) -> list[list[int]]:
     return [[int(one["id"][20:], 16) for one in actions] for actions in syncs if actions]
 
 
-def witnessed(path: Path) -> list[tuple[str, list[str]]]:
+def logged_faults(path: Path) -> list[tuple[str, list[str]]]:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [(line["fault"], line["ids"]) for line in lines]
 
@@ -368,12 +368,12 @@ class TestLogin:
 
 
 class Faulty:
-    """A collector with faults, its capture and its witness."""
+    """A collector with faults, its capture and its fault log."""
 
     def __init__(self, tmp_path: Path, faults: str) -> None:
-        self.capture, self.witness = tmp_path / "capture", tmp_path / "witness"
+        self.capture, self.fault_log = tmp_path / "capture", tmp_path / "fault_log"
         self.collector = Collector(
-            capture=str(self.capture), faults=faults, witness=str(self.witness), count_duplicates=True
+            capture=str(self.capture), faults=faults, fault_log=str(self.fault_log), count_duplicates=True
         )
 
     def __enter__(self) -> Self:
@@ -469,7 +469,7 @@ class TestLies:
                         ]  # fmt: skip
             counts = faulty.collector.counts
         assert sequences(faulty.capture) == [[1, 51], [3, 53], [101, 151], [103, 153]]
-        assert witnessed(faulty.witness) == [
+        assert logged_faults(faulty.fault_log) == [
             ("discard", [name(n), name(n + 50)]) for base in (0, 100) for n in (base + 2, base + 4)
         ]
         assert (counts.syncs, counts.captured_syncs, counts.acks) == (8, 4, 8)
@@ -486,14 +486,14 @@ class TestLies:
             assert [peer.hear()[1] for _ in range(5)] == [3, 0, 0, 4, 0]
             other.sock.close()
         assert sequences(faulty.capture) == [[1], [9], [4], [2, 3]]
-        assert witnessed(faulty.witness) == [("swap", [name(2), name(3)])]
+        assert logged_faults(faulty.fault_log) == [("swap", [name(2), name(3)])]
 
     def test_a_swap_without_a_partner_is_given_up(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "swap=every:1:50ms:max:1") as faulty, faulty.peer() as peer:
             assert peer.ship(action(1)) == ["synced", "processed"]
             assert faulty.collector.faults_done == {"swap": 0}
         assert sequences(faulty.capture) == [[1]]
-        assert witnessed(faulty.witness) == []
+        assert logged_faults(faulty.fault_log) == []
 
     def test_duplicate(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "duplicate=every:2") as faulty, faulty.peer() as peer:
@@ -501,7 +501,7 @@ class TestLies:
                 assert peer.ship(action(n)) == ["synced", "processed"]
             counts = faulty.collector.counts
         assert sequences(faulty.capture) == [[1], [2], [2], [3]]
-        assert witnessed(faulty.witness) == [("duplicate", [name(2)])]
+        assert logged_faults(faulty.fault_log) == [("duplicate", [name(2)])]
         assert (counts.copies, counts.captured_events, counts.events) == (1, 4, 3)
 
     def test_corrupt(self, tmp_path: Path) -> None:
@@ -514,14 +514,14 @@ class TestLies:
         for before, after in zip(sent, [actions for actions in kept if actions], strict=True):
             assert [(one["id"], one["type"]) for one in before] == [(one["id"], one["type"]) for one in after]
             changed.append([one["id"] for one, other in zip(before, after, strict=True) if one != other])
-        assert witnessed(faulty.witness) == [("corrupt", ids) for ids in changed]
+        assert logged_faults(faulty.fault_log) == [("corrupt", ids) for ids in changed]
         assert {len(ids) for ids in changed} == {1}
 
     def test_add(self, tmp_path: Path) -> None:
         with Faulty(tmp_path, "add=every:2") as faulty, faulty.peer() as peer:
             assert peer.ship(action(1)) == ["synced", "processed"]
             assert peer.ship(action(2), action(3)) == ["synced", "processed", "processed"]
-        ((fault, (new,)),) = witnessed(faulty.witness)
+        ((fault, (new,)),) = logged_faults(faulty.fault_log)
         last = decode(captured(faulty.capture)[-1 - 2])  # two words are answered behind it
         assert fault == "add"
         assert [one["id"] for one in last] == [name(2), name(3), new]

@@ -374,7 +374,7 @@ from logclient.collectors.logux import Collector
 with Collector(**options) as collector:
     print(json.dumps(collector.port), flush=True)
     for line in sys.stdin:
-        print(json.dumps(collector.counts._asdict()), flush=True)
+        print(json.dumps(collector.counts.as_dict()), flush=True)
 """
 
 Harm = Callable[[int], None]

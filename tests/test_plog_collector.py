@@ -25,7 +25,8 @@ from logclient._ext.plog import fragments
 from logclient.collectors import datagrams
 from logclient.collectors.capture import CaptureReader
 from logclient.collectors.datagrams import Datagrams
-from logclient.collectors.plog import Allowance, Collector, Lines, Listener, Taken
+from logclient.collectors.plog import Collector
+from logclient.collectors.plog_device import Lines, Listener, ReplyLimit, Taken
 from logclient.errors import ConfigError, ConnectFailed
 from tests import support
 from tests.outside import MIB, Outside
@@ -276,11 +277,11 @@ class TestCollector:
             assert [answered(host) for host in hosts] == [True, True, False, False]
 
     def test_answers_to_all_hosts_are_bounded(self) -> None:
-        allowance = Allowance(1.0)
+        limit = ReplyLimit(1.0)
         hosts = [f"10.0.{n >> 8}.{n & 255}" for n in range(30_000)]
-        assert sum(allowance.take(host, 0.0) for host in hosts) == 20
-        assert not allowance.take("10.9.9.9", 0.01)
-        assert allowance.take("10.9.9.9", 1.0)
+        assert sum(limit.take(host, 0.0) for host in hosts) == 20
+        assert not limit.take("10.9.9.9", 0.01)
+        assert limit.take("10.9.9.9", 1.0)
 
     def test_cut_ends_connections(self, collector: Collector) -> None:
         with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
@@ -526,9 +527,9 @@ class Run:
     """Events over one socket, and what was made of them."""
 
     def __init__(self, tmp_path: Path, faults: str, events: list[list[bytes]]) -> None:
-        capture, witness = tmp_path / "capture", tmp_path / "witness"
+        capture, fault_log = tmp_path / "capture", tmp_path / "fault_log"
         with Collector(
-            capture=str(capture), faults=faults, witness=str(witness), keep=True, count_duplicates=True
+            capture=str(capture), faults=faults, fault_log=str(fault_log), keep=True, count_duplicates=True
         ) as collector:
             client = Client(collector)
             for number, datagrams in enumerate(events):
@@ -542,7 +543,7 @@ class Run:
         self.faults = collector.faults_done
         self.payloads = collector.messages()
         self.ids = [json.loads(payload).get("uuid") for payload in self.payloads]
-        self.acts = [json.loads(line) for line in witness.read_text().splitlines()]
+        self.acts = [json.loads(line) for line in fault_log.read_text().splitlines()]
         # What is in the capture is what was passed on.
         shown = Listener(0.0)
         assert [payload for payload, _ in fed(shown, units(capture)).messages()] == self.payloads
@@ -661,7 +662,7 @@ with Collector(tcp_port=0) as collector:
 _FEED = """
 import json, sys
 from array import array
-from logclient.collectors.plog import Listener
+from logclient.collectors.plog_device import Listener
 listener = Listener(0.0)
 print("0", flush=True)
 sys.stdin.readline()

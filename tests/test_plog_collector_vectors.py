@@ -128,7 +128,7 @@ def test_tags_as_the_real_server_reads_them() -> None:
     """Kafka gets them from here; what is delivered has them beside it."""
     from array import array
 
-    from logclient.collectors.plog import Listener
+    from logclient.collectors.plog_device import Listener
 
     for case in CASES:
         datagrams = bytes_of(case)

@@ -115,7 +115,7 @@ def test_faults_and_lies_reach_the_topic(kafka: str, tmp_path: Path) -> None:
     topic = fresh()
     spec = "drop=every:10,discard=every:11,duplicate=every:13,corrupt=every:17,seed=2"
     with Collector(
-        kafka=kafka, kafka_topic=topic, faults=spec, witness=str(tmp_path / "w"), keep=True
+        kafka=kafka, kafka_topic=topic, faults=spec, fault_log=str(tmp_path / "w"), keep=True
     ) as collector:
         client = Client(collector)
         for number in range(1, 201):

@@ -52,7 +52,7 @@ class Run(NamedTuple):
     ledger: Path
     capture: Path
     topic: str
-    witness: Path
+    fault_log: Path
     counts: dict[str, Any]
     """Of the server."""
     sent: dict[str, Any]
@@ -80,9 +80,9 @@ def broker(kafka: str) -> str:
 def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     folder.mkdir()
     topic = f"e2e-{os.urandom(6).hex()}"
-    ledger, capture, witness = folder / "ledger", folder / "capture", folder / "witness"
+    ledger, capture, fault_log = folder / "ledger", folder / "capture", folder / "fault_log"
     url = f"plog://127.0.0.1:0?kafka={broker}&kafka_topic={topic}&receive_buffer=64MiB"
-    with Collector(url, faults, capture, witness if faults else None, folder) as server:
+    with Collector(url, faults, capture, fault_log if faults else None, folder) as server:
         done = subprocess.run(
             [
                 sys.executable, "-m", "tests.plog_load",
@@ -93,7 +93,7 @@ def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         counts = server.stop()
-    return Run(ledger, capture, topic, witness, counts, json.loads(done.stdout))
+    return Run(ledger, capture, topic, fault_log, counts, json.loads(done.stdout))
 
 
 def shipped(folder: Path, broker: str, events: int, say: Say, faults: str = "") -> Run:
@@ -149,7 +149,7 @@ def test_what_a_bad_network_cost_is_named(
 ) -> None:
     """1 % of the datagrams never come, 1 % come twice."""
     run = shipped(tmp_path, broker, events, say, "drop=p:0.01,duplicate=p:0.01,seed=11")
-    truth = plog_injected.read(run.witness, run.ledger)
+    truth = plog_injected.read(run.fault_log, run.ledger)
     assert (truth.unnamed, truth.strangers) == (0, 0)
     # There is something at stake: an event of several datagrams is missing more often, and only one of a
     # single datagram comes twice.

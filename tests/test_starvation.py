@@ -14,7 +14,7 @@ import pytest
 
 import logclient
 from logclient.collectors import lumberjack
-from logclient.collectors.running import Running
+from logclient.collectors.loop import CollectorBase
 from tests.cores.recount import recount
 from tests.patience import PATIENCE
 from tests.tls_rig import Authority, server_context
@@ -36,12 +36,12 @@ def starved(*what: str) -> str:
     return done.stdout + done.stderr
 
 
-def url_of(server: Running[Any], scheme: str) -> str:
+def url_of(server: CollectorBase[Any], scheme: str) -> str:
     url = str(server.push_url if scheme == "logjam+push" else server.url)
     return url + ("/shop-production" if "logjam" in scheme else "")
 
 
-def collector(scheme: str, **options: Any) -> Running[Any]:
+def collector(scheme: str, **options: Any) -> CollectorBase[Any]:
     """A server of this scheme on 127.0.0.1."""
     if scheme.startswith("lumberjack"):
         return lumberjack.Collector(keep=True, **options)

@@ -155,16 +155,16 @@ def test_requests_that_are_thrown_away_are_lost(run: Run) -> None:
 @pytest.mark.parametrize("mode", ["request", "async"])
 @pytest.mark.parametrize("compression", ["none", "zlib"])
 def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str) -> None:
-    witness = run.folder / "witness"
+    fault_log = run.folder / "fault_log"
     faults = (
         "discard=every:79:max:9,swap=every:101:max:5,duplicate=every:97:max:6,corrupt=every:89:max:7,"
         "add=every:83:max:8,seed=4"
     )
-    with run.device(faults=faults, witness=str(witness)) as device:
+    with run.device(faults=faults, fault_log=str(fault_log)) as device:
         run.send(f"{device.url}/shop-production?mode={mode}&compression={compression}", own_ids=False)
         assert device.wait_for(lambda counts: counts.events == N)
     lies: dict[str, set[str]] = {}
-    for line in witness.read_text().splitlines():
+    for line in fault_log.read_text().splitlines():
         lie = json.loads(line)
         lies.setdefault(lie["fault"], set()).update(lie["ids"])
     assert {fault: len(ids) for fault, ids in lies.items()} == {

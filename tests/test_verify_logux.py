@@ -205,10 +205,10 @@ LIES = {
 
 
 def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    witness = tmp_path / "witness"
+    fault_log = tmp_path / "fault_log"
     with (
         Collector(
-            capture=str(scene.capture), faults=",".join([*LIES, "seed=2"]), witness=str(witness)
+            capture=str(scene.capture), faults=",".join([*LIES, "seed=2"]), fault_log=str(fault_log)
         ) as server,
         logclient.connect(server.url, window=10, ledger=str(scene.ledger)) as client,
     ):
@@ -219,7 +219,7 @@ def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_pat
     verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
     words = {lie.partition("=")[0]: word for lie, word in LIES.items()}
     truth: dict[str, set[str]] = {}
-    for line in witness.read_text().splitlines():
+    for line in fault_log.read_text().splitlines():
         entry = json.loads(line)
         truth.setdefault(words[entry["fault"]], set()).update(entry["ids"])
     found: dict[str, set[str]] = {}

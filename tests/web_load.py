@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from logclient.collectors.capture import FROM_PEER, CaptureReader
-from logclient.collectors.logjam import Device
-from logclient.collectors.messages import frames, opened
+from logclient.collectors.logjam_device import Device
+from logclient.collectors.messages import decompress, frames
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
 
@@ -182,7 +182,7 @@ def arrived(capture: Path) -> list[Arrived]:
         message = Device().receive(frames(unit.raw)).message
         assert message is not None and message.request
         name = message.parts[message.first].decode()
-        body = opened(message.meta.compression, message.body, 64 << 20)
+        body = decompress(message.meta.compression, message.body, 64 << 20)
         document, rules = judge(body, now=time.time())
         assert message.topic == f"logs.{name.replace('-', '.')}".encode()
         assert "hunter2" not in body.decode()

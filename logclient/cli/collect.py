@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.urls,
         capture=arguments.capture,
         faults=arguments.faults,
-        witness=arguments.fault_log,
+        fault_log=arguments.fault_log,
         seconds=arguments.seconds,
         as_json=arguments.json,
     )

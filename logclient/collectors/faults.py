@@ -1,21 +1,21 @@
-"""Faults a collector commits on request: the grammar, and when each one strikes.
+"""Faults that a collector commits on request: their grammar, and the units to which each one applies.
 
 ::
 
     cut-before-ack=every:5,delay-ack=p:0.1:200ms,discard=every:7:max:20,seed=3
 
-Every item but ``seed`` is a fault, an equals sign and the fault's terms, parted by colons, in any order:
+Every item but ``seed`` is a fault, an equals sign and the fault's terms, separated by colons, in any order:
 
 =================  =============================================================================
 ``every:N``        at each N-th wire unit (1 when neither ``every`` nor ``p`` is given)
 ``p:X``            at each unit with probability X
-``from:N``         not before the N-th unit, which is then the first that counts
+``from:N``         not before the N-th unit, from which counting starts
 ``max:N``          at most N times
-``per-connection``  units, ``from`` and ``max`` are counted for each connection by itself
+``per-connection``  units, ``from`` and ``max`` are counted for each connection separately
 =================  =============================================================================
 
-Some faults have a term of their own besides, which the second column shows: ``stall=every:9:alive``,
-``keepalive=every:2:3``, ``delay-ack=p:0.1:200ms``.
+Some faults have one more term, shown in the second column: ``stall=every:9:alive``, ``keepalive=every:2:3``,
+``delay-ack=p:0.1:200ms``.
 
 ====================  ==========  =============================================================
 ``cut-before-write``              the unit is not captured, the connection is cut
@@ -23,35 +23,35 @@ Some faults have a term of their own besides, which the second column shows: ``s
 ``cut-after-ack``                 captured and acknowledged, then cut
 ``stall``             ``alive``   captured, and this connection never gets an ack again; with
                                   ``alive`` it goes on sending keep-alives
-``no-reply``                      captured, and never answered; what comes after it is
+``no-reply``                      captured and never answered; later units are answered
 ``partial-cut``       ``K``       ack K events of the window (default half of them), then cut
 ``partial-ack``       ``K``       ack K events, then all
-``delay-ack``         ``TIME``    the ack waits (``200ms``, ``1.5s``); needs the term
+``delay-ack``         ``TIME``    the ack waits (``200ms``, ``1.5s``); the term is required
 ``keepalive``         ``N``       N keep-alives (default 1) before the ack
-``discard``                       acknowledged and thrown away
-``swap``              ``TIME``    captured after the next unit of its connection; given up when
+``discard``                       acknowledged and not captured
+``swap``              ``TIME``    captured after the next unit of its connection; not applied when
                                   there is none within TIME (default 1 s)
 ``duplicate``                     captured twice
 ``corrupt``                       a byte of one event's body is flipped; what is captured is
                                   still JSON with the same id
 ``add``                           an event that was never sent is added to what is captured
-``drop``                          it never came
-``reorder``           ``TIME``    it came after the next one, as ``swap``
-``garble``                        a bit of its payload was flipped on its way
+``drop``                          lost on the way to the server
+``reorder``           ``TIME``    overtaken by the next one; TIME as for ``swap``
+``garble``                        a bit of its payload is flipped on the way
 ====================  ==========  =============================================================
 
-A unit is a window, with Logjam a message, with plog a datagram, with Logux a sync that has actions; there is
-no ``no-reply`` with Lumberjack, and no ``partial-cut``, ``partial-ack`` and ``keepalive`` with Logjam. With
-plog there are only those from ``discard`` on, the others have no ``drop``, ``reorder`` and ``garble``.
+A unit is a Lumberjack window, a Logjam message, a plog datagram, or a Logux sync that has actions.
+Lumberjack has no ``no-reply``; Logjam has no ``partial-cut``, ``partial-ack`` and ``keepalive``. plog has
+only the faults from ``discard`` on, and only plog has ``drop``, ``reorder`` and ``garble``.
 
-With Logux the ack of a sync is ``synced`` and a word on each of its actions. After ``no-reply`` it is
-``synced`` and there is no word, as with the real server when it is jammed; ``partial-cut`` is a word on k of
-them; there is no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
+The ack of a Logux sync is ``synced`` and one outcome for each of its actions. With ``no-reply`` only
+``synced`` is sent, as the real server does when it is jammed; with ``partial-cut`` K outcomes are sent. There
+is no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
 
-The same seed and input give the same faults: each fault has a random stream of its own, drawn from
-once per unit. A unit suffers at most one of those from ``discard`` on (the first of them in this order:
-drop, discard, swap, reorder, duplicate, corrupt, garble, add) and is then answered as an honest one would
-be, without a cut or a stall, so that the ids in the witness file are exactly the ids in the verdict.
+The same seed and input give the same faults: each fault has a random stream of its own, drawn from once per
+unit. At most one data fault applies to a unit, the first of: drop, discard, swap, reorder, duplicate,
+corrupt, garble, add. That unit is then answered as without faults, with no cut and no stall, so that the ids
+in the fault log are exactly the ids in the verdict.
 """
 
 from __future__ import annotations
@@ -64,21 +64,24 @@ from typing import NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
 
-__all__ = ["Act", "Fault", "Faults", "Plan", "Witness"]
+__all__ = ["Act", "Fault", "FaultLog", "Faults", "Plan"]
 
-#: Faults on data, whose events are named in the witness file. At most one strikes a unit.
-LIES = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
-#: Faults on whether it is answered. At most one strikes a unit.
-ENDS = ("cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall", "no-reply")
-#: Faults on how the ack is given; they go together.
-MANNERS = ("partial-ack", "delay-ack", "keepalive")
-#: What can be done to a unit of each protocol.
-_LIES = ("discard", "swap", "duplicate", "corrupt", "add")
+#: Faults on data; the fault log names the events. At most one applies to a unit.
+DATA_FAULTS = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
+#: Faults on the connection: whether the unit is answered. At most one applies to a unit.
+CONNECTION_FAULTS = (
+    "cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall", "no-reply",
+)  # fmt: skip
+#: Faults on the form of the ack; several may apply together.
+ACK_FAULTS = ("partial-ack", "delay-ack", "keepalive")
+
+_CAPTURE_FAULTS = ("discard", "swap", "duplicate", "corrupt", "add")
+#: The faults of each protocol.
 NAMES = {
-    "lumberjack": _LIES + tuple(name for name in ENDS + MANNERS if name != "no-reply"),
-    "logjam": (*_LIES, *(name for name in ENDS if name != "partial-cut"), "delay-ack"),
-    "logux": (*_LIES, *ENDS, "delay-ack"),
-    "plog": LIES,
+    "lumberjack": (*_CAPTURE_FAULTS, *(one for one in CONNECTION_FAULTS if one != "no-reply"), *ACK_FAULTS),
+    "logjam": (*_CAPTURE_FAULTS, *(one for one in CONNECTION_FAULTS if one != "partial-cut"), "delay-ack"),
+    "logux": (*_CAPTURE_FAULTS, *CONNECTION_FAULTS, "delay-ack"),
+    "plog": DATA_FAULTS,
 }
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
@@ -97,39 +100,40 @@ class Fault(NamedTuple):
 
 
 class Act(NamedTuple):
-    """A fault that strikes this unit."""
+    """A fault that applies to the current unit."""
 
     fault: Fault
     scope: int  # number of the connection, 0 when counted over all
-    seed: str  # for what must be chosen at random inside the unit
+    seed: str  # for random choices inside the unit
 
     @property
     def random(self) -> Random:
+        """Return a generator that makes the same choices each time."""
         return Random(self.seed)
 
 
 class Plan(NamedTuple):
-    """What happens to one unit. ``lie`` is one of LIES, ``end`` one of ENDS."""
+    """The faults that apply to one unit."""
 
-    lie: Act | None = None
-    end: Act | None = None
+    data: Act | None = None  # one of DATA_FAULTS
+    connection: Act | None = None  # one of CONNECTION_FAULTS
     partial: Act | None = None
     delay: Act | None = None
     keepalive: Act | None = None
 
 
-HONEST = Plan()
+NO_FAULTS = Plan()
 
 
 class Faults:
-    """The faults of one collector; one unit after the other is asked about with ``plan``.
+    """The faults of one collector: call `plan` for each unit, in order.
 
     Args:
-        spec: see above.
-        protocol: of the units.
+        spec: see the module.
+        protocol: the protocol of the units.
 
     Raises:
-        ConfigError: a fault that the protocol has not, a term, or a number that breaks its rule.
+        ConfigError: an unknown fault or term, or a number that breaks its rule.
     """
 
     def __init__(self, spec: str = "", protocol: str = "lumberjack") -> None:
@@ -160,61 +164,57 @@ class Faults:
         return bool(self.faults)
 
     @property
-    def lies(self) -> bool:
-        """Some fault acts on data."""
-        return any(fault.name in LIES for fault in self.faults)
-
-    @property
     def done(self) -> dict[str, int]:
-        """How often each fault has struck."""
+        """How often each fault was applied."""
         totals = {fault.name: 0 for fault in self.faults}
         for (name, _), times in self._done.items():
             totals[name] += times
         return totals
 
     def plan(self, connection: int, *, paired: bool = False) -> Plan:
-        """What happens to the next unit of this connection (numbered from 1 as accepted).
+        """Return the faults that apply to the next unit of a connection.
 
         Args:
-            paired: the unit is the second of a swap, which no other lie and no end may strike.
+            connection: its number, from 1 in the order of acceptance.
+            paired: the unit is the second of a swap, to which no other data or connection fault may apply.
         """
         if not self.faults:
-            return HONEST
+            return NO_FAULTS
         for scope in (0, connection):
             self._units[scope] = self._units.get(scope, 0) + 1
-        struck: dict[str, Act] = {}
+        found: dict[str, Act] = {}
         for fault in self.faults:
-            act = self._strikes(fault, connection if fault.per_connection else 0)
+            act = self._applies(fault, connection if fault.per_connection else 0)
             if act is not None:
-                struck[fault.name] = act
-        lie = end = None
+                found[fault.name] = act
+        data = end = None
         if not paired:
-            lie = next((struck[name] for name in LIES if name in struck), None)
-            if lie is None:
-                end = next((struck[name] for name in ENDS if name in struck), None)
-        plan = Plan(lie, end, struck.get("partial-ack"), struck.get("delay-ack"), struck.get("keepalive"))
+            data = next((found[name] for name in DATA_FAULTS if name in found), None)
+            if data is None:
+                end = next((found[name] for name in CONNECTION_FAULTS if name in found), None)
+        plan = Plan(data, end, found.get("partial-ack"), found.get("delay-ack"), found.get("keepalive"))
         for act in plan:
             if act is not None:
                 key = act.fault.name, act.scope
                 self._done[key] = self._done.get(key, 0) + 1
         return plan
 
-    def give_back(self, act: Act) -> None:
-        """It could not be done to this unit: it does not count in ``max``."""
+    def withdraw(self, act: Act) -> None:
+        """Uncount a fault that could not be applied to its unit: it does not count for ``max``."""
         self._done[act.fault.name, act.scope] -= 1
 
-    def _strikes(self, fault: Fault, scope: int) -> Act | None:
+    def _applies(self, fault: Fault, scope: int) -> Act | None:
         count = self._units[scope] - fault.first + 1
         if count < 1:
             return None
         if fault.every:
-            strikes = count % fault.every == 0
+            applies = count % fault.every == 0
         else:
             stream = self._streams.get((fault.name, scope))
             if stream is None:
                 stream = self._streams[fault.name, scope] = Random(f"{self.seed} {fault.name} {scope}")
-            strikes = stream.random() < fault.p
-        if not strikes or (fault.limit and self._done.get((fault.name, scope), 0) >= fault.limit):
+            applies = stream.random() < fault.p
+        if not applies or (fault.limit and self._done.get((fault.name, scope), 0) >= fault.limit):
             return None
         return Act(fault, scope, f"{self.seed} {fault.name} {scope} {count}")
 
@@ -273,10 +273,14 @@ def _fault(name: str, terms: list[str]) -> Fault:
     return fault
 
 
-class Witness:
-    """What a lying collector did, on file: a JSON line ``{"fault", "ids"}`` for each lie, or more.
+class FaultLog:
+    """A file with one JSON line ``{"fault", "ids", ...}`` for each data fault that was applied.
 
-    It is kept apart from ledger and capture, so that a verdict made without it can be compared.
+    It lies apart from ledger and capture, so that a verdict made without it can be compared with it.
+
+    Args:
+        path: the file; lines are appended.
+        capture: the capture's directory, outside which the file must lie.
 
     Raises:
         ConfigError: the path lies in the capture.
@@ -288,19 +292,21 @@ class Witness:
         if capture is not None:
             inside = os.path.realpath(capture)
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
-                raise ConfigError(f"witness: {self.path} must lie outside the capture")
+                raise ConfigError(f"fault_log: {self.path} must lie outside the capture")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
             self._fd = os.open(self.path, flags, 0o600)
         except OSError as error:
-            raise LedgerError(f"witness: {self.path}: {error.strerror}") from error
+            raise LedgerError(f"fault_log: {self.path}: {error.strerror}") from error
 
     def write(self, fault: str, ids: list[str], **more: str | int) -> None:
+        """Append a line with the ids of the events concerned."""
         line = json.dumps({"fault": fault, "ids": ids, **more}, separators=(",", ":"))
         os.write(self._fd, line.encode() + b"\n")
 
     def close(self) -> None:
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

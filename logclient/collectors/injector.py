@@ -1,10 +1,10 @@
-"""Faults on datagrams: what a network does to them, and what a liar keeps of them.
+"""Faults on datagrams: those that a network makes, and those of a server that does not keep what it received.
 
-Each act is a line of the witness file: ``fault``; ``event``, the id of the event that the datagram carried
-a part of ("" when it has none, or never came whole); ``index`` and ``count`` of the fragment, 0 and 0
-without a box; and ``ids``, those whose verdict the act alone decides: ``missing`` for drop, discard and
-garble (``corrupted`` without a box), ``duplicated``, ``reordered``, ``corrupted``, ``unexpected`` for
-the others. A second copy of one fragment of several changes nothing, so it has none.
+Each fault is a line of the fault log: ``fault``; ``event``, the id of the event that the datagram carried a
+part of ("" when it has none, or never came whole); ``index`` and ``count`` of the fragment, 0 and 0 for an
+unboxed message; and ``ids``, the events whose verdict the fault alone decides: ``missing`` for drop, discard
+and garble (``corrupted`` for an unboxed message), ``duplicated``, ``reordered``, ``corrupted`` or
+``unexpected`` for the others. A second copy of one of several fragments changes nothing and has no ``ids``.
 """
 
 from __future__ import annotations
@@ -13,45 +13,64 @@ import json
 from array import array
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
+from logclient.collectors.data_faults import flip_bit, foreign_id
 from logclient.collectors.datagrams import batch_of
+from logclient.collectors.fault_gate import HeldUnits
 from logclient.collectors.faults import Act, Faults
-from logclient.collectors.lies import flipped, foreign_id
 
 __all__ = ["Datagram", "Injector", "event_id"]
 
-_PENDING_MAX = 100_000  # messages that were struck and are not whole
+_PENDING_MAX = 100_000  # incomplete messages with a fault
 
-Testify = Callable[..., None]
+Record = Callable[..., None]
+
+
+class Sender(Protocol):
+    """The sender of datagrams."""
+
+    @property
+    def number(self) -> int:
+        """Counted from 1 within the collector."""
+
+    @property
+    def port(self) -> int:
+        """Its UDP port."""
 
 
 class Datagram(NamedTuple):
-    """One, and who sent it."""
+    """A datagram and its sender."""
 
     raw: bytes
-    peer: Any  # has `number` and `port`
+    peer: Any  # a Sender
 
 
-class _Struck(NamedTuple):
+class _Applied(NamedTuple):
+    """A fault that was applied to a datagram."""
+
     fault: str
-    place: tuple[int, int]  # index of the fragment, and how many there are
+    fragment: int  # its index
+    fragments: int  # of the message; 0: an unboxed message
 
 
 class _Held(NamedTuple):
-    """It waits for the next of its peer."""
+    """A datagram that waits for the next one of its sender."""
 
     datagram: Datagram
-    act: Act
-    until: float
     event: str
-    struck: _Struck
+    applied: _Applied
+
+    @property
+    def reordered(self) -> bool:
+        """True when the server gets it late, too; with a swap only the capture does."""
+        return self.applied.fault == "reorder"
 
 
 def event_id(payload: bytes, decoder: Decoder | None = None) -> str:
-    """The id an event carries, "" when it has none of our form."""
+    """Return the id in an event, "" when it has none of our form."""
     decoder = decoder or Decoder(datagrams=False)
     found = decoder.decode(payload, array("q", [0]), array("q", [len(payload)]))
     sequence = found.sequence[0]
@@ -59,49 +78,62 @@ def event_id(payload: bytes, decoder: Decoder | None = None) -> str:
 
 
 class Injector:
-    """Commits the faults on the datagrams of one listener.
+    """Apply the faults to the datagrams of one listener.
 
     Args:
-        testify: told of each act: `Witness.write`.
-        max_message, max_bytes: as of the `Reassembler` that finds out whose datagrams they are.
+        faults: those of the collector.
+        record: called with each fault, as `FaultLog.write` is.
+        max_message: see `Reassembler`; it finds the event of each datagram.
+        max_bytes: the same.
     """
 
-    def __init__(self, faults: Faults, testify: Testify, max_message: int, max_bytes: int) -> None:
+    def __init__(self, faults: Faults, record: Record, max_message: int, max_bytes: int) -> None:
         self._faults = faults
-        self._testify = testify
-        # Of what came, before anything is done to it.
-        self._truth = Reassembler(max_message=max_message, max_bytes=max_bytes)
+        self._record = record
+        # It gets the datagrams as they came, before any fault.
+        self._reassembler = Reassembler(max_message=max_message, max_bytes=max_bytes)
         self._decoder = Decoder(datagrams=False)
-        self._pending: dict[tuple[int, int], list[_Struck]] = {}
-        self._held: dict[int, _Held] = {}
+        self._pending: dict[tuple[int, int], list[_Applied]] = {}  # of incomplete messages
+        self._held: HeldUnits[_Held] = HeldUnits(faults)
         self._served: list[Datagram] = []
         self._kept: list[Datagram] = []
 
     @property
-    def lies(self) -> bool:
-        """What is kept may be something else than what the server sees."""
+    def changes_capture(self) -> bool:
+        """True when the capture may differ from what the server sees."""
         return any(fault.name in ("discard", "swap", "corrupt", "add") for fault in self._faults.faults)
 
     @property
     def due(self) -> float:
-        """When the next one that waits is given up."""
-        return min((held.until for held in self._held.values()), default=float("inf"))
+        """Monotonic time at which `expire` has something to do."""
+        return self._held.due
 
     def feed(self, incoming: list[Datagram], now: float) -> tuple[list[Datagram], list[Datagram]]:
-        """What the server gets to see of them, and what is kept; the same but for lies."""
+        """Apply faults to datagrams, in order.
+
+        Returns:
+            The datagrams for the server, and those for the capture; the same unless a data fault applies.
+        """
         batch = batch_of([one.raw for one in incoming], [])
         ports = array("Q", [one.peer.port for one in incoming])
-        judged = self._truth.feed(batch.data, batch.offsets, batch.lengths, ports, now)
+        judged = self._reassembler.feed(batch.data, batch.offsets, batch.lengths, ports, now)
         for row, one in enumerate(incoming):
-            self._one(one, judged, row, now)
+            self._apply_plan(one, judged, row, now)
         return self._taken()
 
-    def expire(self, now: float, all_of_them: bool = False) -> tuple[list[Datagram], list[Datagram]]:
-        """No next one came: those that waited come as if nothing had been."""
-        for number, held in list(self._held.items()):
-            if all_of_them or held.until <= now:
-                self._unhold(number)
-        if all_of_them:
+    def expire(self, now: float, everything: bool = False) -> tuple[list[Datagram], list[Datagram]]:
+        """Release the datagrams that were held too long, unchanged.
+
+        Args:
+            now: monotonic seconds.
+            everything: release all of them, and record the faults on messages that will never be whole.
+
+        Returns:
+            As `feed`.
+        """
+        for number in self._held.expired(float("inf") if everything else now):
+            self._abort(number)
+        if everything:
             for key in list(self._pending):
                 self._resolve(key, "")
         return self._taken()
@@ -115,7 +147,7 @@ class Injector:
         self._served += datagrams
         self._kept += datagrams
 
-    def _one(self, one: Datagram, judged: Judged, row: int, now: float) -> None:
+    def _apply_plan(self, one: Datagram, judged: Judged, row: int, now: float) -> None:
         verdict, count = judged.verdict[row], judged.count[row]
         number = one.peer.number
         if verdict not in (MESSAGE, SIMPLE, FRAGMENT):  # a command, or nothing that could be an event
@@ -123,37 +155,37 @@ class Injector:
             return
         key = one.peer.port, judged.id[row]
         if judged.opened[row] and count > 1:
-            self._resolve(key, "")  # another message of that number
+            self._resolve(key, "")  # a new message with the same id
         held = self._held.get(number)
         plan = self._faults.plan(number, paired=held is not None)
-        act = plan.lie
+        act = plan.data
         single = count <= 1
-        if held is not None and held.act.fault.name == "swap" and not single:
-            self._unhold(number)
+        if held is not None and not held.unit.reordered and not single:
+            self._abort(number)
             held = None
         event = None
         if act is not None or held is not None or (verdict == MESSAGE and not single):
             event = event_id(judged.payload(row), self._decoder) if verdict != FRAGMENT else None
-        if act is None or not self._strike(one, act, judged, row, event, key, now):
+        if act is None or not self._apply(one, act, judged, row, event, key, now):
             self._both(one)
         if held is not None:
-            self._overtaken(number, held, single)
+            self._overtaken(number, single)
         if verdict == MESSAGE and not single:
             self._resolve(key, event or "")
 
-    def _strike(
+    def _apply(
         self, one: Datagram, act: Act, judged: Judged, row: int, event: str | None, key: tuple[int, int],
         now: float,
     ) -> bool:  # fmt: skip
-        """Do to it what the fault says; False when it cannot be done to this one."""
+        """Apply a fault to a datagram; return False, and withdraw the fault, where that is impossible."""
         name, count = act.fault.name, judged.count[row]
-        struck = _Struck(name, (judged.index[row], count))
+        applied = _Applied(name, judged.index[row], count)
         ids = [event] if event else []
         if name in ("swap", "corrupt", "add") and count > 1:
-            self._faults.give_back(act)
+            self._faults.withdraw(act)
             return False
         if name in ("swap", "reorder"):
-            self._held[one.peer.number] = _Held(one, act, now + act.fault.value, event or "", struck)
+            self._held.hold(one.peer.number, _Held(one, event or "", applied), act, now)
             if name == "swap":
                 self._served.append(one)
             return True
@@ -166,20 +198,20 @@ class Injector:
         elif name == "garble":
             damaged = _garbled(one.raw, act.random)
             if damaged is None:
-                self._faults.give_back(act)
+                self._faults.withdraw(act)
                 return False
             self._both(one._replace(raw=damaged))
         elif name == "corrupt":
-            changed = flipped(judged.payload(row), act.random, _read, _altered)
+            changed = flip_bit(judged.payload(row), act.random, _parse, _acceptable)
             if changed is None:
-                self._faults.give_back(act)
+                self._faults.withdraw(act)
                 return False
             self._served.append(one)
             self._kept.append(one._replace(raw=_reboxed(one.raw, judged.length[row], changed)))
         else:
             assert name == "add"
             if not event:
-                self._faults.give_back(act)
+                self._faults.withdraw(act)
                 return False
             new = foreign_id(event, act.random)
             payload = judged.payload(row).replace(event.encode(), new.encode())
@@ -187,39 +219,41 @@ class Injector:
             self._kept.append(one._replace(raw=_reboxed(one.raw, judged.length[row], payload)))
             ids = [new]
         if count <= 1:
-            self._told(struck, ids, event or "")
+            self._record_applied(applied, ids, event or "")
         elif len(self._pending) < _PENDING_MAX:
-            self._pending.setdefault(key, []).append(struck)
+            self._pending.setdefault(key, []).append(applied)
         return True
 
     def _resolve(self, key: tuple[int, int], event: str) -> None:
-        """The message is whole, or will never be."""
-        for struck in self._pending.pop(key, ()):
-            decided = event and struck.fault not in ("duplicate", "reorder")
-            self._told(struck, [event] if decided else [], event)
+        """Record the faults on a message that is whole now, or that will never be."""
+        for applied in self._pending.pop(key, ()):
+            decided = event and applied.fault not in ("duplicate", "reorder")
+            self._record_applied(applied, [event] if decided else [], event)
 
-    def _told(self, struck: _Struck, ids: list[str], event: str) -> None:
-        index, count = struck.place
-        self._testify(struck.fault, ids, event=event, index=index, count=count)
+    def _record_applied(self, applied: _Applied, ids: list[str], event: str) -> None:
+        self._record(applied.fault, ids, event=event, index=applied.fragment, count=applied.fragments)
 
-    def _overtaken(self, number: int, held: _Held, single: bool) -> None:
-        self._held.pop(number)
+    def _overtaken(self, number: int, single: bool) -> None:
+        """Release a held datagram after the next one."""
+        held = self._held.release(number)
+        self._let_pass(held)
+        alone = single and held.applied.fragments <= 1
+        self._record_applied(held.applied, [held.event] if held.event and alone else [], held.event)
+
+    def _abort(self, number: int) -> None:
+        """Release a held datagram without a next one."""
+        held = self._held.abort(number)
+        if held is not None:
+            self._let_pass(held)
+
+    def _let_pass(self, held: _Held) -> None:
         self._kept.append(held.datagram)
-        if held.act.fault.name == "reorder":
-            self._served.append(held.datagram)
-        alone = single and held.struck.place[1] <= 1
-        self._told(held.struck, [held.event] if held.event and alone else [], held.event)
-
-    def _unhold(self, number: int) -> None:
-        held = self._held.pop(number)
-        self._faults.give_back(held.act)
-        self._kept.append(held.datagram)
-        if held.act.fault.name == "reorder":
+        if held.reordered:
             self._served.append(held.datagram)
 
 
 def _garbled(raw: bytes, random: Random) -> bytes | None:
-    """A bit of its payload flipped, or of an unboxed message behind its first byte."""
+    """Flip a bit of a datagram's payload; of an unboxed message, after its first byte."""
     first = 1 if raw[0] else HEADER + int.from_bytes(raw[20:22], "big")
     if first >= len(raw):
         return None
@@ -228,7 +262,7 @@ def _garbled(raw: bytes, random: Random) -> bytes | None:
 
 
 def _reboxed(raw: bytes, length: int, payload: bytes) -> bytes:
-    """The datagram of a whole message with another payload, its total and its hash right."""
+    """Return the datagram of a whole message with another payload, and a matching length and hash."""
     if length == len(raw):
         return payload
     head = raw[: len(raw) - length]
@@ -236,15 +270,15 @@ def _reboxed(raw: bytes, length: int, payload: bytes) -> bytes:
     return head[:12] + total + hash_ + head[20:] + payload
 
 
-def _read(payload: bytes) -> Any:
+def _parse(payload: bytes) -> Any:
     try:
         return json.loads(payload)
     except ValueError:
         return payload
 
 
-def _altered(before: Any, after: Any) -> bool:
-    """Something changed, but neither a name nor what carries the id."""
+def _acceptable(before: Any, after: Any) -> bool:
+    """Return True when a value changed, and neither a name nor what carries the id."""
     if isinstance(before, bytes):
         return isinstance(after, bytes) and before != after and before[:1] == after[:1]
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():

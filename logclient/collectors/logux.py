@@ -1,9 +1,8 @@
-"""A real Logux server for demos and tests: captures what it acknowledges, and lies on request.
+"""A real Logux server for demos and tests: captures what it acknowledges, and commits faults on request.
 
-WebSocket over TCP or TLS, at any path. What it answers is `logclient.logux.node`'s: that of the
-released server, but for what that one falls over. A message is one unit of the capture, in either direction.
-A sync is answered after the capture was handed to the operating system, connection by connection in the
-order of arrival: with ``synced``, and with a word on each of its actions.
+WebSocket over TCP or TLS, at any path. `logclient.logux.node` makes the answers, those of the
+released server without its crashes. A message is one unit of the capture, in either direction. A sync is
+answered after the capture was handed to the operating system, with ``synced`` and an outcome for each action.
 """
 
 from __future__ import annotations
@@ -16,14 +15,18 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
-from logclient.collectors.lies import flipped, foreign_id
-from logclient.collectors.running import IDLE, MAX_CONNECTIONS
-from logclient.collectors.streams import NEVER, Connection, Step, Streams
-from logclient.collectors.tally import Tally
+from logclient.collectors import fault_gate
+from logclient.collectors.counters import AckCounts
+from logclient.collectors.data_faults import flip_bit, foreign_id
+from logclient.collectors.duplicates import DuplicateCounter
+from logclient.collectors.fault_gate import NEVER, SILENT, Reply, ReplyPlan
+from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.collectors.streams import Captured, Connection, StreamCollector
 from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
@@ -43,60 +46,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector", "Counts", "decode"]
 
-_FAREWELL = 2.0  # seconds for a client to take its leave, once it was told that we do
+_CLOSE_TIMEOUT = 2.0  # seconds that a client has to answer our close frame
 _ACTIONS = (OK, FOREIGN, NO_ID)
-# It would show whole messages, and the token in them, to an application that logs at DEBUG level.
-_SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
+# Without it, an application that logs at DEBUG level would show whole messages, with the token in them.
+_NO_LOGGING = logging.Logger("websockets", logging.CRITICAL + 1)
 
 
-class Counts(NamedTuple):
-    """What a collector has seen and done since it was made; units are syncs that have actions."""
+@dataclass(frozen=True, kw_only=True)
+class Counts(AckCounts):
+    """Counters of a Logux collector; units are syncs that have actions, events are actions."""
 
-    connections: int = 0
-    open: int = 0  # connections now
     messages: int = 0  # received whole, of any type
     syncs: int = 0  # those with actions
-    events: int = 0  # actions in them
-    bytes: int = 0  # on the wire
     captured_syncs: int = 0
-    captured_events: int = 0
-    acks: int = 0  # syncs answered with all there is to say
-    outcomes: int = 0  # actions that were told what became of them
-    undone: int = 0  # ... and that is an undo, sent or not
+    outcomes: int = 0  # actions whose outcome was sent
+    undone: int = 0  # actions with an undo as their outcome, sent or not
     pings: int = 0  # of clients
     logins: int = 0
     refused_logins: int = 0
-    cuts_before_write: int = 0
-    cuts_before_ack: int = 0
-    cuts_after_ack: int = 0
-    stalls: int = 0
-    unanswered: int = 0  # no-reply: syncs
+    unanswered: int = 0  # syncs, by the fault no-reply
     timeouts: int = 0  # connections
-    idle_closes: int = 0
     truncated: int = 0  # connections that ended inside a message
     protocol_errors: int = 0
-    capture_errors: int = 0
-    duplicates: int = 0  # ids captured more than once (count_duplicates)
-    copies: int = 0  # captured copies beyond the first (count_duplicates)
-
-    @property
-    def cuts(self) -> int:
-        return self.cuts_before_write + self.cuts_before_ack + self.cuts_after_ack
 
 
-# --- one sync, taken apart and put together again: for lies, ids and the fixture ----------------
-
-
-class _Unit(NamedTuple):
-    """A sync that has actions."""
-
-    raw: bytes
-    heard: Heard
-    size: int
+# --- one sync, taken apart and put together again -----------------------------------------------
 
 
 class _Action(NamedTuple):
-    """Where the text of an action lies in its sync, and its id when it has one of our form."""
+    """The place of an action's text in its sync, and its id, "" when it has none of our form."""
 
     start: int
     end: int
@@ -114,17 +92,17 @@ def _actions(decoder: Decoder, raw: bytes) -> list[_Action]:
 
 
 def decode(raw: bytes) -> list[Any]:
-    """The actions of one captured message; none when it is no sync.
+    """Return the actions of one captured message; a message of another type has none.
 
     Raises:
-        ValueError: it is no message.
+        ValueError: `raw` is not a message.
     """
     message = parse(raw)
     return [action for action, _ in message.entries] if isinstance(message, Sync) else []
 
 
-def _altered(before: Any, after: Any) -> bool:
-    """Something changed, but neither a name nor what carries the id."""
+def _acceptable(before: Any, after: Any) -> bool:
+    """Return True when a value changed, and neither a name nor what carries the id."""
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
         return False
     return before != after and all(before.get(name) == after.get(name) for name in ("id", "type"))
@@ -134,53 +112,140 @@ def _altered(before: Any, after: Any) -> bool:
 
 
 class _Connection(Connection):
-    def __init__(self, *what: Any, protocol: ServerProtocol, node: ServerNode) -> None:
-        super().__init__(*what)
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        number: int,
+        now: float,
+        protocol: ServerProtocol,
+        node: ServerNode,
+    ) -> None:
+        super().__init__(sock, peer, number, now)
         self.protocol = protocol
         self.node = node
         self.partial: bytearray | None = None  # a message whose last fragment has not come
-        self.leave_by = NEVER  # we have taken our leave
-        self.shut = False  # ... and will not write again
+        self.close_by = NEVER  # when it is closed, once a close frame was sent
+        self.write_closed = False
+
+    def frames(
+        self, messages: Iterable[bytes], count: str, due: float = 0.0, settles: int = 0
+    ) -> Reply[bytes]:
+        """Return a reply with messages in frames; with none once the client has closed the session."""
+        if self.protocol.state is not State.OPEN:
+            return Reply(b"", count, due)
+        self.queue_control_frames()  # they were ready before these messages
+        rows = []
+        for message in messages:
+            self.protocol.send_text(message)
+            # An error may quote the client's message, with its token.
+            rows.append(masked(message) if message.startswith(b'["error"') else message)
+        return Reply(b"".join(self.protocol.data_to_send()), count, due, tuple(rows), settles)
+
+    def queue_control_frames(self) -> None:
+        """Queue what the WebSocket itself sends: the end of the handshake, pongs, close frames."""
+        for data in self.protocol.data_to_send():
+            self.out += data  # b"" stands for the end of the stream
 
 
-class Collector(Streams[Counts, _Unit, _Connection]):
-    """A Logux server in a thread of its own. A context manager; starts and stops any number of times.
+class _Unit(fault_gate.Unit[Captured, bytes]):
+    """A sync that has actions, at the fault gate."""
+
+    __slots__ = ("_connection", "_decoder", "_heard", "_size")
+
+    def __init__(self, connection: _Connection, heard: Heard, size: int, decoder: Decoder) -> None:
+        self._connection = connection
+        self._heard = heard
+        self._size = size
+        self._decoder = decoder
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def answers(self) -> int:
+        return len(self._heard.outcomes)
+
+    def original(self) -> Captured:
+        return Captured(self._heard.raw, self._size)
+
+    def event_ids(self) -> list[str]:
+        return [action.event_id for action in _actions(self._decoder, self._heard.raw) if action.event_id]
+
+    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
+        raw = self._heard.raw
+        actions = _actions(self._decoder, raw)
+        for start, end, event_id in random.sample(actions, len(actions)):
+            changed = flip_bit(raw[start:end], random, json.loads, _acceptable)
+            if changed is not None:
+                ids = [event_id] if event_id else []
+                return [Captured(raw[:start] + changed + raw[end:], self._size)], ids
+        return None
+
+    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+        """Append a copy of one action under an id that was never sent, with the meta of the last action."""
+        raw = self._heard.raw
+        actions = _actions(self._decoder, raw)
+        start, end, old = random.choice(actions)
+        new = foreign_id(old, random) if old else ""
+        body = raw[start:end]
+        body = body.replace(old.encode(), new.encode()) if old else body
+        close = raw.rindex(b"]")
+        tail = raw[actions[-1].end : close]  # a comma and the last meta
+        changed = raw[:close] + b"," + body + tail + raw[close:]
+        return [Captured(changed, self._size + 1)], [new] if new else []
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
+        outcomes = self._heard.outcomes
+        count = "acks"
+        if plan.fault == "no-reply":
+            outcomes, count = [], ""
+        elif plan.fault == "partial-cut":
+            outcomes, count = outcomes[: plan.partial], ""
+        messages = [*self._heard.answers, *(one for outcome in outcomes for one in outcome)]
+        return [self._connection.frames(messages, count, plan.due, len(outcomes))]
+
+
+class Collector(StreamCollector[Counts, _Connection]):
+    """A Logux server in a thread of its own. A context manager that can be started again.
 
     Args:
         host: an address to listen on; IPv6 without brackets.
-        port: 0 picks a free one, which ``port`` then says, and a restart keeps.
-        capture: directory of the capture; none is kept without.
+        port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
+        capture: directory of the capture; None: no capture.
         faults: see ``logclient.collectors.faults``.
-        witness: a file for the ids of the events that were lied about.
+        fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
-        node_id: of the server.
-        token: what clients must show; None: nothing.
-        authenticate: who is let in, in place of `token`. Called in the collector's thread, as is `judge`,
-            and neither may call the collector.
-        subprotocol, minimum: of the application: ours, and the lowest that is taken (0: any).
-        types: of actions; None: all but those that begin with ``logux/``.
-        judge: what becomes of an action: see ``logclient.logux.node.Judge``.
-        headers: what is said of the server to clients.
-        development: as the real server does in development: what went wrong is told to the client.
-        keep_log: an id that was processed is known, and a second action under it ignored.
-        strict_spec: to the letter of the text: see ``logclient.logux.node``.
-        timeout: seconds for an answer of the client's; 0: no end.
-        ping: seconds of silence before we ask whether the client is there; 0: never.
-        max_message: bytes of a message; who sends a larger one is disconnected (close code 1009).
+        node_id: the server's node id.
+        token: the token that clients must send; None: any or none.
+        authenticate: decides on logins, in place of `token`. It is called in the collector's thread, like
+            `judge`; neither may call the collector.
+        subprotocol: the application's subprotocol, as the server announces it.
+        minimum: the lowest subprotocol of a client that is accepted; 0: any.
+        types: action types that are accepted; None: all but those that begin with ``logux/``.
+        judge: decides the outcome of an action, see ``logclient.logux.node.Judge``.
+        headers: the server's headers.
+        development: tell the client the reason of an error, as the real server does in development.
+        keep_log: remember processed ids, and ignore a second action with one of them.
+        strict_spec: follow the text literally, see ``logclient.logux.node``.
+        idle: seconds without traffic after which a connection is closed; 0 = never.
+        max_connections: connections open at one time; a further one is closed at once.
+        timeout: seconds in which a client must answer; 0: no limit.
+        ping: seconds of silence after which the client is pinged; 0: never.
+        max_message: bytes of a message; the sender of a larger one is disconnected (close code 1009).
         deflate: accept permessage-deflate where a client offers it.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
-        tls: speak TLS, as this context says: see ``logclient.transports.tls.server_context``.
+        tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
         clock: milliseconds since 1970.
 
     Raises:
         ConfigError: an argument that breaks its rule.
-        LedgerError: capture or witness cannot be used (``start``).
+        LedgerError: the capture or the fault log cannot be used (``start``).
         ConnectFailed: the address cannot be listened on (``start``).
     """
-
-    _CAPTURED = "captured_syncs"
 
     def __init__(
         self,
@@ -189,7 +254,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         *,
         capture: str | None = None,
         faults: str | None = None,
-        witness: str | None = None,
+        fault_log: str | None = None,
         run: str | None = None,
         listener: str | None = None,
         node_id: str = "server:logclient",
@@ -214,26 +279,22 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         tls: SSLContext | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
         super().__init__(
             "logux",
-            Counts._fields,
+            Counts,
+            "captured_syncs",
             host,
             port,
-            capture=capture,
-            faults=faults,
-            witness=witness,
-            run=run,
-            listener=listener,
+            evidence=evidence,
             idle=idle,
             max_connections=max_connections,
-            count_duplicates=count_duplicates,
-            keep=keep,
             tls=tls,
         )
         if token is not None and authenticate is not None:
-            raise ConfigError("authenticate: has no use beside token")
+            raise ConfigError("authenticate: cannot be given together with token")
         if token is not None:
-            authenticate = _shows(token)
+            authenticate = _token_check(token)
         if strict_spec and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
         self._rules = Rules(
@@ -257,27 +318,23 @@ class Collector(Streams[Counts, _Unit, _Connection]):
         self._decoder = Decoder()
         self._pushed: deque[tuple[str | None, Mapping[str, Any]]] = deque()
 
-    # --- what the user's threads call
+    # --- for other threads
 
-    def _counts(self) -> Counts:
-        self._count["open"] = len(self._connections)
-        return Counts(**self._count)
-
-    def start(self) -> Collector:
-        """Listen. Returns the collector itself."""
+    def start(self) -> Self:
+        """Listen, and return the collector itself."""
         self._server = Server(self._rules)
-        self._listen()
-        return self
+        return super().start()
 
     def push(self, action: Mapping[str, Any], client: str | None = None) -> None:
-        """Send an action of the server's own.
+        """Send an action of the server.
 
         Args:
-            client: ``user:client``, its user and client id; None: to all that are connected.
+            action: the action.
+            client: the receiver as ``user:client``, its user and client id; None: all connected clients.
 
         Raises:
-            ValueError: it has no form in JSON.
-            TypeError: the same, for what is of a type that has none.
+            ValueError: the action cannot be written as JSON.
+            TypeError: the same, for a value of an unsupported type.
         """
         compact(action)
         with self._changed:
@@ -286,7 +343,7 @@ class Collector(Streams[Counts, _Unit, _Connection]):
 
     @property
     def clients(self) -> dict[str, dict[str, Any]]:
-        """The headers of those that are connected, by node id."""
+        """The headers of the connected clients, by node id."""
         with self._changed:
             return {node.node_id: dict(node.headers) for node in self._server.clients.values()}
 
@@ -295,23 +352,23 @@ class Collector(Streams[Counts, _Unit, _Connection]):
 
     # --- the thread
 
-    def _connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
+    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
         extensions = [ServerPerMessageDeflateFactory()] if self._deflate else None
-        # Before it is let in, nobody has that much to say.
+        # The limit is low until the client has logged in.
         most = min(self._rules.max_early, self._max_message)
-        protocol = ServerProtocol(max_size=most, extensions=extensions, logger=_SILENT)
+        protocol = ServerProtocol(max_size=most, extensions=extensions, logger=_NO_LOGGING)
         node = ServerNode(self._server, peer.rpartition(":")[0], now)
-        return _Connection(sock, peer, number, now, protocol=protocol, node=node)
+        return _Connection(sock, peer, number, now, protocol, node)
 
-    def _gone(self, connection: _Connection) -> None:
+    def _connection_closed(self, connection: _Connection) -> None:
         connection.node.connection_lost()
         half = connection.partial is not None or connection.protocol.reader.buffer
-        if half and not connection.doomed and connection.leave_by == NEVER:
+        if half and not connection.closing and connection.close_by == NEVER:
             self._count["truncated"] += 1
 
     def _due(self, connection: _Connection) -> float:
-        due = min(super()._due(connection), connection.leave_by)
-        if connection.stalled != 1 and connection.leave_by == NEVER and not connection.doomed:
+        due = min(super()._due(connection), connection.close_by)
+        if connection.stalled != SILENT and connection.close_by == NEVER and not connection.closing:
             if connection.node.closed:
                 return 0.0
             timeout = connection.node.next_timeout()
@@ -327,79 +384,77 @@ class Collector(Streams[Counts, _Unit, _Connection]):
     def _push_all(self) -> None:
         now, wall = time.monotonic(), self._clock()
         while self._pushed:
-            to, action = self._pushed.popleft()
+            receiver, action = self._pushed.popleft()
             for connection in self._connections.values():
                 node = connection.node
-                if node.open and not node.closed and to in (None, node.client_id):
-                    # `add` counts the answer it asks for.
-                    connection.steps.append(self._step(connection, [node.add(dict(action), now, wall)], ""))
+                if node.open and not node.closed and receiver in (None, node.client_id):
+                    # `add` itself counts the answer that it asks for.
+                    connection.replies.append(connection.frames([node.add(dict(action), now, wall)], ""))
 
     # --- in: bytes -> messages -> capture
 
-    def _incoming(self, connection: _Connection, data: memoryview, now: float) -> None:
+    def _data_received(self, connection: _Connection, data: memoryview, now: float) -> None:
         protocol = connection.protocol
         protocol.receive_data(bytes(data))
         for event in protocol.events_received():
-            if connection.doomed:  # what came behind a cut has not arrived
+            if connection.closing:  # messages after a cut have not arrived
                 return
             if isinstance(event, Request):
                 protocol.send_response(protocol.accept(event))
             elif isinstance(event, Frame):
-                self._frame(connection, event, now)
-        self._gather(connection)
-        if protocol.eof_sent and not connection.doomed:
-            self._over(connection, now)
+                self._frame_received(connection, event, now)
+        connection.queue_control_frames()
+        if protocol.eof_sent and not connection.closing:
+            self._session_ended(connection, now)
 
-    @staticmethod
-    def _gather(connection: _Connection) -> None:
-        """What the WebSocket itself has to say: the end of the handshake, pongs, close frames."""
-        for data in connection.protocol.data_to_send():
-            connection.out += data  # the sign for the end is no bytes
-
-    def _over(self, connection: _Connection, now: float) -> None:
-        """No more messages either way: the client has taken its leave, or broken the rules of WebSocket."""
-        connection.steps.clear()  # behind a close frame there are no messages
+    def _session_ended(self, connection: _Connection, now: float) -> None:
+        """Handle the end of the WebSocket session, after a close frame or a protocol error."""
+        connection.replies.clear()  # no messages may follow a close frame
         error = connection.protocol.parser_exc or connection.protocol.handshake_exc
         if error is None:
-            self._doom(connection, "")
-        elif connection.leave_by == NEVER:
-            self._broke(f"websocket: {type(error).__name__}")
-        connection.leave_by = min(connection.leave_by, now + _FAREWELL)  # to one that does not read, too
+            self._close_after_replies(connection)
+        elif connection.close_by == NEVER:
+            self._protocol_error(f"websocket: {type(error).__name__}")
+        # This also ends the connection of a peer that does not read.
+        connection.close_by = min(connection.close_by, now + _CLOSE_TIMEOUT)
 
-    def _frame(self, connection: _Connection, frame: Frame, now: float) -> None:
+    def _frame_received(self, connection: _Connection, frame: Frame, now: float) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
             if frame.fin:
-                self._message(connection, bytes(frame.data), now)
+                self._message_received(connection, bytes(frame.data), now)
             else:
                 connection.partial = bytearray(frame.data)
         elif frame.opcode is Opcode.CONT and connection.partial is not None:
             connection.partial += frame.data
             if frame.fin:
                 whole, connection.partial = bytes(connection.partial), None
-                self._message(connection, whole, now)
+                self._message_received(connection, whole, now)
 
-    def _message(self, connection: _Connection, raw: bytes, now: float) -> None:
+    def _message_received(self, connection: _Connection, raw: bytes, now: float) -> None:
         self._count["messages"] += 1
         node = connection.node
         for heard in node.receive(raw, now, self._clock()):
-            if connection.doomed:
+            if connection.closing:
                 break
             if isinstance(heard.message, Sync) and heard.message.entries:
+                size = len(heard.message.entries)
                 self._count["syncs"] += 1
-                self._count["events"] += len(heard.message.entries)
-                self._unit(connection, _Unit(heard.raw, heard, len(heard.message.entries)), now)
+                self._count["events"] += size
+                unit = _Unit(connection, heard, size, self._decoder)
+                if self._admit(connection, unit, now) != "cut-before-write":
+                    self._count["undone"] += heard.undone
             else:
-                self._control(connection, heard)
+                self._control_received(connection, heard)
         if node.closed:
-            self._leave(connection, now)
+            self._start_close(connection, now)
 
-    def _control(self, connection: _Connection, heard: Heard) -> None:
-        """A message without an action: nothing is done to it but by a stall."""
+    def _control_received(self, connection: _Connection, heard: Heard) -> None:
+        """Answer a message without actions. No fault but a stall applies to it."""
         message = heard.message
         if self._capture is not None:
             self._capture.unit(connection.stream, masked(heard.raw))
         if message is None:
-            self._broke(heard.reason)
+            self._protocol_error(heard.reason)
         elif isinstance(message, Connect):
             if connection.node.open:
                 connection.protocol.max_message_size = self._max_message
@@ -408,150 +463,70 @@ class Collector(Streams[Counts, _Unit, _Connection]):
                 self._count["refused_logins"] += 1
         elif isinstance(message, Ping):
             self._count["pings"] += 1
-        if heard.answers and connection.stalled != 1:
-            connection.steps.append(self._step(connection, heard.answers, ""))
+        if heard.answers and connection.stalled != SILENT:
+            connection.replies.append(connection.frames(heard.answers, ""))
 
-    def _unit(self, connection: _Connection, unit: _Unit, now: float) -> None:
-        """Capture one sync, and line up its answers; or do what the faults say."""
-        plan = self._planned(connection)
-        end = plan.end.fault.name if plan.end is not None else ""
-        if end == "cut-before-write":
-            self._doom(connection, "cuts_before_write")
-            return
-        heard = unit.heard
-        told = heard.outcomes
-        if end == "no-reply":
-            told = []
-        elif end == "partial-cut" and plan.end is not None:
-            some = int(plan.end.fault.value) or unit.size // 2
-            if 0 < some < len(told):
-                told = told[:some]
-            else:  # a part of one there is not
-                self._faults.give_back(plan.end)
-                end = ""
-        count = {"no-reply": "unanswered", "partial-cut": ""}.get(end, "acks")
-        answers = [*heard.answers, *(one for outcome in told for one in outcome)]
-        if connection.stalled or end in ("stall", "cut-before-ack"):
-            answers, told = [], []
-        ack = self._step(connection, answers, count, len(told))
-        self._captured(connection, unit, plan, ack, now)
-        self._count["undone"] += heard.undone
-
-        if end == "stall" and plan.end is not None:
-            connection.stalled = 2 if plan.end.fault.value else 1
-            self._count["stalls"] += 1
-        if connection.stalled:
-            return
-        if end == "cut-before-ack":
-            self._doom(connection, "cuts_before_ack", ack.due)
-            return
-        connection.steps.append(ack)
-        if end in ("partial-cut", "cut-after-ack"):
-            self._doom(connection, "cuts_before_ack" if end == "partial-cut" else "cuts_after_ack")
-
-    def _raw(self, unit: _Unit) -> bytes:
-        return unit.raw
-
-    def _size(self, unit: _Unit) -> int:
-        return unit.size
-
-    def _ids(self, unit: _Unit) -> list[str]:
-        return [action.event_id for action in _actions(self._decoder, unit.raw) if action.event_id]
-
-    def _corrupted(self, unit: _Unit, random: Random) -> tuple[bytes, list[str]] | None:
-        actions = _actions(self._decoder, unit.raw)
-        for start, end, event_id in random.sample(actions, len(actions)):
-            changed = flipped(unit.raw[start:end], random, json.loads, _altered)
-            if changed is not None:
-                return unit.raw[:start] + changed + unit.raw[end:], [event_id] if event_id else []
-        return None
-
-    def _added(self, unit: _Unit, random: Random) -> tuple[bytes, list[str]]:
-        """The copy goes to the end, with the meta of the last action."""
-        actions = _actions(self._decoder, unit.raw)
-        start, end, old = random.choice(actions)
-        new = foreign_id(old, random) if old else ""
-        body = unit.raw[start:end]
-        body = body.replace(old.encode(), new.encode()) if old else body
-        close = unit.raw.rindex(b"]")
-        tail = unit.raw[actions[-1].end : close]  # a comma, and the last meta
-        return unit.raw[:close] + b"," + body + tail + unit.raw[close:], [new] if new else []
-
-    def _count_ids(self, tally: Tally, unit: bytes) -> None:
-        tally.add(self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)])))
+    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
+        duplicates.add(self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)])))
 
     # --- out
 
-    def _step(self, connection: _Connection, messages: Iterable[bytes], count: str, syncs: int = 0) -> Step:
-        """Messages to send, in frames; none when the client has taken its leave already."""
-        protocol = connection.protocol
-        if protocol.state is not State.OPEN:
-            return Step(b"", count)
-        self._gather(connection)  # what the WebSocket had to say came first
-        rows: list[bytes] = []
-        for message in messages:
-            protocol.send_text(message)
-            rows.append(message)
-            if message.startswith(b'["error"'):  # it may quote what was heard
-                rows[-1] = masked(message)
-        return Step(b"".join(protocol.data_to_send()), count, rows=rows, syncs=syncs)
+    def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
+        self._count["outcomes"] += reply.settles
+        if reply.settles:
+            connection.node.sent(reply.settles, now)
 
-    def _said(self, connection: _Connection, step: Step, now: float) -> None:
-        self._count["outcomes"] += step.syncs
-        if step.syncs:
-            connection.node.sent(step.syncs, now)
+    def _start_close(self, connection: _Connection, now: float) -> None:
+        """Send a close frame without a code, as the real server does, and wait for the client's.
 
-    def _leave(self, connection: _Connection, now: float) -> None:
-        """The node has closed: say so as the real server does, without a code, and wait for the echo.
-
-        To close with bytes unread would make the kernel reset the connection, and the client might never
-        read why.
+        Closing the socket with unread bytes would reset the connection, and the client might never read the
+        reason.
         """
-        if connection.leave_by != NEVER or connection.doomed:
+        if connection.close_by != NEVER or connection.closing:
             return
-        connection.leave_by = now + _FAREWELL
+        connection.close_by = now + _CLOSE_TIMEOUT
         if connection.node.closed == "timeout":
             self._count["timeouts"] += 1
         if connection.protocol.state is not State.OPEN:
-            self._doom(connection, "")
+            self._close_after_replies(connection)
             return
-        self._gather(connection)
+        connection.queue_control_frames()
         connection.protocol.send_close()
-        connection.steps.append(Step(b"".join(connection.protocol.data_to_send()), ""))
+        connection.replies.append(Reply(b"".join(connection.protocol.data_to_send()), ""))
 
-    def _beside(self, connection: _Connection, now: float) -> None:
+    def _after_replies(self, connection: _Connection, now: float) -> None:
         node = connection.node
-        if connection.stalled == 1 or connection.doomed:
+        if connection.stalled == SILENT or connection.closing:
             return
         due = node.next_timeout()
         if due is not None and due <= now:
             for message in node.handle_timeout(now):
-                connection.steps.append(self._step(connection, [message], ""))
+                connection.replies.append(connection.frames([message], ""))
         if node.closed:
-            self._leave(connection, now)
+            self._start_close(connection, now)
 
-    def _expired(self, connection: _Connection, now: float) -> bool:
-        if now >= connection.leave_by:
+    def _close_if_idle(self, connection: _Connection, now: float) -> bool:
+        if now >= connection.close_by:
             self._close(connection)
             return True
-        if super()._expired(connection, now):
+        if super()._close_if_idle(connection, now):
             return True
-        leaves = connection.leave_by != NEVER and connection.protocol.eof_sent
-        if leaves and not connection.out and not connection.shut:
-            connection.shut = True
+        ended = connection.close_by != NEVER and connection.protocol.eof_sent
+        if ended and not connection.out and not connection.write_closed:
+            connection.write_closed = True
             try:
-                connection.sock.shutdown(socket.SHUT_WR)  # a client that has read so far closes now
+                connection.sock.shutdown(socket.SHUT_WR)  # a client that has read everything closes now
             except OSError:
                 pass
         return False
 
 
-def _shows(token: str) -> Callable[[Login], bool]:
-    """Whether a client shows this token."""
+def _token_check(token: str) -> Callable[[Login], bool]:
+    """Return a function that checks a login for this token."""
     expected = token.encode()
 
     def authenticate(login: Login) -> bool:
-        shown = login.token
-        return isinstance(shown, str) and hmac.compare_digest(shown.encode("utf-8", "replace"), expected)
+        sent = login.token
+        return isinstance(sent, str) and hmac.compare_digest(sent.encode("utf-8", "replace"), expected)
 
     return authenticate

@@ -1,10 +1,9 @@
-"""A real Lumberjack server for demos and tests: captures what it acknowledges, and lies on request.
+"""A real Lumberjack server for demos and tests: captures what it acknowledges, and commits faults on request.
 
-One thread and a selector serve all connections; versions 1 and 2 share the port, as with Logstash.
-A window is one wire unit. It is acknowledged as a whole by its highest sequence, after the capture
-was handed to the operating system, connection by connection in the order of arrival. Where
-Logstash and go-lumber differ (``W`` as batch header, what closes a connection) see the reader in
-``logclient._ext.lumberjack``; keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
+Versions 1 and 2 share the port, as with Logstash. A window is one wire unit. It is acknowledged as a whole by
+its highest sequence, after the capture was handed to the operating system. The reader in
+``logclient._ext.lumberjack`` says where Logstash and go-lumber differ (``W`` as batch header, what closes a
+connection). Keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,18 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
-from logclient.collectors.lies import flipped, foreign_id
-from logclient.collectors.running import IDLE, MAX_CONNECTIONS
-from logclient.collectors.streams import Connection, Step, Streams
-from logclient.collectors.tally import Tally
+from logclient.collectors import fault_gate
+from logclient.collectors.counters import AckCounts
+from logclient.collectors.data_faults import flip_bit, foreign_id
+from logclient.collectors.duplicates import DuplicateCounter
+from logclient.collectors.fault_gate import ALIVE, Reply, ReplyPlan
+from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.collectors.streams import Captured, Connection, StreamCollector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -33,36 +36,19 @@ __all__ = ["Collector", "Counts", "decode"]
 KEEPALIVE = b"2A\0\0\0\0"
 
 
-class Counts(NamedTuple):
-    """What a collector has seen and done since it was made; windows are wire units."""
+@dataclass(frozen=True, kw_only=True)
+class Counts(AckCounts):
+    """Counters of a Lumberjack collector; windows are wire units."""
 
-    connections: int = 0
-    open: int = 0  # connections now
     windows: int = 0  # received whole
-    events: int = 0  # in them
-    bytes: int = 0  # on the wire
     captured_windows: int = 0
-    captured_events: int = 0
-    acks: int = 0  # keep-alives and partial acks apart
-    partial_acks: int = 0
-    keepalives: int = 0
-    cuts_before_write: int = 0
-    cuts_before_ack: int = 0
-    cuts_after_ack: int = 0
-    stalls: int = 0
-    idle_closes: int = 0
+    partial_acks: int = 0  # not in `acks`
+    keepalives: int = 0  # not in `acks`
     truncated: int = 0  # connections that ended inside a window
     protocol_errors: int = 0
-    capture_errors: int = 0
-    duplicates: int = 0  # ids captured more than once (count_duplicates)
-    copies: int = 0  # captured copies beyond the first (count_duplicates)
-
-    @property
-    def cuts(self) -> int:
-        return self.cuts_before_write + self.cuts_before_ack + self.cuts_after_ack
 
 
-# --- one window, taken apart and put together again: for lies, ids and the fixture -------------
+# --- one window, taken apart and put together again ---------------------------------------------
 
 
 class Frame(NamedTuple):
@@ -84,7 +70,7 @@ def _frames(window: Window) -> list[Frame]:
 
 
 def _rebuilt(window: Window, frames: list[Frame]) -> bytes:
-    """A unit of the same form with these events; compressed when the original was."""
+    """Return a unit of the same form with these events, compressed when the original was."""
     version = window.unit[0]
     parts = []
     for frame in frames:
@@ -102,7 +88,7 @@ def _rebuilt(window: Window, frames: list[Frame]) -> bytes:
 
 
 def _document(type: str, body: bytes) -> Any:
-    """A JSON value, or the map of a block of pairs: of equal keys the last wins, as with both servers."""
+    """Return a JSON value, or a block of pairs as a map, in which the last of equal keys wins."""
     if type != "D":
         return json.loads(body)
     texts, at = [], 4
@@ -114,7 +100,7 @@ def _document(type: str, body: bytes) -> Any:
 
 
 def _event_id(type: str, body: bytes) -> str:
-    """The id an event carries: ``@metadata._id``, else ``event.id``; "" when it has none of our form."""
+    """Return the id in an event: ``@metadata._id``, else ``event.id``; "" when neither has our form."""
     try:
         document = _document(type, body)
     except (ValueError, RecursionError):
@@ -127,10 +113,10 @@ def _event_id(type: str, body: bytes) -> str:
 
 
 def decode(unit: bytes) -> list[Any]:
-    """The events of one captured window: JSON values ('json' frames) or maps of strings ('data' frames).
+    """Return the events of one captured window: JSON values, or maps of strings for 'data' frames.
 
     Raises:
-        ValueError: it is not one whole window, or an event is not JSON.
+        ValueError: `unit` is not one whole window, or an event is not JSON.
     """
     reader = Reader(strict_spec=unit[:1] == b"1" and unit[1:2] in b"JDC")
     windows = reader.receive_data(unit) if unit else []
@@ -139,48 +125,76 @@ def decode(unit: bytes) -> list[Any]:
     return list(map(_document, windows[0].types, windows[0].events))
 
 
-def _altered(before: Any, after: Any) -> bool:
-    """Something changed, but neither a name nor what carries the id."""
+def _acceptable(before: Any, after: Any) -> bool:
+    """Return True when a value changed, and neither a name nor what carries the id."""
     if not isinstance(before, dict) or before.keys() != after.keys():
         return False
     return before != after and all(before.get(name) == after.get(name) for name in ("@metadata", "event.id"))
 
 
-def _corrupt(window: Window, random: Random) -> tuple[bytes, list[str]] | None:
-    """Flip a bit in one event, which keeps its id and its form: (unit, ids), or None when none can be."""
-    frames = _frames(window)
+class _Unit(fault_gate.Unit[Captured, bytes]):
+    """A window at the fault gate."""
 
-    for index in random.sample(range(len(frames)), len(frames)):
-        _, body, type = frames[index]
+    __slots__ = ("_window",)
 
-        def read(body: bytes, type: str = type) -> Any:
-            try:
-                return _document(type, body)
-            except struct.error as error:
-                raise ValueError(str(error)) from error
+    def __init__(self, window: Window) -> None:
+        self._window = window
 
-        changed = flipped(body, random, read, _altered)
-        if changed is not None:
-            event_id = _event_id(type, body)
-            frames[index] = frames[index]._replace(body=changed)
-            return _rebuilt(window, frames), [event_id] if event_id else []
-    return None
+    @property
+    def size(self) -> int:
+        return len(self._window)
+
+    def original(self) -> Captured:
+        return Captured(self._window.unit, len(self._window))
+
+    def event_ids(self) -> list[str]:
+        found = map(_event_id, self._window.types, self._window.events)
+        return [event_id for event_id in found if event_id]
+
+    def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
+        frames = _frames(self._window)
+
+        for index in random.sample(range(len(frames)), len(frames)):
+            _, body, type = frames[index]
+
+            def parse(body: bytes, type: str = type) -> Any:
+                try:
+                    return _document(type, body)
+                except struct.error as error:
+                    raise ValueError(str(error)) from error
+
+            changed = flip_bit(body, random, parse, _acceptable)
+            if changed is not None:
+                event_id = _event_id(type, body)
+                frames[index] = frames[index]._replace(body=changed)
+                return [Captured(_rebuilt(self._window, frames), len(frames))], [event_id] if event_id else []
+        return None
+
+    def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
+        """Append a copy of one event under an id that was never sent."""
+        frames = _frames(self._window)
+        _, body, type = random.choice(frames)
+        old = _event_id(type, body)
+        new = foreign_id(old, random) if old else ""
+        body = body.replace(old.encode(), new.encode()) if old else body
+        frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
+        return [Captured(_rebuilt(self._window, frames), len(frames))], [new] if new else []
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
+        window = self._window
+        replies = [_reply(KEEPALIVE, "keepalives") for _ in range(plan.keepalives)]
+        if plan.partial:
+            data = encode_ack(window.version, window.sequences[plan.partial - 1])
+            replies.append(_reply(data, "partial_acks", plan.partial))
+        if plan.fault != "partial-cut":
+            data = encode_ack(window.version, window.ack)
+            replies.append(_reply(data, "acks", len(window) - plan.partial, plan.due))
+        return replies
 
 
-def _add(window: Window, random: Random) -> tuple[bytes, list[str]]:
-    """Append a copy of one event under an id that was never sent: (unit, ids)."""
-    frames = _frames(window)
-    _, body, type = random.choice(frames)
-    old = _event_id(type, body)
-    new = foreign_id(old, random) if old else ""
-    body = body.replace(old.encode(), new.encode()) if old else body
-    frames.append(Frame(max(frame.seq for frame in frames) + 1 & 0xFFFFFFFF, body, type))
-    return _rebuilt(window, frames), [new] if new else []
-
-
-def _step(data: bytes, count: str, events: int = 0) -> Step:
-    """Bytes for the writer, which are a row of the capture; `events` that they acknowledge."""
-    return Step(data, count, rows=(data,), events=events)
+def _reply(data: bytes, count: str, settles: int = 0, due: float = 0.0) -> Reply[bytes]:
+    """Return a reply that is one row of the capture."""
+    return Reply(data, count, due, (data,), settles)
 
 
 # --- the server --------------------------------------------------------------------------------
@@ -192,34 +206,34 @@ class _Connection(Connection):
         self.reader = reader
 
 
-class Collector(Streams[Counts, Window, _Connection]):
-    """A Lumberjack server in a thread of its own. A context manager; starts and stops any number of times.
+class Collector(StreamCollector[Counts, _Connection]):
+    """A Lumberjack server in a thread of its own. A context manager that can be started again.
 
     Args:
         host: an address to listen on; IPv6 without brackets.
-        port: 0 picks a free one, which ``port`` then says, and a restart keeps.
-        capture: directory of the capture; none is kept without.
+        port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
+        capture: directory of the capture; None: no capture.
         faults: see ``logclient.collectors.faults``.
-        witness: a file for the ids of the events that were lied about.
+        fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
-        keepalive: seconds of silence after which a writer that waits for us (its window is not
-            whole, or not answered) gets a keep-alive; 0 = never.
-        idle: seconds after which a connection on which nothing happens is closed; 0 = never.
-        max_connections: at one time; who comes then is sent away.
-        max_window: events in a window; a larger one breaks the protocol.
+        keepalive: seconds without a byte from the collector after which a waiting writer (its window is not
+            whole or not answered) gets a keep-alive; 0 = never.
+        idle: seconds without traffic after which a connection is closed; 0 = never.
+        max_connections: connections open at one time; a further one is closed at once.
+        max_window: events in a window; a larger one is a protocol error.
         max_bytes: bytes of a window, on the wire and decompressed.
-        check: an event that is not one JSON object in UTF-8 breaks the protocol, as with Logstash.
-        strict_spec: read the literal form, as the protocol's text has it: see docs/lumberjack.md. Each
-            frame with events is a unit, and has its ack. There are no keep-alives.
+        check: an event that is not one JSON object in UTF-8 is a protocol error, as with Logstash.
+        strict_spec: read the literal form of the protocol's text, see docs/lumberjack.md. Each frame with
+            events is a unit and has its own ack. There are no keep-alives.
         count_duplicates: count the ids that are captured more than once.
         keep: keep what was captured in memory, for ``events``.
-        tls: speak TLS, as this context says: see ``logclient.transports.tls.server_context``.
-            A certificate that is loaded into it later is shown to those who connect later.
+        tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
+            A certificate that is loaded into it later serves later connections.
 
     Raises:
         ConfigError: an argument that breaks its rule.
-        LedgerError: capture or witness cannot be used (``start``).
+        LedgerError: the capture or the fault log cannot be used (``start``).
         ConnectFailed: the address cannot be listened on (``start``).
     """
 
@@ -230,7 +244,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         *,
         capture: str | None = None,
         faults: str | None = None,
-        witness: str | None = None,
+        fault_log: str | None = None,
         run: str | None = None,
         listener: str | None = None,
         keepalive: float = 5.0,
@@ -244,20 +258,16 @@ class Collector(Streams[Counts, Window, _Connection]):
         tls: SSLContext | None = None,
         strict_spec: bool = False,
     ) -> None:
+        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
         super().__init__(
             "lumberjack",
-            Counts._fields,
+            Counts,
+            "captured_windows",
             host,
             port,
-            capture=capture,
-            faults=faults,
-            witness=witness,
-            run=run,
-            listener=listener,
+            evidence=evidence,
             idle=idle,
             max_connections=max_connections,
-            count_duplicates=count_duplicates,
-            keep=keep,
             tls=tls,
         )
         self._keepalive = 0.0 if strict_spec else keepalive
@@ -267,22 +277,14 @@ class Collector(Streams[Counts, Window, _Connection]):
         self._check = check
         self._decoder = Decoder()
 
-    # --- what the user's threads call
-
-    def _counts(self) -> Counts:
-        self._count["open"] = len(self._connections)
-        return Counts(**self._count)
+    # --- for other threads
 
     @property
     def summary(self) -> str:
+        """The counters in a few words."""
         counts = self.counts
         events = f"{counts.captured_events} events in {counts.captured_windows} windows"
         return f"{events} over {counts.connections} connections"
-
-    def start(self) -> Collector:
-        """Listen. Returns the collector itself."""
-        self._listen()
-        return self
 
     def wait_for(
         self,
@@ -292,7 +294,7 @@ class Collector(Streams[Counts, Window, _Connection]):
         windows: int = 0,
         timeout: float = 10.0,
     ) -> bool:
-        """See ``Running.wait_for``; `windows` are those captured."""
+        """Wait as ``CollectorBase.wait_for`` does, and for `windows` captured windows."""
 
         def reached(counts: Counts) -> bool:
             return counts.captured_windows >= windows and (predicate is None or predicate(counts))
@@ -304,9 +306,7 @@ class Collector(Streams[Counts, Window, _Connection]):
 
     # --- the thread
 
-    _CAPTURED = "captured_windows"
-
-    def _connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
+    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> _Connection:
         reader = Reader(
             max_window=self._max_window,
             max_unit=self._max_bytes,
@@ -315,107 +315,56 @@ class Collector(Streams[Counts, Window, _Connection]):
         )
         return _Connection(sock, peer, number, reader, now)
 
-    def _gone(self, connection: _Connection) -> None:
-        if connection.reader.pending and not connection.doomed:
+    def _connection_closed(self, connection: _Connection) -> None:
+        if connection.reader.pending and not connection.closing:
             self._count["truncated"] += 1
 
     def _due(self, connection: _Connection) -> float:
         due = super()._due(connection)
-        if self._keepalive and self._busy(connection):
+        if self._keepalive and self._is_waiting(connection):
             due = min(due, connection.wrote_at + self._keepalive)
         return due
 
-    def _busy(self, connection: _Connection) -> bool:
-        """The writer waits for us, and we would let it know that we live."""
+    @staticmethod
+    def _is_waiting(connection: _Connection) -> bool:
+        """Return True when the writer waits for the collector and is to get keep-alives meanwhile."""
         if connection.stalled:
-            return connection.stalled == 2
-        return bool(connection.steps or connection.reader.pending) and not connection.doomed
+            return connection.stalled == ALIVE
+        return bool(connection.replies or connection.reader.pending) and not connection.closing
 
-    def _incoming(self, connection: _Connection, data: memoryview, now: float) -> None:
-        if not self._busy(connection):
+    def _data_received(self, connection: _Connection, data: memoryview, now: float) -> None:
+        if not self._is_waiting(connection):
             connection.wrote_at = now
         reader = connection.reader
         for window in reader.receive_data(data):
             self._count["windows"] += 1
             self._count["events"] += len(window)
             if self._check and NOT_JSON in bytes(self._decoded(window.unit).status):
-                self._refuse(connection, "json: an event is not one JSON object in UTF-8")
+                self._reject(connection, "json: an event is not one JSON object in UTF-8")
             else:
-                self._unit(connection, window, now)
-            if connection.doomed:  # what came behind a cut has not arrived
+                self._admit(connection, _Unit(window), now)
+            if connection.closing:  # windows after a cut have not arrived
                 break
         else:
             if reader.error is not None:
-                self._refuse(connection, reader.error)
+                self._reject(connection, reader.error)
 
     def _decoded(self, unit: bytes) -> Decoded:
         return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
 
-    def _refuse(self, connection: _Connection, reason: str) -> None:
-        """It broke the protocol: what came before is answered, then the connection is closed."""
-        self._broke(reason)
-        self._doom(connection, "")
+    def _reject(self, connection: _Connection, reason: str) -> None:
+        """Close a connection for a protocol error, after the replies to earlier windows."""
+        self._protocol_error(reason)
+        self._close_after_replies(connection)
 
-    def _unit(self, connection: _Connection, window: Window, now: float) -> None:
-        """Capture one window, and line up its answer; or do what the faults say."""
-        plan = self._planned(connection)
-        end = plan.end.fault.name if plan.end is not None else ""
-        if end == "cut-before-write":
-            self._doom(connection, "cuts_before_write")
-            return
-        ack = _step(encode_ack(window.version, window.ack), "acks", len(window))
-        self._captured(connection, window, plan, ack, now)
+    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
+        duplicates.add(self._decoded(unit))
 
-        if end == "stall" and plan.end is not None:
-            connection.stalled = 2 if plan.end.fault.value else 1
-            self._count["stalls"] += 1
-        if connection.stalled:
-            return
-        if plan.keepalive is not None:
-            connection.steps.extend([_step(KEEPALIVE, "keepalives")] * int(plan.keepalive.fault.value))
-        partial = plan.end if end == "partial-cut" else plan.partial
-        if partial is not None:
-            some = int(partial.fault.value) or len(window) // 2
-            if 0 < some < len(window):
-                number = window.sequences[some - 1]
-                connection.steps.append(_step(encode_ack(window.version, number), "partial_acks", some))
-                ack.events -= some
-            else:  # a part of one event there is not
-                self._faults.give_back(partial)
-                end = "" if partial is plan.end else end
-        if end in ("cut-before-ack", "partial-cut"):
-            self._doom(connection, "cuts_before_ack", ack.due)
-            return
-        connection.steps.append(ack)
-        if end == "cut-after-ack":
-            self._doom(connection, "cuts_after_ack")
+    def _reply_sent(self, connection: _Connection, reply: Reply[bytes], now: float) -> None:
+        if reply.settles:
+            connection.reader.acknowledge(reply.settles)
 
-    def _raw(self, unit: Window) -> bytes:
-        return unit.unit
-
-    def _size(self, unit: Window) -> int:
-        return len(unit)
-
-    def _ids(self, unit: Window) -> list[str]:
-        found = map(_event_id, unit.types, unit.events)
-        return [event_id for event_id in found if event_id]
-
-    def _corrupted(self, unit: Window, random: Random) -> tuple[bytes, list[str]] | None:
-        return _corrupt(unit, random)
-
-    def _added(self, unit: Window, random: Random) -> tuple[bytes, list[str]]:
-        return _add(unit, random)
-
-    def _count_ids(self, tally: Tally, unit: bytes) -> None:
-        tally.add(self._decoded(unit))
-
-    # --- out: acks
-
-    def _said(self, connection: _Connection, step: Step, now: float) -> None:
-        if step.events:
-            connection.reader.acknowledge(step.events)
-
-    def _beside(self, connection: _Connection, now: float) -> None:
-        if self._keepalive and now - connection.wrote_at >= self._keepalive and self._busy(connection):
+    def _after_replies(self, connection: _Connection, now: float) -> None:
+        if self._keepalive and now - connection.wrote_at >= self._keepalive and self._is_waiting(connection):
             self._count["keepalives"] += 1
-            self._say(connection, _step(KEEPALIVE, ""), now)
+            self._send_reply(connection, _reply(KEEPALIVE, ""), now)

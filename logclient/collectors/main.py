@@ -1,4 +1,4 @@
-"""``logclient collect``: servers that keep what they receive, until told to stop."""
+"""``logclient collect``: run collectors until a signal, or for some time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ __all__ = ["run"]
 _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
-# What a URL may say of the server that is to listen there, by the beginning of its scheme.
-def _look_at(path: str) -> None:
-    """Warn of a file with a secret that others may read."""
+def _warn_if_open(path: str) -> None:
+    """Warn about a secret's file that other users may read."""
     if open_to_all(path):
         print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
 
@@ -38,12 +37,12 @@ def _look_at(path: str) -> None:
 def _secret(text: str) -> str:
     secret: config.Secret = config._secret_from_url(text)
     if secret.source.startswith("file:"):
-        _look_at(secret.source.removeprefix("file:"))
+        _warn_if_open(secret.source.removeprefix("file:"))
     return secret.reveal()
 
 
 def _keys(path: str) -> frozenset[str]:
-    """The CURVE keys in a file, one a line."""
+    """Return the CURVE keys in a file, one in each line."""
     try:
         with open(path, encoding="utf-8") as file:
             found = frozenset(line.strip() for line in file if line.strip())
@@ -54,6 +53,7 @@ def _keys(path: str) -> frozenset[str]:
     return found
 
 
+# Options of collectors in URLs, by scheme.
 _PORT = config._integer(0, 65535)
 _ALL: dict[str, Callable[[str], Any]] = {
     "idle": config._duration(0, 30 * 86400),
@@ -119,19 +119,19 @@ _OWN = {
 
 
 @contextmanager
-def _until_told() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set unless they are ignored. Put their handlers back at the end."""
-    told = threading.Event()
+def _stop_signal() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set. A signal that is ignored stays so."""
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield told  # signals are the main thread's
+        yield stopped  # only the main thread can set handlers
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number, handler in before.items():
-        # A shell ignores SIGINT for the background jobs of a script: Ctrl-C is not meant for them.
+        # A shell ignores SIGINT for the background jobs of a script, for which Ctrl-C is not meant.
         if handler != signal.SIG_IGN:
-            signal.signal(number, lambda *_: told.set())
+            signal.signal(number, lambda *_: stopped.set())
     try:
-        yield told
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -143,7 +143,7 @@ def _tls(given: config.Config) -> SSLContext:
     if given.cert is None:
         raise ConfigError(f"cert: needed to listen on {given.redacted}")
     password = None if given.tls_password is None else given.tls_password.reveal()
-    _look_at(given.key or given.cert)
+    _warn_if_open(given.key or given.cert)
     return server_context(given.cert, given.key, password=password, ca=given.ca)
 
 
@@ -164,8 +164,8 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
         tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
             if given.protocol == "logjam":
-                of_its_own = {"device": len(collectors) + 1, **own}
-                collectors.append(_device(given.scheme, host, port, {**options, **of_its_own}))
+                numbered = {"device": len(collectors) + 1, **own}
+                collectors.append(_device(given.scheme, host, port, {**options, **numbered}))
             elif given.protocol == "logux":
                 collectors.append(_logux(host, port, tls, {**options, **own}))
             elif given.scheme == "plog+tcp":
@@ -180,7 +180,7 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
 
 
 def _own_options(url: str) -> tuple[str, dict[str, Any]]:
-    """A URL without what only a server has, and that by name."""
+    """Return a URL without the options that only a collector has, and these options by name."""
     head, _, query = url.partition("?")
     readers = _OWN.get(head.partition("://")[0].lower(), {})
     rest, found = [], {}
@@ -212,7 +212,7 @@ def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]
 
 
 def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
-    """What takes what devices publish."""
+    """Return a consumer of what devices publish."""
     from logclient.collectors import consumer
     from logclient.collectors.subscriber import PORT
 
@@ -223,7 +223,7 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
         raise ConfigError(f"{pairs[0][0]}: no option of a consumer's URL")
     if path:
         raise ConfigError("path: none in a consumer's URL; app_envs= chooses")
-    for name in ("faults", "witness"):
+    for name in ("faults", "fault_log"):
         if options.pop(name) is not None:
             raise ConfigError(f"{name}: not with logjam+sub, which only listens")
     places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
@@ -231,14 +231,14 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
 
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
-    """A logjam-device: the socket of the URL, the other kind where it is asked for, one for consumers."""
+    """Return a device with the socket of the URL, the other kind on request, and one for consumers."""
     from logclient.collectors import logjam
 
     router: int | None = port
     pull = options.pop("push", None)
     if scheme == "logjam+push":
         if pull is not None:
-            raise ConfigError("push: logjam+push is that socket, its port stands behind the host")
+            raise ConfigError("push: not with logjam+push, whose port that is")
         router, pull = None, port
     return logjam.Collector(
         host,
@@ -256,64 +256,74 @@ def run(
     *,
     capture: str | None,
     faults: str | None = None,
-    witness: str | None = None,
+    fault_log: str | None = None,
     seconds: float | None = None,
     as_json: bool = False,
     run_name: str | None = None,
     out: TextIO | None = None,
 ) -> int:
-    """Listen on each URL until SIGTERM, SIGINT or for `seconds`; then close the captures.
+    """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
 
-    Returns UNREACHABLE when something could not be captured: of what arrived then, nothing can be told. That
-    is said on stderr as soon as it happens. The same when a consumer never reached a device.
+    When all listen, a JSON line is printed for each collector: ``{"url", "port"}``; for a Logjam device also
+    ``publish``, the endpoint for consumers, ``stats``, that of its statistics, ``push``, when it has both
+    sockets for producers, and ``curve_server``, its public key; for a plog server also ``tcp``, the port for
+    lines; for a consumer ``connects`` in place of ``port``, the endpoints of the devices.
 
-    Prints ``{"url", "port"}`` for each listener, a JSON line each, once all of them listen; of a Logjam
-    device also ``publish``, where consumers connect, ``stats``, where it says its counters, ``push``, where
-    it has both sockets for producers, and ``curve_server``, its public key; of a plog server ``tcp``, where
-    it takes lines; of a consumer ``connects`` in place of the port, where devices publish. At the end, with
-    `as_json`, again a line each: the same, and the server's ``report``; else words on stderr.
+    Args:
+        urls: where to listen, with the collector's options.
+        capture: directory of the capture.
+        faults: see ``logclient.collectors.faults``.
+        fault_log: a file for the ids of the events that data faults changed.
+        seconds: how long to listen; None: until a signal.
+        as_json: at the end, print the lines again with each collector's report; else print words on stderr.
+        run_name: a name for this run, kept in the capture.
+        out: where to print; None: stdout.
+
+    Returns:
+        An exit code: UNREACHABLE when something that arrived could not be captured, which is printed on
+        stderr as soon as it happens, or when a consumer never reached a device.
 
     Raises:
         ConfigError: a URL, or the specification of faults, breaks a rule.
         ConnectFailed: an address cannot be listened on.
-        LedgerError: capture or witness cannot be used.
+        LedgerError: the capture or the fault log cannot be used.
     """
     out = sys.stdout if out is None else out
-    collectors = _collectors(urls, capture=capture, faults=faults, witness=witness, run=run_name)
-    with _until_told() as told, ExitStack() as running:
+    collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
+    with _stop_signal() as stopped, ExitStack() as running:
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
             print(json.dumps(collector.listens), file=out)
         out.flush()
         end = None if seconds is None else time.monotonic() + seconds
-        said: frozenset[Server] = frozenset()
+        incomplete: frozenset[Server] = frozenset()
         while all(collector.error is None for collector in collectors):
-            # In bites, to notice a server that died.
-            said = _say_not_captured(collectors, said)
-            if told.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))):
+            # At most a second, to notice a collector that has died.
+            incomplete = _report_incomplete(collectors, incomplete)
+            if stopped.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))):
                 break
             if end is not None and time.monotonic() >= end:
                 break
-    said = _say_not_captured(collectors, said)
+    incomplete = _report_incomplete(collectors, incomplete)
     for collector in collectors:
         if as_json:
             print(json.dumps({**collector.listens, **collector.report}), file=out)
         else:
             print(f"{collector.url}: {collector.summary}", file=sys.stderr)
     out.flush()
-    unreached = [where for collector in collectors for where in getattr(collector, "unreached", ())]
+    unreached = [where for collector in collectors for where in collector.unreached]
     for where in unreached:
         print(f"{where}: no device answered there", file=sys.stderr)
     for collector in collectors:
         if collector.error is not None:
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
-    return ExitCode.UNREACHABLE if said or unreached else ExitCode.OK
+    return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
 
 
-def _say_not_captured(collectors: Sequence[Server], said: frozenset[Server]) -> frozenset[Server]:
-    """Say which captures lack something, those in `said` apart; all of them."""
+def _report_incomplete(collectors: Sequence[Server], reported: frozenset[Server]) -> frozenset[Server]:
+    """Print which captures are incomplete, except those in `reported`; return all of them."""
     found = frozenset(collector for collector in collectors if collector.capture_error)
-    for collector in found - said:
+    for collector in found - reported:
         print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)
     return found

@@ -1,4 +1,4 @@
-"""Logjam's messages as they travel: frames, the meta frame, bodies. No socket in here.
+"""Logjam's messages on the wire: frames, the meta frame, bodies. No I/O.
 
 A captured unit is one ZeroMQ message: for each frame a ``u32`` head, little-endian, and its bytes. The
 head is the frame's length, with the highest bit set when another frame of the message follows.
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import Unpacker
-from logclient._ext.logjam import pack as compressed
+from logclient._ext.logjam import pack as compress
 from logclient.errors import MissingExtra, ProtocolError
 
 __all__ = [
-    "LZ4", "METHODS", "NONE", "SEQUENCE_MAX", "SNAPPY", "ZLIB", "Meta",
-    "compressed", "frames", "need", "opened", "read_meta", "unit", "well_formed", "well_known",
+    "LZ4", "METHODS", "NONE", "SEQUENCE_MAX", "SNAPPY", "ZLIB", "Meta", "compress", "decompress", "frames",
+    "is_app_env", "is_topic", "read_meta", "require_library", "unit",
 ]  # fmt: skip
 
 NONE, ZLIB, SNAPPY, LZ4 = range(4)
@@ -34,38 +34,43 @@ _LIBRARIES = {SNAPPY: "snappy", LZ4: "lz4.block"}
 
 
 class Meta(NamedTuple):
-    """The meta frame: 24 bytes, big-endian (producer text, "Data frames", but for the device's 4 bytes)."""
+    """The meta frame: 24 bytes, big-endian. `device` has 4 bytes, unlike in the producer text."""
 
     compression: int = NONE
     device: int = 0
     created_ms: int = 0
-    """Milliseconds since 1970; 0: not said."""
+    """Milliseconds since 1970; 0: not given."""
     sequence: int = 0
 
     def pack(self) -> bytes:
+        """Return the frame."""
         return _META.pack(_TAGS[0], self.compression, 1, self.device, self.created_ms, self.sequence)
 
 
 def read_meta(frame: bytes) -> tuple[Meta, bool]:
-    """What a meta frame says, and whether it is valid: its size, its tag and its version, nothing else."""
+    """Parse a meta frame.
+
+    Returns:
+        The frame's fields, and True when its size, tag and version are valid; nothing else is checked.
+    """
     if len(frame) != _META.size:
         return Meta(), False
     tag, compression, version, device, created_ms, sequence = _META.unpack(frame)
     return Meta(compression, device, created_ms, sequence), tag in _TAGS and version == 1
 
 
-def well_formed(app_env: bytes) -> bool:
-    """As the device looks at it: printable ASCII (and DEL) with a dash."""
+def is_app_env(app_env: bytes) -> bool:
+    """Return True for what the device takes as an app-env: printable ASCII (and DEL) with a dash."""
     return _APP_ENV.fullmatch(app_env) is not None
 
 
-def well_known(topic: bytes) -> bool:
-    """As the device looks at it: how the topic begins, not where its word ends."""
+def is_topic(topic: bytes) -> bool:
+    """Return True for what the device takes as a topic; it looks at the beginning only."""
     return topic.startswith(_TOPICS)
 
 
 def unit(parts: list[bytes]) -> bytes:
-    """The frames of one message as one captured unit."""
+    """Return the frames of one message as one captured unit."""
     out = []
     last = len(parts) - 1
     for index, part in enumerate(parts):
@@ -75,10 +80,10 @@ def unit(parts: list[bytes]) -> bytes:
 
 
 def frames(raw: bytes) -> list[bytes]:
-    """The frames of one captured unit.
+    """Return the frames of one captured unit.
 
     Raises:
-        ValueError: it is not one whole message.
+        ValueError: `raw` is not one whole message.
     """
     parts: list[bytes] = []
     at, more = 0, True
@@ -92,12 +97,16 @@ def frames(raw: bytes) -> list[bytes]:
         parts.append(raw[at + 4 : end])
         at = end
     if at != len(raw):
-        raise ValueError(f"unit: {len(raw) - at} bytes behind the last frame")
+        raise ValueError(f"unit: {len(raw) - at} bytes after the last frame")
     return parts
 
 
-def need(method: int) -> None:
-    """Raise MissingExtra where what this compression needs is not installed."""
+def require_library(method: int) -> None:
+    """Check that the library for a compression method is installed.
+
+    Raises:
+        MissingExtra: the library is not installed.
+    """
     module = _LIBRARIES.get(method)
     if module is None:
         return
@@ -107,8 +116,13 @@ def need(method: int) -> None:
         raise MissingExtra(module.partition(".")[0], "logjam") from error
 
 
-def opened(method: int, body: bytes, limit: int) -> bytes:
-    """A body as it was before it was compressed.
+def decompress(method: int, body: bytes, limit: int) -> bytes:
+    """Return a body as it was before it was compressed.
+
+    Args:
+        method: the number of the compression in the meta frame.
+        body: as it travelled.
+        limit: bytes of the result.
 
     Raises:
         ProtocolError: an unknown method, another framing, damage, or more than `limit` bytes.
@@ -119,5 +133,5 @@ def opened(method: int, body: bytes, limit: int) -> bytes:
     try:
         return Unpacker(limit).unpack(method, body)
     except ValueError as error:
-        need(method)
+        require_library(method)
         raise ProtocolError(f"body: {error}") from error

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from logclient.collectors.running import Running
+    from logclient.collectors.loop import CollectorBase
 
 
 @pytest.fixture
@@ -46,9 +46,11 @@ def log_collector_options() -> dict[str, Any]:
 
 
 @pytest.fixture
-def log_collector(log_collector_scheme: str, log_collector_options: dict[str, Any]) -> Iterator[Running[Any]]:
+def log_collector(
+    log_collector_scheme: str, log_collector_options: dict[str, Any]
+) -> Iterator[CollectorBase[Any]]:
     """A server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
-    make: Callable[..., Running[Any]]
+    make: Callable[..., CollectorBase[Any]]
     if log_collector_scheme == "lumberjack":
         from logclient.collectors import lumberjack
 

@@ -1,256 +1,176 @@
-"""A collector that is reached over connections of TCP or TLS: one thread and a selector serve all of them.
+"""The base of collectors over TCP or TLS: one thread and a selector serve all connections.
 
-What comes is made into units by the protocol's own collector. A unit is captured, and answered after the
-capture was handed to the operating system, connection by connection in the order of arrival; or what the
-faults say is done to it: see ``logclient.collectors.faults``.
+The protocol's collector makes units of the bytes. Units pass the fault gate, are captured, and are answered
+after the capture was handed to the operating system, in the order of arrival of each connection.
 """
 
 from __future__ import annotations
 
-import errno
-import re
 import selectors
 import socket
 import time
-from collections import deque
-from collections.abc import Sequence
-from random import Random
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
-from logclient.collectors.capture import TO_PEER, CaptureWriter
-from logclient.collectors.faults import Act, Faults, Plan, Witness
-from logclient.collectors.running import TOO_MANY, C, Running
-from logclient.collectors.tally import Tally
+from logclient.collectors import sockets
+from logclient.collectors.capture import TO_PEER
+from logclient.collectors.duplicates import DuplicateCounter
+from logclient.collectors.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
+from logclient.collectors.loop import TOO_MANY, C, CollectorBase, Evidence
 from logclient.config import host_port
-from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.errors import ConfigError, LedgerError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["NEVER", "Connection", "Step", "Streams"]
+__all__ = ["Captured", "Connection", "StreamCollector"]
 
-NEVER = float("inf")
 _RECEIVE = 1 << 20
-_OUT_MAX = 1 << 16  # a peer that does not read its acks is not read from either
-
-U = TypeVar("U")
-"""A unit, as its protocol has it."""
+_OUT_MAX = 1 << 16  # with more unsent bytes than that, nothing is read from the peer
 
 
-class Step:
-    """One thing to do on a connection; steps are done in order, each not before it is due."""
+class Captured(NamedTuple):
+    """A unit as it is captured."""
 
-    __slots__ = ("count", "data", "due", "events", "rows", "syncs")
-
-    def __init__(
-        self,
-        data: bytes | None,
-        count: str,
-        due: float = 0.0,
-        rows: Sequence[bytes] = (),
-        syncs: int = 0,
-        events: int = 0,
-    ) -> None:
-        self.data = data  # None: close the connection
-        self.count = count  # the field of the counts it adds to
-        self.due = due
-        self.rows = rows  # of the capture: what is sent, unit by unit
-        self.syncs = syncs  # Logux: how many answers it asks for
-        self.events = events  # Lumberjack: how many it acknowledges
-
-
-class _Held(NamedTuple):
-    """The first unit of a swap; its answer waits at `step`."""
-
-    unit: Any
-    act: Act
-    step: Step
-    until: float
-
-
-class _Fresh(NamedTuple):
-    """A unit that waits for the capture to be handed to the operating system."""
-
-    connection: Any
-    unit: bytes
+    raw: bytes
     events: int
 
 
-class Connection:
-    """One peer's."""
+class _Unflushed(NamedTuple):
+    """A captured unit that waits for the capture to be handed to the operating system."""
+
+    connection: Any
+    unit: Captured
+
+
+class Connection(Peer[bytes]):
+    """The connection of one peer."""
 
     def __init__(self, sock: socket.socket, peer: str, number: int, now: float) -> None:
+        super().__init__(number)
         self.sock = sock
         self.peer = peer
-        self.number = number
-        self.stream = 0
-        self.steps: deque[Step] = deque()
         self.out = bytearray()
-        self.held: _Held | None = None
-        self.events = 0  # what the selector watches
-        self.writes_first = False  # TLS has something to say before it can read on
-        self.doomed = False  # no more units are taken from it
-        self.ended = False  # the peer has said its last word
-        self.stalled = 0  # 1: silent, 2: with signs of life
-        self.alive_at = now  # last byte in either direction
-        self.wrote_at = now  # last byte to the peer
+        self.interest = 0  # the events that the selector watches
+        self.tls_must_write = False  # TLS has to send something before it can read on
+        self.eof = False  # the peer will send nothing more
+        self.alive_at = now  # time of the last byte in either direction
+        self.wrote_at = now  # time of the last byte to the peer
 
 
 K = TypeVar("K", bound=Connection)
 
 
-class Streams(Running[C], Generic[C, U, K]):
+class StreamCollector(CollectorBase[C], Generic[C, K]):
     """See the module.
 
     Args:
-        protocol: for the capture and the faults; its scheme is the same, with ``+tls`` behind it where
-            there is a context.
-        fields: of the counts.
-
-    The others are those of the collectors.
+        protocol: the name in captures and for faults; also the scheme, with ``+tls`` appended for TLS.
+        counts: the type of the counters.
+        captured: the counter of captured units.
+        host: the address to listen on.
+        port: the port; 0 picks a free one.
+        evidence: what is kept.
+        idle: see the protocol's collector, as for the rest.
+        max_connections: connections open at one time.
+        tls: the context for TLS, or None.
     """
 
     def __init__(
         self,
         protocol: str,
-        fields: tuple[str, ...],
+        counts: type[C],
+        captured: str,
         host: str,
         port: int,
         *,
-        capture: str | None,
-        faults: str | None,
-        witness: str | None,
-        run: str | None,
-        listener: str | None,
+        evidence: Evidence,
         idle: float,
         max_connections: int,
-        count_duplicates: bool,
-        keep: bool,
         tls: SSLContext | None,
     ) -> None:
         if not 0 <= port <= 65535:
             raise ConfigError(f"port: {port} must be 0 to 65535")
-        super().__init__(fields)
-        self.host = host
-        self._protocol = protocol
+        super().__init__(protocol, counts, host, evidence)
+        self._captured = captured
         self._port = port
-        self._capture_dir = capture
-        self._faults = Faults(faults or "", protocol)
-        self._witness_path = witness
-        self._run = run
-        self._listener = listener
         self._idle = idle
         self._max_connections = max_connections
-        self._tally = Tally() if count_duplicates else None
-        self._keep = keep
         self._tls = tls
-        self._fresh: list[_Fresh] = []
+        self._gate: FaultGate[K, Captured, bytes] = FaultGate(self._faults, self._count, self._record_fault)
+        self._unflushed: list[_Unflushed] = []
         self._connections: dict[int, K] = {}
-        self._capture: CaptureWriter | None = None
-        self._witness: Witness | None = None
 
-    # --- what a protocol says
+    # --- what a protocol implements
 
-    _CAPTURED: str  # the field that counts units that were captured
-
-    def _connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
-        """A new one."""
+    def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
+        """Return the state of a new connection."""
         raise NotImplementedError
 
-    def _incoming(self, connection: K, data: memoryview, now: float) -> None:
-        """Bytes came, which are gone afterwards: hand each whole unit to ``_unit``."""
+    def _data_received(self, connection: K, data: memoryview, now: float) -> None:
+        """Make units of the bytes, which are valid during the call only, and pass each to `_admit`."""
         raise NotImplementedError
 
-    def _gone(self, connection: K) -> None:
-        """It was closed."""
-
-    def _raw(self, unit: U) -> bytes:
-        """The bytes of a unit."""
+    def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
+        """Add the ids in a captured unit."""
         raise NotImplementedError
 
-    def _size(self, unit: U) -> int:
-        """The events in it."""
-        raise NotImplementedError
+    def _connection_closed(self, connection: K) -> None:
+        """Run when a connection was closed."""
 
-    def _ids(self, unit: U) -> list[str]:
-        """Of those of its events that have one of our form."""
-        raise NotImplementedError
+    def _after_replies(self, connection: K, now: float) -> None:
+        """Run after the due replies, to send keep-alives and to handle time-outs."""
 
-    def _corrupted(self, unit: U, random: Random) -> tuple[bytes, list[str]] | None:
-        """With a bit of one event flipped, and the id of that; None: it cannot be done to this one."""
-        raise NotImplementedError
+    def _reply_sent(self, connection: K, reply: Reply[bytes], now: float) -> None:
+        """Run when the data of a reply was added to what is sent."""
 
-    def _added(self, unit: U, random: Random) -> tuple[bytes, list[str]]:
-        """With an event that was never sent, and the id of that."""
-        raise NotImplementedError
+    def _close_if_idle(self, connection: K, now: float) -> bool:
+        """Close a connection that was idle for too long.
 
-    def _count_ids(self, tally: Tally, unit: bytes) -> None:
-        """Of a unit that was captured."""
-        raise NotImplementedError
-
-    def _beside(self, connection: K, now: float) -> None:
-        """After the steps: what is to be said of our own accord."""
-
-    def _expired(self, connection: K, now: float) -> bool:
-        """Close it when it has been idle for too long; whether it was."""
+        Returns:
+            True when it was closed.
+        """
         if not self._idle or now - connection.alive_at < self._idle:
             return False
         self._count["idle_closes"] += 1
         self._close(connection)
         return True
 
-    def _said(self, connection: K, step: Step, now: float) -> None:
-        """A step's bytes are on their way."""
-
-    # --- what the user's threads call
+    # --- for other threads
 
     @property
     def port(self) -> int:
+        """The port it listens on."""
         return self._port
 
     @property
     def url(self) -> str:
+        """The URL for clients."""
         scheme = self._protocol if self._tls is None else f"{self._protocol}+tls"
-        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self._port}"
+        return f"{scheme}://{host_port(self.host, self._port)}"
 
     @property
     def listens(self) -> dict[str, Any]:
+        """Where it can be reached: ``url`` and ``port``."""
         return {"url": self.url, "port": self.port}
 
-    def _listen(self) -> None:
-        """What ``start`` does."""
+    def _counts(self) -> C:
+        self._count["open"] = len(self._connections)
+        return super()._counts()
+
+    def start(self) -> Self:
+        """Listen, and return the collector itself."""
         self._check_stopped()
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = sockets.listen(self.host, self._port)
+        self._port = listener.getsockname()[1]
         try:
-            # On Windows SO_REUSEADDR would let another process take the port over.
-            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-            listener.setsockopt(socket.SOL_SOCKET, option, 1)
-            try:
-                listener.bind((self.host, self._port))
-                listener.listen(128)
-            except OSError as error:
-                why = error.strerror or error
-                raise ConnectFailed(f"listen: {self.host} port {self._port}: {why}") from error
-            listener.setblocking(False)
-            self._port = listener.getsockname()[1]
-            if self._witness_path is not None:
-                self._witness = Witness(self._witness_path, self._capture_dir)
-            if self._capture_dir is not None:
-                place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self._port}")
-                self._capture = CaptureWriter(
-                    self._capture_dir,
-                    self._listener or f"{self._protocol}-{place}",
-                    self._protocol,
-                    url=self.url,
-                    run=self._run,
-                )
+            self._open_fault_log()
+            self._capture = self._open_capture(self._port, self.url)
         except BaseException:
             listener.close()
-            if self._witness is not None:
-                self._witness.close()
+            self._close_evidence()
             raise
         self._run_in_thread(self._serve, listener)
+        return self
 
     # --- the thread
 
@@ -260,33 +180,23 @@ class Streams(Running[C], Generic[C, U, K]):
             selector.register(listener, selectors.EVENT_READ)
             selector.register(self._wake_in, selectors.EVENT_READ)
             self._buffer = memoryview(bytearray(_RECEIVE))
-            try:
-                while not self._stopping:
-                    self._turn(listener)
-            except BaseException as error:
-                self.error = error  # for whoever waits: a dead thread must not look like a slow one
-                raise
-            finally:
-                with self._changed:
-                    for connection in list(self._connections.values()):
-                        self._close(connection)
-                    listener.close()
-                    self._flush()
-                    try:
-                        if self._capture is not None:
-                            self._capture.close()
-                    except LedgerError as error:
-                        self._not_captured(error)
-                    if self._witness is not None:
-                        self._witness.close()
-                    self._changed.notify_all()
+            self._loop(lambda: self._turn(listener), lambda: self._end(listener))
+
+    def _end(self, listener: socket.socket) -> None:
+        self._close_all()
+        listener.close()
+        self._flush()
+        self._close_evidence(self._capture)
+
+    def _close_all(self) -> None:
+        for connection in list(self._connections.values()):
+            self._close(connection)
 
     def _turn(self, listener: socket.socket) -> None:
         """Wait, read, capture, answer."""
-        capture = self._capture
-        timeout = self._next_due()
-        if capture is not None and capture.pending and timeout != 0:
-            # Rows of acks go with the next units; before a sleep they go alone.
+        timeout = self._next_timeout()
+        if self._capture is not None and self._capture.pending and timeout != 0:
+            # Rows of acks are written together with the next units, or alone before a sleep.
             ready = self._selector.select(0)
             if not ready:
                 with self._changed:
@@ -301,104 +211,91 @@ class Streams(Running[C], Generic[C, U, K]):
                     connection: K = key.data
                     if mask & selectors.EVENT_WRITE and connection.out:
                         self._send(connection)
-                    readable = mask & selectors.EVENT_READ or connection.writes_first
+                    readable = mask & selectors.EVENT_READ or connection.tls_must_write
                     if readable and connection.number in self._connections:
                         self._receive(connection, now)
                 elif key.fileobj is listener:
                     self._accept(listener, now)
                 else:
-                    self._drain()
+                    self._clear_wakeup()
             if self._cut_all:
                 self._cut_all = False
-                for connection in list(self._connections.values()):
-                    self._close(connection)
-            for connection in list(self._connections.values()):
-                if connection.held is not None and connection.held.until <= now:
-                    self._unhold(connection)
+                self._close_all()
+            for connection, unit in self._gate.expire(now):
+                self._keep_unit(connection, unit)
             self._flush()
             now = time.monotonic()
             for connection in list(self._connections.values()):
-                self._answer(connection, now)
+                self._send_replies(connection, now)
             self._changed.notify_all()
 
-    def _drain(self) -> None:
-        try:
-            self._wake_in.recv(4096)
-        except BlockingIOError:
-            pass
-
-    def _next_due(self) -> float | None:
-        """Seconds until a timer of some connection, None when there is none."""
-        due = NEVER
+    def _next_timeout(self) -> float | None:
+        """Return the seconds until the next timer, None when there is none."""
+        due = self._gate.due
         for connection in self._connections.values():
             due = min(due, self._due(connection))
         return None if due == NEVER else max(0.0, due - time.monotonic())
 
     def _due(self, connection: K) -> float:
-        """When something is to be done on it."""
+        """Return the monotonic time of the connection's next timer."""
         due = NEVER
-        if connection.steps and not self._holding and not connection.out:
-            due = connection.steps[0].due
-        if connection.held is not None:
-            due = min(due, connection.held.until)
+        if connection.replies and not self._holding and not connection.out:
+            due = connection.replies[0].due
         if self._idle:
             due = min(due, connection.alive_at + self._idle)
         return due
 
     def _accept(self, listener: socket.socket, now: float) -> None:
-        try:
-            sock, address = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(0.01)  # no descriptor left: it stays in the backlog, those connected go on
+        accepted = sockets.accept(listener)
+        if accepted is None:
             return
+        sock, address = accepted
         if len(self._connections) >= self._max_connections:
-            self._note(TOO_MANY)
+            self._count_reason(TOO_MANY)
             sock.close()
             return
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
-            # Reading does the handshake.
+            # The first reads do the handshake.
             try:
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # gone already
+            except OSError:  # the peer has gone already
                 sock.close()
                 return
         self._count["connections"] += 1
         number = self._count["connections"]
-        peer = host_port(*address[:2])
-        connection = self._connection(sock, peer, number, now)
+        peer = host_port(*address)
+        connection = self._new_connection(sock, peer, number, now)
         if self._capture is not None:
             connection.stream = self._capture.stream(peer)
         self._connections[number] = connection
         self._watch(connection)
 
     def _watch(self, connection: K) -> None:
-        """Tell the selector what we want of this connection now."""
+        """Register with the selector what the connection waits for now."""
         events = 0
-        if not connection.doomed and not connection.ended and len(connection.out) < _OUT_MAX:
+        if not connection.closing and not connection.eof and len(connection.out) < _OUT_MAX:
             events |= selectors.EVENT_READ
-        if connection.out or connection.writes_first:
+        if connection.out or connection.tls_must_write:
             events |= selectors.EVENT_WRITE
-        if events == connection.events:
+        if events == connection.interest:
             return
-        if not connection.events:
+        if not connection.interest:
             self._selector.register(connection.sock, events, connection)
         elif not events:
             self._selector.unregister(connection.sock)
         else:
             self._selector.modify(connection.sock, events, connection)
-        connection.events = events
+        connection.interest = events
 
     def _close(self, connection: K) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
-        self._unhold(connection)
-        if connection.events:
+        self._abort_swap(connection)
+        if connection.interest:
             self._selector.unregister(connection.sock)
         connection.sock.close()
-        self._gone(connection)
+        self._connection_closed(connection)
         if self._capture is not None:
             self._capture.end_stream(connection.stream)
 
@@ -416,38 +313,38 @@ class Streams(Running[C], Generic[C, U, K]):
             self._close(connection)
             return
         if not size:
-            # Acks still due are sent, and only then is the connection closed: see _answer.
-            connection.ended = True
-            self._unhold(connection)
+            # The replies that are due are still sent; _send_replies closes the connection after them.
+            connection.eof = True
+            self._abort_swap(connection)
             self._watch(connection)
             return
         self._count["bytes"] += size
-        self._incoming(connection, self._buffer[:size], now)
+        self._data_received(connection, self._buffer[:size], now)
         connection.alive_at = now
         if connection.number in self._connections:
             self._watch(connection)
 
     def _decrypt(self, connection: K) -> int:
-        """Like ``recv_into`` of a plain socket: all the records that are there, as far as the buffer goes."""
+        """Read all TLS records that are there, as far as the buffer goes, like ``recv_into``."""
         import ssl
 
         size = 0
-        connection.writes_first = False
+        connection.tls_must_write = False
         try:
             while size < len(self._buffer):
                 some = connection.sock.recv_into(self._buffer[size:])
                 size += some
-                if not some:  # the end; it is there again the next time
+                if not some:  # the end; the next read returns it again
                     break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             if isinstance(error, ssl.SSLWantWriteError):
-                connection.writes_first = True
+                connection.tls_must_write = True
                 self._watch(connection)
             if not size:
                 raise BlockingIOError from None
         except ssl.SSLError as error:
             if not size:
-                self._broke(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
+                self._protocol_error(f"tls: {(error.reason or 'error').replace('_', ' ').lower()}")
                 raise
         return size
 
@@ -460,143 +357,100 @@ class Streams(Running[C], Generic[C, U, K]):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
 
-    def _broke(self, reason: str) -> None:
-        """A peer broke the protocol."""
+    def _protocol_error(self, reason: str) -> None:
+        """Count that a peer broke the protocol."""
         self._count["protocol_errors"] += 1
-        self._note(reason)
+        self._count_reason(reason)
 
-    def _doom(self, connection: K, count: str, due: float = 0.0) -> None:
-        """Take nothing more from this connection; close it when what is owed has been sent."""
-        connection.doomed = True
-        self._unhold(connection)
-        connection.steps.append(Step(None, count, due))
+    def _close_after_replies(self, connection: K, count: str = "") -> None:
+        """Take nothing more from a connection, and close it when its replies are sent."""
+        connection.closing = True
+        self._abort_swap(connection)
+        connection.replies.append(Reply(None, count))
 
-    def _planned(self, connection: K) -> Plan:
-        """What the faults have for its next unit."""
-        return self._faults.plan(connection.number, paired=connection.held is not None)
+    def _admit(self, connection: K, unit: Unit[Captured, bytes], now: float) -> str:
+        """Pass a unit through the fault gate, capture it and queue its replies.
 
-    def _captured(self, connection: K, unit: U, plan: Plan, ack: Step, now: float) -> None:
-        """Capture one unit, or what a lie makes of it; `ack` is the answer that is owed for it."""
-        if plan.delay is not None:
-            ack.due = now + plan.delay.fault.value
-        if plan.lie is None or not self._lie(connection, unit, plan.lie, ack, now):
-            self._keep_unit(connection, self._raw(unit), self._size(unit))
-        if connection.held is not None and connection.held.unit is not unit:
-            self._swap(connection, connection.held)
+        Returns:
+            The connection fault that was applied, or "".
+        """
+        decision = self._gate.admit(connection, unit, now)
+        for captured in decision.captured:
+            self._keep_unit(connection, captured)
+        for reply in decision.replies:
+            connection.closing = connection.closing or reply.data is None
+            connection.replies.append(reply)
+        return decision.fault
 
-    def _lie(self, connection: K, unit: U, act: Act, ack: Step, now: float) -> bool:
-        """Do to the captured unit what the fault says; False when it cannot be done to this one."""
-        name = act.fault.name
-        if name == "swap":
-            # Its ack waits until it is captured: a lie about the order, not about what is kept.
-            connection.held = _Held(unit, act, ack, now + act.fault.value)
-            ack.due = NEVER
-            return True
-        raw, count, ids = self._raw(unit), self._size(unit), self._ids(unit)
-        if name == "discard":
-            self._testify(name, ids)
-            return True
-        if name == "duplicate":
-            self._keep_unit(connection, raw, count)
-        else:
-            random = act.random
-            changed = self._corrupted(unit, random) if name == "corrupt" else self._added(unit, random)
-            if changed is None:
-                self._faults.give_back(act)
-                return False
-            raw, ids = changed
-            count += name == "add"
-        self._keep_unit(connection, raw, count)
-        self._testify(name, ids)
-        return True
+    def _abort_swap(self, connection: K) -> None:
+        for unit in self._gate.abort_swap(connection):
+            self._keep_unit(connection, unit)
 
-    def _testify(self, fault: str, ids: list[str]) -> None:
-        if self._witness is not None:
-            self._witness.write(fault, ids)
-
-    def _swap(self, connection: K, held: _Held) -> None:
-        """The next unit is captured: now the one before it."""
-        connection.held = None
-        self._keep_unit(connection, self._raw(held.unit), self._size(held.unit))
-        self._testify("swap", self._ids(held.unit))
-        held.step.due = 0.0
-
-    def _unhold(self, connection: K) -> None:
-        """No next unit came: the swap is given up."""
-        held = connection.held
-        if held is not None:
-            connection.held = None
-            self._faults.give_back(held.act)
-            self._keep_unit(connection, self._raw(held.unit), self._size(held.unit))
-            held.step.due = 0.0
-
-    def _keep_unit(self, connection: K, unit: bytes, events: int) -> None:
+    def _keep_unit(self, connection: K, unit: Captured) -> None:
         if self._capture is not None:
-            self._capture.unit(connection.stream, unit)
-        self._fresh.append(_Fresh(connection, unit, events))
+            self._capture.unit(connection.stream, unit.raw)
+        self._unflushed.append(_Unflushed(connection, unit))
 
     def _flush(self) -> None:
-        """Hand what was captured to the operating system; after this, and not before, it is answered."""
-        fresh, self._fresh = self._fresh, []
+        """Hand the capture to the operating system; replies are sent only after that."""
+        unflushed, self._unflushed = self._unflushed, []
         if self._capture is not None:
             try:
                 self._capture.flush()
             except LedgerError as error:
-                # Not kept, so not acknowledged: their peers send it again, elsewhere or later.
-                self._not_captured(error)
-                for connection in {unit.connection for unit in fresh}:
+                # Units that are not captured are not acknowledged: their peers send them again.
+                self._capture_failed(error)
+                for connection in {one.connection for one in unflushed}:
                     self._close(connection)
                 return
-        for _, unit, events in fresh:
-            self._count[self._CAPTURED] += 1
-            self._count["captured_events"] += events
-            if self._keep:
-                self._kept.append(unit)
-            if self._tally is not None:
-                self._count_ids(self._tally, unit)
-                self._count["duplicates"] = self._tally.duplicates
-                self._count["copies"] = self._tally.copies
+        for _, unit in unflushed:
+            self._count[self._captured] += 1
+            self._count["captured_events"] += unit.events
+            if self._evidence.keep:
+                self._kept.append(unit.raw)
+            if self._duplicates is not None:
+                self._add_ids(self._duplicates, unit.raw)
+        self._count_duplicates()
 
-    # --- out: acks
+    # --- out: replies
 
-    def _answer(self, connection: K, now: float) -> None:
-        steps = connection.steps
-        while steps and steps[0].due <= now and not self._holding:
-            step = steps[0]
-            if step.data is None and connection.out:  # what was said before goes out first
+    def _send_replies(self, connection: K, now: float) -> None:
+        replies = connection.replies
+        while replies and replies[0].due <= now and not self._holding:
+            reply = replies[0]
+            if reply.data is None and connection.out:  # a close waits for the replies before it
                 self._send(connection)
                 if connection.out:
                     break
-            steps.popleft()
-            if step.count:
-                self._count[step.count] += 1
-            if step.data is None:
+            replies.popleft()
+            if reply.count:
+                self._count[reply.count] += 1
+            if reply.data is None:
                 self._close(connection)
                 return
-            self._say(connection, step, now)
-        self._beside(connection, now)
+            self._send_reply(connection, reply, now)
+        self._after_replies(connection, now)
         if connection.out:
             self._send(connection)
         if connection.number not in self._connections:
             return
-        if not self._expired(connection, now) and connection.ended and not steps and not connection.out:
+        if not self._close_if_idle(connection, now) and connection.eof and not replies and not connection.out:
             self._close(connection)
 
-    def _say(self, connection: K, step: Step, now: float) -> None:
-        assert step.data is not None
-        connection.out += step.data
+    def _send_reply(self, connection: K, reply: Reply[bytes], now: float) -> None:
+        connection.out += reply.data or b""
         connection.wrote_at = connection.alive_at = now
         if self._capture is not None:
-            for row in step.rows:
+            for row in reply.rows:
                 self._capture.unit(connection.stream, row, TO_PEER)
-        self._said(connection, step, now)
+        self._reply_sent(connection, reply, now)
 
     def _send(self, connection: K) -> None:
         try:
             sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError:  # reset: the peer will send again what it got no ack for
+        except OSError:  # reset: the peer sends again what was not acknowledged
             self._close(connection)
             return
         del connection.out[:sent]

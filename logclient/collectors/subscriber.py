@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 from logclient.collectors import zeromq
 from logclient.collectors.capture import CaptureWriter
-from logclient.collectors.messages import opened, read_meta, unit, well_formed
+from logclient.collectors.messages import decompress, is_app_env, read_meta, unit
 from logclient.config import dns_name, is_key
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
-from logclient.transports.tcp import COUNTED
 
 __all__ = ["Device", "Gap", "Message", "Stat", "Subscriber", "Tracker", "stat"]
 
@@ -40,8 +39,6 @@ _DEVICES_MAX = 4096
 _GAPS_KEPT = 1000
 _REASONS_MAX = 100
 _BATCH = 100
-_LOOK = 0.1  # seconds between two looks at what connections have brought
-_UNREAD = 1 << 20  # bytes that may come over one and not reach us in that time, its messages apart
 _STATS_APART = 0.5  # seconds between two of them that tell the rate
 _REVIVE = 0.3  # seconds after which libzmq will not connect again by itself
 _WRAPS = 1 << 53  # a number at least so high that is followed by a low one has come to its end
@@ -68,7 +65,7 @@ class Message(NamedTuple):
             ProtocolError: it is not what its compression says, or has more than `limit` bytes.
             MissingExtra: snappy or lz4 is not installed.
         """
-        return opened(self.compression, self.payload, limit)
+        return decompress(self.compression, self.payload, limit)
 
     def document(self, limit: int = _BODY_MAX) -> Any:
         """The body as a JSON value.
@@ -139,7 +136,7 @@ class Tracker:
         self.app_envs = frozenset(name.encode() for name in app_envs)
         self._topics = tuple(topic.encode() for topic in topics)
         for name in self.app_envs:
-            if not well_formed(name):
+            if not is_app_env(name):
                 raise ConfigError(f"app_envs: {name.decode()[:64]!r} must be printable ASCII with a dash")
         if b"" in self._topics:
             raise ConfigError("topics: one of them is empty")
@@ -234,7 +231,9 @@ def stat(
     """
     zmq = zeromq.load()
     curve = _curve(curve_server, curve_secret)
-    endpoint = _endpoint(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{dns_name(host).decode()}:{port}")
+    endpoint = _endpoint(
+        f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{dns_name(host).decode()}:{port}"
+    )
     first: tuple[float, int, int] | None = None
     deadline = time.monotonic() + timeout
     context = zmq.Context()
@@ -374,7 +373,7 @@ class Subscriber:
         self._prefixes = (HEARTBEAT, *wanted) if wanted and not gaps else (b"",)
         self._context = zmq.Context()
         self._poller = zmq.Poller()
-        self._endless = zeromq.Endless(max_bytes + _UNREAD)
+        self._endless = zeromq.EndlessMessages(max_bytes + zeromq.UNREAD_MAX)
         self._look_at = 0.0
         self._sources = [self._source(endpoint, hwm, max_bytes) for endpoint in self.endpoints]
 
@@ -442,8 +441,8 @@ class Subscriber:
         """Wait at most so many seconds for something, and take what is there."""
         if any(source.lost for source in self._sources):
             left = _REVIVE if left is None else min(left, _REVIVE)
-        elif COUNTED:
-            left = _LOOK if left is None else min(left, _LOOK)
+        elif zeromq.COUNTED:
+            left = zeromq.LOOK_EVERY if left is None else min(left, zeromq.LOOK_EVERY)
         self._poller.poll(None if left is None else math.ceil(left * 1000))
         now = time.monotonic()
         for source in self._sources:
@@ -455,7 +454,7 @@ class Subscriber:
                 parts = got[0]
                 self.taken += 1
                 if self._endless.watched:
-                    self._endless.heard(source.fd)
+                    self._endless.message_from(source.fd)
                 message = self._tracker.take(parts, now)
                 if message is not None:
                     self._ready.append(message)
@@ -464,7 +463,7 @@ class Subscriber:
         if self._capture is not None:
             self._capture.flush()
         if now >= self._look_at:
-            self._look_at = now + _LOOK
+            self._look_at = now + zeromq.LOOK_EVERY
             endless = self._endless.look([source.fd for source in self._sources])
             for source in self._sources:
                 if source.fd in endless:

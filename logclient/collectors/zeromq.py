@@ -1,27 +1,39 @@
-"""What the device and the consumer need of pyzmq."""
+"""ZeroMQ for the device and the consumer: sending and receiving, CURVE, the connections behind a socket."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection
 from typing import Any
 
-from logclient.config import is_key
+from logclient.config import host_port, is_key
 from logclient.errors import ConfigError, MissingExtra
 from logclient.transports.tcp import COUNTED, brought
 
-__all__ = ["COUNTED", "Curve", "Endless", "brought", "load", "receive", "send"]
+__all__ = [
+    "COUNTED", "LOOK_EVERY", "UNREAD_MAX", "Connections", "Curve", "EndlessMessages", "address_of", "load",
+    "receive", "send", "shut_down",
+]  # fmt: skip
 
-# As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
+# As plain numbers: pyzmq's are enums, and joining two of them costs more than sending a frame.
 _NOBLOCK, _SNDMORE = 1, 2
 
-_WATCHED_FROM = 1 << 20
+_WATCH_FROM = 1 << 20  # bytes
 
-#: Frames of a message that are kept: one more than any that is taken, and a routing id.
+#: Frames of a message that are kept: one more than a valid message has, and a routing id.
 FRAMES_MAX = 7
+#: Seconds between two looks at what connections have brought.
+LOOK_EVERY = 0.1
+#: Bytes that a connection may bring in that time without a message, in addition to its longest message.
+UNREAD_MAX = 1 << 20
 
 
 def load() -> Any:
-    """The module ``zmq``."""
+    """Return the module ``zmq``.
+
+    Raises:
+        MissingExtra: pyzmq is not installed.
+    """
     try:
         import zmq
     except ImportError as error:
@@ -30,9 +42,10 @@ def load() -> Any:
 
 
 def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
-    """The next message: its first frames, the first as pyzmq has it, the bytes of all; None: there is none.
+    """Receive a message without waiting. Of a message with very many frames only the first ones are kept.
 
-    Who sends a message of a million frames gets no list of a million here.
+    Returns:
+        The first frames, the first one as pyzmq's object, and the bytes of all frames; None: no message.
     """
     try:
         first = sock.recv(zmq.NOBLOCK, False)
@@ -42,7 +55,7 @@ def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
     size = len(parts[0])
     more = first.more
     while more:
-        frame = sock.recv(0, False)  # a message is there as a whole, or not at all
+        frame = sock.recv(0, False)  # the rest of a message is there with its first frame
         if len(parts) < FRAMES_MAX:
             parts.append(frame.bytes)
         size += len(frame)
@@ -51,25 +64,50 @@ def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
 
 
 def send(sock: Any, parts: list[bytes]) -> None:
-    """A message, as a whole or not at all.
+    """Send a message as a whole, without waiting.
 
     Raises:
-        zmq.ZMQError: it cannot be taken now, or by nobody.
+        zmq.ZMQError: the message cannot be sent now, or to nobody.
     """
     for part in parts[:-1]:
         sock.send(part, _NOBLOCK | _SNDMORE)
     sock.send(parts[-1], _NOBLOCK)
 
 
-class Curve:
-    """CURVE on sockets that listen: encrypted, and only for who has the right keys.
+def address_of(fd: int) -> str:
+    """Return the peer's address of one of libzmq's connections, "" when the connection has ended."""
+    try:
+        with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
+            return host_port(*sock.getpeername()[:2])
+    except (OSError, ValueError):
+        return ""
+
+
+def shut_down(fd: int, address: str) -> None:
+    """End one of libzmq's connections, unless its descriptor belongs to another one by now.
 
     Args:
-        secret: our secret key.
-        clients: the public keys of those that are let in; None: all that know our public key.
+        fd: its descriptor, or -1.
+        address: the address of its peer.
+    """
+    if fd < 0 or not address or address_of(fd) != address:
+        return
+    try:
+        with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+class Curve:
+    """CURVE on listening sockets: encrypted, and open to clients with the right keys only.
+
+    Args:
+        secret: the server's secret key.
+        clients: the public keys of accepted clients; None: all clients that know the server's public key.
 
     Raises:
-        ConfigError: a key that is none, or a ZeroMQ without CURVE.
+        ConfigError: an invalid key, or a ZeroMQ without CURVE.
     """
 
     def __init__(self, secret: str, clients: Collection[str] | None) -> None:
@@ -81,53 +119,57 @@ class Curve:
             if not is_key(key):
                 raise ConfigError("curve_clients: each must be a key of 40 characters of Z85")
 
-    def guard(self, sock: Any) -> None:
-        """Before it is bound."""
+    def set_up(self, sock: Any) -> None:
+        """Encrypt a socket. It must not be bound yet."""
         sock.CURVE_SERVER, sock.CURVE_SECRETKEY = True, self._secret.encode()
 
-    def gate(self, zmq: Any, context: Any) -> Any:
-        """The socket over which libzmq asks who is let in (RFC 27, ZAP), None where all are.
+    def authenticator(self, zmq: Any, context: Any) -> Any:
+        """Return the socket over which libzmq asks about clients (RFC 27, ZAP), or None to accept all.
 
-        It must be there before anybody connects.
+        It must exist before the first client connects.
         """
         if self._clients is None:
             return None
-        gate = context.socket(zmq.REP)
-        gate.setsockopt(zmq.LINGER, 0)
-        gate.bind("inproc://zeromq.zap.01")
-        return gate
+        sock = context.socket(zmq.REP)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.bind("inproc://zeromq.zap.01")
+        return sock
 
-    def answer(self, zmq: Any, gate: Any) -> bool:
-        """Answer one question; whether that one is let in."""
+    def answer(self, zmq: Any, sock: Any) -> bool:
+        """Answer one question on the authenticator's socket.
+
+        Returns:
+            True when the client was accepted.
+        """
         from zmq.utils import z85
 
-        version, number, _, _, _, mechanism, *shown = gate.recv_multipart()
-        known = mechanism == b"CURVE" and len(shown) == 1 and len(shown[0]) == 32
-        welcome = known and z85.encode(shown[0]).decode() in (self._clients or ())
-        said = (b"200", b"OK") if welcome else (b"400", b"this key is not let in")
-        gate.send_multipart([version, number, *said, b"", b""])
+        version, number, _, _, _, mechanism, *keys = sock.recv_multipart()
+        known = mechanism == b"CURVE" and len(keys) == 1 and len(keys[0]) == 32
+        welcome = known and z85.encode(keys[0]).decode() in (self._clients or ())
+        status = (b"200", b"OK") if welcome else (b"400", b"this key is not let in")
+        sock.send_multipart([version, number, *status, b"", b""])
         return welcome
 
 
-class Endless:
-    """Finds connections over which much comes and no message.
+class EndlessMessages:
+    """Find connections that bring many bytes and no message.
 
-    libzmq gives us a message when it is whole, and holds what there is of it until then, however many
-    frames that are: who never ends one makes it grow. The kernel counts what came over each connection
-    (Linux: TCP_INFO). One that has brought a MiB is watched: when it brings `most` more without a message,
-    it is to be cut. Only while one is watched need it be asked where messages come from.
+    libzmq delivers a message when it is whole and holds its frames until then, however many there are, so a
+    message without end makes it grow. The kernel counts the bytes of each connection (Linux: TCP_INFO). A
+    connection that has brought a MiB is watched, and is to be cut when it brings `most` more without a
+    message. The source of messages has to be looked up only while a connection is watched.
 
     Args:
-        most: bytes; more than the longest message that is taken.
+        most: bytes, more than the longest message that is accepted.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._before: dict[int, int] = {}
-        self.watched: dict[int, int] = {}  #: descriptor -> what it had brought when that began
+        self.watched: dict[int, int] = {}  #: descriptor -> bytes that it had brought when watching began
 
-    def heard(self, fd: int) -> None:
-        """A whole message came over this one; -1: over one of them, nobody knows which."""
+    def message_from(self, fd: int) -> None:
+        """Note a whole message from a connection; -1: from an unknown one."""
         if fd < 0:
             self.watched.clear()
         elif fd in self.watched:
@@ -135,12 +177,12 @@ class Endless:
             self._before[fd] = brought(fd)
 
     def forget(self, fd: int) -> None:
-        """It is another connection now."""
+        """Forget a descriptor, which now belongs to another connection or to none."""
         self.watched.pop(fd, None)
         self._before.pop(fd, None)
 
     def look(self, open_now: Collection[int]) -> list[int]:
-        """Those of the connections that are to be cut."""
+        """Return the descriptors of the connections that are to be cut."""
         for fd in [*self.watched]:
             if fd not in open_now:
                 self.forget(fd)
@@ -148,9 +190,77 @@ class Endless:
         for fd in open_now:
             now = brought(fd)
             if fd not in self.watched:
-                if now - self._before.get(fd, 0) > _WATCHED_FROM:
+                if now - self._before.get(fd, 0) > _WATCH_FROM:
                     self.watched[fd] = now
             elif now - self.watched[fd] > self._most:
                 endless.append(fd)
                 self.forget(fd)
         return endless
+
+
+class Connections:
+    """The open connections behind listening sockets, as libzmq's monitors report them.
+
+    Args:
+        max_bytes: bytes of the longest frame that is accepted.
+        idle: seconds after which a producer's connection without traffic is closed; 0: never.
+    """
+
+    def __init__(self, max_bytes: int, idle: float) -> None:
+        self.open: dict[int, str] = {}  # descriptor -> the peer's address
+        self.endless = EndlessMessages(max_bytes + UNREAD_MAX)
+        self._idle = idle
+        self._traffic: dict[int, tuple[int, float]] = {}  # of producers: bytes brought, and since when
+
+    def __len__(self) -> int:
+        return len(self.open)
+
+    def accepted(self, fd: int, *, producer: bool, now: float) -> str:
+        """Add a connection, and return its peer's address."""
+        address = self.open[fd] = address_of(fd)
+        self.endless.forget(fd)
+        self._traffic.pop(fd, None)
+        if producer and COUNTED:
+            self._traffic[fd] = (0, now)
+        return address
+
+    def ended(self, fd: int) -> None:
+        """Remove a connection."""
+        self.open.pop(fd, None)
+        self._traffic.pop(fd, None)
+
+    def clear(self) -> None:
+        """Remove all connections."""
+        self.open.clear()
+        self._traffic.clear()
+
+    def shut_down(self, fd: int) -> None:
+        """End a connection."""
+        shut_down(fd, self.open[fd])
+
+    def shut_down_all(self) -> None:
+        """End all connections."""
+        for fd in self.open:
+            self.shut_down(fd)
+
+    def shut_down_endless(self) -> int:
+        """End the connections with a message without end, and return their number."""
+        found = self.endless.look(self.open)
+        for fd in found:
+            self.shut_down(fd)
+        return len(found)
+
+    def shut_down_idle(self, now: float) -> int:
+        """End the producers' connections that were idle for too long, and return their number."""
+        if not self._idle:
+            return 0
+        ended = 0
+        for fd, (before, since) in list(self._traffic.items()):
+            bytes_now = brought(fd)
+            if bytes_now != before:
+                self._traffic[fd] = (bytes_now, now)
+            elif now - since >= self._idle:
+                ended += 1
+                del self._traffic[fd]
+                self.shut_down(fd)
+        return ended

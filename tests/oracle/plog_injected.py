@@ -87,8 +87,8 @@ def injected(acts: Iterable[dict[str, Any]], sent: set[str]) -> Injected:
     return Injected(missing, duplicated, unnamed, len(struck.keys() - sent))
 
 
-def read(witness: str | os.PathLike[str], ledger: str | os.PathLike[str]) -> Injected:
-    with open(witness, encoding="utf-8") as file:
+def read(fault_log: str | os.PathLike[str], ledger: str | os.PathLike[str]) -> Injected:
+    with open(fault_log, encoding="utf-8") as file:
         return injected(map(json.loads, file), sent_ids(ledger))
 
 

@@ -152,7 +152,7 @@ def _run(
     faults: FaultLog = {}
     # Until there is a verdict, the fault log lies where no argument of the verifier points to.
     with tempfile.TemporaryDirectory(prefix="logclient-faults-") as apart:
-        fault_log = Path(apart) / "witness.jsonl"
+        fault_log = Path(apart) / "faults.jsonl"
         with Collector(listen, planned, capture, fault_log if logs_faults else None, folder) as collector:
             ship(collector.url + protocol.path, protocol, run, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
@@ -162,7 +162,7 @@ def _run(
         code, verdict = verify(ledger, out, asked)
         if logs_faults:
             faults = read_fault_log(fault_log)
-            shutil.copy(fault_log, folder / "witness.jsonl")
+            shutil.copy(fault_log, folder / "faults.jsonl")
     if run.liar:
         troubles = judge_liar(protocol, code, verdict, read_violations(out), faults, counts, planned)
     elif protocol.acks:

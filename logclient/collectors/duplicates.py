@@ -1,0 +1,85 @@
+"""Which event ids were captured more than once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["DuplicateCounter"]
+
+_PAGE_BITS = 10  # 1,024 sequences in a page
+_PAGE = 1 << _PAGE_BITS
+
+
+class _Column(Protocol):
+    def tolist(self) -> list[int]: ...
+
+
+class DecodedIds(Protocol):
+    """Columns of a decoder with one row for each event."""
+
+    @property
+    def prefix_high(self) -> _Column: ...
+    @property
+    def prefix_low(self) -> _Column: ...
+    @property
+    def sequence(self) -> _Column: ...
+
+
+class DuplicateCounter:
+    """Count the ids seen more than once.
+
+    Two bits for each sequence, in pages: ids of producers of ours are dense, so tens of millions fit in a few
+    megabytes, and an id of somebody else costs one page of a few hundred bytes at most.
+    """
+
+    def __init__(self) -> None:
+        self.duplicates = 0  # ids
+        self.copies = 0  # beyond the first of each
+        self._once: dict[int, int] = {}  # page -> a bit for each sequence that was seen
+        self._twice: dict[int, int] = {}
+
+    def add(self, decoded: DecodedIds) -> None:
+        """Add the ids of decoded events; sequence 0 means that an event has none."""
+        high, low, sequences = (
+            column.tolist() for column in (decoded.prefix_high, decoded.prefix_low, decoded.sequence)
+        )
+        if not sequences:
+            return
+        first, n = sequences[0], len(sequences)
+        # A unit usually holds a run of one producer, which is added without a loop over its events.
+        if (
+            first
+            and sequences == list(range(first, first + n))
+            and high.count(high[0]) == n == low.count(low[0])
+        ):
+            self._add_run(_prefix(high[0], low[0]) | first, n)
+        else:
+            for one, two, sequence in zip(high, low, sequences, strict=True):
+                if sequence:
+                    self._add_run(_prefix(one, two) | sequence, 1)
+
+    def add_id(self, event_id: str) -> None:
+        """Add one id of 32 hexadecimal digits."""
+        self._add_run(int(event_id, 16), 1)
+
+    def _add_run(self, first: int, count: int) -> None:
+        """Add `count` ids that follow one another, from the 128-bit number `first` on."""
+        while count > 0:
+            page, start = first >> _PAGE_BITS, first & (_PAGE - 1)
+            n = min(count, _PAGE - start)
+            bits = (1 << n) - 1 << start
+            once = self._once.get(page, 0)
+            again = once & bits
+            self._once[page] = once | bits
+            if again:
+                twice = self._twice.get(page, 0)
+                self.copies += again.bit_count()
+                self.duplicates += (again & ~twice).bit_count()
+                self._twice[page] = twice | again
+            first += n
+            count -= n
+
+
+def _prefix(high: int, low: int) -> int:
+    """Return the producer's 80 bits where they stand in an id."""
+    return (high << 16 | low) << 48

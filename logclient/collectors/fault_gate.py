@@ -1,0 +1,314 @@
+"""What faults make of each wire unit: what is captured, what is answered, and when the connection ends.
+
+No I/O and no clock. The loop of a collector passes each whole unit to `FaultGate.admit` and carries out the
+`Decision`: it captures the units of ``captured`` at once, and sends ``replies`` in order after the capture
+was handed to the operating system. plog, which has neither acks nor connections, uses `HeldUnits` alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from logclient.collectors.faults import Act, Faults, Plan
+
+__all__ = [
+    "ALIVE", "NEVER", "SILENT", "Decision", "FaultGate", "HeldUnits", "Peer", "Reply", "ReplyPlan", "Unit",
+]  # fmt: skip
+
+NEVER = float("inf")
+
+#: Values of `Peer.stalled`: it gets nothing any more, or keep-alives only.
+SILENT, ALIVE = 1, 2
+
+T = TypeVar("T")
+K = TypeVar("K")
+"""The form of a unit in which a collector captures it."""
+D = TypeVar("D")
+"""The data of a reply."""
+
+
+class Reply(Generic[D]):
+    """One step for a peer: send `data`, or close its connection where `data` is None.
+
+    Args:
+        data: what is sent.
+        count: the counter that the step increases, "" for none.
+        due: monotonic seconds before which it is not done.
+        rows: what the capture records of it.
+        settles: events whose outcome it tells.
+    """
+
+    __slots__ = ("count", "data", "due", "rows", "settles")
+
+    def __init__(
+        self, data: D | None, count: str, due: float = 0.0, rows: tuple[bytes, ...] = (), settles: int = 0
+    ) -> None:
+        self.data = data
+        self.count = count
+        self.due = due
+        self.rows = rows
+        self.settles = settles
+
+
+class Peer(Generic[D]):
+    """One peer of a collector, usually a connection.
+
+    Args:
+        number: counted from 1 within the collector.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stream = 0  # in the capture
+        self.replies: deque[Reply[D]] = deque()  # done in order
+        self.closing = False  # nothing more is taken from it; it is closed after its replies
+        self.stalled = 0  # SILENT or ALIVE
+
+
+class ReplyPlan(NamedTuple):
+    """How a unit is to be answered."""
+
+    fault: str = ""  # the connection fault
+    partial: int = 0  # events to acknowledge before the rest, or alone with ``partial-cut``; 0: none
+    keepalives: int = 0  # before the ack
+    due: float = 0.0  # of the ack, monotonic seconds
+
+
+PROMPT = ReplyPlan()
+
+
+class Unit(Generic[K, D]):
+    """One whole unit of a protocol, as far as faults concern it."""
+
+    __slots__ = ()
+
+    @property
+    def size(self) -> int:
+        """Number of events in it."""
+        raise NotImplementedError
+
+    @property
+    def answers(self) -> int:
+        """Number of events that can be acknowledged one by one."""
+        return self.size
+
+    @property
+    def is_answered(self) -> bool:
+        """True when the peer waits for an answer."""
+        return True
+
+    def original(self) -> K:
+        """Return it unchanged."""
+        raise NotImplementedError
+
+    def event_ids(self) -> list[str]:
+        """Return the ids of its events, those without an id left out."""
+        raise NotImplementedError
+
+    def corrupted(self, random: Random) -> tuple[list[K], list[str]] | None:
+        """Return it with one event changed, and that event's id; None where that is impossible."""
+        raise NotImplementedError
+
+    def with_added(self, random: Random) -> tuple[list[K], list[str]] | None:
+        """Return it with an event that was never sent, and that event's id; None where that is impossible."""
+        raise NotImplementedError
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[D]]:
+        """Return the replies to it. The last one is its ack, if it is acknowledged at all."""
+        raise NotImplementedError
+
+
+class Decision(NamedTuple, Generic[K, D]):
+    """What becomes of a unit. The last reply has no data where the connection is to be closed."""
+
+    captured: list[K]
+    replies: list[Reply[D]]
+    fault: str = ""  # the connection fault
+
+
+class Held(NamedTuple, Generic[T]):
+    """A unit that waits for the next one of its peer, by a fault."""
+
+    unit: T
+    act: Act
+    until: float
+
+
+class HeldUnits(Generic[T]):
+    """Units that are overtaken by the next one of their peer; at most one for each peer."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._held: dict[int, Held[T]] = {}
+
+    def get(self, number: int) -> Held[T] | None:
+        """Return what is held of a peer."""
+        return self._held.get(number)
+
+    def hold(self, number: int, unit: T, act: Act, now: float) -> None:
+        """Hold a unit until `release`, or as long as the fault says."""
+        self._held[number] = Held(unit, act, now + act.fault.value)
+
+    def release(self, number: int) -> T:
+        """Return the held unit of a peer, whose next one has come."""
+        return self._held.pop(number).unit
+
+    def abort(self, number: int) -> T | None:
+        """Return the held unit of a peer, if there is one, and withdraw the fault: no next unit came."""
+        held = self._held.pop(number, None)
+        if held is None:
+            return None
+        self._faults.withdraw(held.act)
+        return held.unit
+
+    @property
+    def due(self) -> float:
+        """Monotonic time at which the next one expires."""
+        return min((held.until for held in self._held.values()), default=NEVER) if self._held else NEVER
+
+    def expired(self, now: float) -> list[int]:
+        """Return the numbers of the peers whose unit was held long enough."""
+        return [number for number, held in self._held.items() if held.until <= now]
+
+
+P = TypeVar("P", bound=Peer[Any])
+
+
+class _Swapped(NamedTuple, Generic[P, K, D]):
+    """The first unit of a swap. Its ack waits until the unit is captured."""
+
+    peer: P
+    unit: Unit[K, D]
+    ack: Reply[D] | None
+
+
+class FaultGate(Generic[P, K, D]):
+    """Apply the faults of one collector to its units.
+
+    Args:
+        faults: those of the collector.
+        count: the collector's counters; ``stalls`` and ``unanswered`` are increased.
+        record: called with each data fault and the ids of its events, as `FaultLog.write` is.
+    """
+
+    def __init__(
+        self, faults: Faults, count: dict[str, Any], record: Callable[[str, list[str]], None]
+    ) -> None:
+        self._faults = faults
+        self._count = count
+        self._record = record
+        self._held: HeldUnits[_Swapped[P, K, D]] = HeldUnits(faults)
+
+    @property
+    def due(self) -> float:
+        """Monotonic time at which `expire` has something to do."""
+        return self._held.due
+
+    def holds(self, peer: P) -> bool:
+        """Return True when a swap holds a unit of this peer."""
+        return self._held.get(peer.number) is not None
+
+    def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:
+        """Decide on the next unit of a peer."""
+        if not self._faults:
+            return Decision([unit.original()], unit.replies(PROMPT))
+        waiting = self._held.get(peer.number)
+        plan = self._faults.plan(peer.number, paired=waiting is not None)
+        if plan.connection is not None and plan.connection.fault.name == "cut-before-write":
+            return Decision([], [Reply(None, "cuts_before_write")], "cut-before-write")
+        how = self._reply_plan(peer, plan, unit, now)
+        replies = [] if peer.stalled or how.fault == "cut-before-ack" else unit.replies(how)
+        captured = self._capture(peer, unit, plan.data, replies, now)
+        if waiting is not None:
+            captured.append(self._complete_swap(peer.number))
+        if how.fault in ("cut-before-ack", "partial-cut"):
+            replies.append(Reply(None, "cuts_before_ack", how.due))
+        elif how.fault == "cut-after-ack":
+            replies.append(Reply(None, "cuts_after_ack"))
+        return Decision(captured, replies, how.fault)
+
+    def abort_swap(self, peer: P) -> list[K]:
+        """Return the unit that a swap holds of this peer, to be captured now: no other one will come."""
+        swapped = self._held.abort(peer.number)
+        return [] if swapped is None else [self._let_pass(swapped)]
+
+    def expire(self, now: float) -> list[tuple[P, K]]:
+        """Return the units that were held for too long, to be captured now."""
+        found = []
+        for number in self._held.expired(now):
+            swapped = self._held.abort(number)
+            if swapped is not None:
+                found.append((swapped.peer, self._let_pass(swapped)))
+        return found
+
+    def _reply_plan(self, peer: P, plan: Plan, unit: Unit[K, D], now: float) -> ReplyPlan:
+        """Withdraw what cannot be done to this unit, and return the rest."""
+        end = plan.connection
+        if end is not None and not unit.is_answered and end.fault.name in ("stall", "no-reply"):
+            self._faults.withdraw(end)
+            end = None
+        due = 0.0
+        if plan.delay is not None:
+            if unit.is_answered:
+                due = now + plan.delay.fault.value
+            else:
+                self._faults.withdraw(plan.delay)
+        partial = 0
+        part = end if end is not None and end.fault.name == "partial-cut" else plan.partial
+        if part is not None:
+            partial = int(part.fault.value) or unit.size // 2
+            if not 0 < partial < unit.answers:  # a part of one event cannot be acknowledged
+                self._faults.withdraw(part)
+                partial, end = 0, None if part is end else end
+        fault = "" if end is None else end.fault.name
+        if end is not None and fault == "stall":
+            peer.stalled = ALIVE if end.fault.value else SILENT
+            self._count["stalls"] += 1
+        elif fault == "no-reply":
+            self._count["unanswered"] += 1
+        return ReplyPlan(fault, partial, int(plan.keepalive.fault.value) if plan.keepalive else 0, due)
+
+    def _capture(
+        self, peer: P, unit: Unit[K, D], act: Act | None, replies: list[Reply[D]], now: float
+    ) -> list[K]:
+        """Return what is captured of a unit; record the data fault."""
+        name = "" if act is None else act.fault.name
+        if act is None:
+            return [unit.original()]
+        changed: tuple[list[K], list[str]] | None
+        if name == "swap":
+            # Its ack waits until it is captured: this fault is about the order, not about what is kept.
+            ack = replies[-1] if replies else None
+            if ack is not None:
+                ack.due = NEVER
+            self._held.hold(peer.number, _Swapped(peer, unit, ack), act, now)
+            return []
+        if name == "discard":
+            changed = [], unit.event_ids()
+        elif name == "duplicate":
+            changed = [unit.original()] * 2, unit.event_ids()
+        elif name == "corrupt":
+            changed = unit.corrupted(act.random)
+        else:
+            changed = unit.with_added(act.random)
+        if changed is None:
+            self._faults.withdraw(act)
+            return [unit.original()]
+        captured, ids = changed
+        self._record(name, ids)
+        return captured
+
+    def _complete_swap(self, number: int) -> K:
+        """Return the first unit of a swap, whose second one has just been captured."""
+        swapped = self._held.release(number)
+        self._record("swap", swapped.unit.event_ids())
+        return self._let_pass(swapped)
+
+    @staticmethod
+    def _let_pass(swapped: _Swapped[P, K, D]) -> K:
+        if swapped.ack is not None:
+            swapped.ack.due = 0.0
+        return swapped.unit.original()

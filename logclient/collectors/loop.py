@@ -1,0 +1,324 @@
+"""The base of all collectors: the serving thread, its evidence and counters, and the calls of other threads.
+
+The collector of a protocol adds the sockets and the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from logclient.collectors.capture import CaptureWriter
+from logclient.collectors.counters import Counts
+from logclient.collectors.duplicates import DuplicateCounter
+from logclient.collectors.faults import FaultLog, Faults
+from logclient.errors import ConfigError, LedgerError, ProtocolError
+
+__all__ = ["IDLE", "MAX_CONNECTIONS", "TOO_MANY", "CollectorBase", "Evidence"]
+
+IDLE = 900.0
+"""Default of `idle`: seconds without traffic after which a connection is closed."""
+MAX_CONNECTIONS = 1000
+"""Default of `max_connections`: connections open at one time; a further one is closed at once."""
+TOO_MANY = "connections: too many"
+
+_REASONS_MAX = 1000
+
+C = TypeVar("C", bound=Counts)
+
+
+class Evidence(NamedTuple):
+    """What a collector keeps, and what it does wrong: the options that all collectors share.
+
+    Args:
+        capture: directory of the capture; None: no capture.
+        faults: see ``logclient.collectors.faults``.
+        fault_log: a file for the ids of the events that data faults changed.
+        run: a name for this run, kept in the capture.
+        listener: name in the capture; default protocol, host and port.
+        count_duplicates: count the ids that are captured more than once.
+        keep: keep what was captured in memory, for ``events``.
+    """
+
+    capture: str | None = None
+    faults: str | None = None
+    fault_log: str | None = None
+    run: str | None = None
+    listener: str | None = None
+    count_duplicates: bool = False
+    keep: bool = False
+
+
+class CollectorBase(Generic[C]):
+    """A server in a thread of its own. All public methods may be called from any thread.
+
+    Args:
+        protocol: the protocol's name in captures and for faults.
+        counts: the type of its counters.
+        host: the address to listen on.
+        evidence: what it keeps.
+    """
+
+    def __init__(self, protocol: str, counts: type[C], host: str, evidence: Evidence) -> None:
+        self.host = host
+        self._protocol = protocol
+        self._snapshot = counts
+        self._count = counts.zeros()
+        self._evidence = evidence
+        self._faults = Faults(evidence.faults or "", protocol)
+        self._fault_log: FaultLog | None = None
+        self._capture: CaptureWriter | None = None
+        self._duplicates = DuplicateCounter() if evidence.count_duplicates else None
+        self._kept: list[bytes] = []
+        # The thread holds the lock for a whole turn: a peer that has received its ack finds it counted.
+        self._changed = threading.Condition(threading.Lock())
+        self._reasons: dict[str, int] = {}
+        self._holding = False
+        self._cut_all = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None  #: the error that ended the thread, if any
+        self.capture_error = ""  #: why units could not be captured, the first time
+        self.unreached: list[str] = []  #: endpoints that it could not connect to; a server has none
+
+    def _counts(self) -> C:
+        """Return the counters. The caller holds the lock."""
+        return self._snapshot(**self._count)
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        raise NotImplementedError
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        """Where it can be reached, for programs: ``url``, ``port``, and more by protocol."""
+        raise NotImplementedError
+
+    def _values(self, raw: bytes) -> list[Any]:
+        """Return the events of a captured unit."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> C:
+        """A snapshot of the counters."""
+        with self._changed:
+            return self._counts()
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why something was refused, dropped or closed for a protocol error, and how often."""
+        with self._changed:
+            return dict(self._reasons)
+
+    @property
+    def faults_done(self) -> dict[str, int]:
+        """How often each fault was applied."""
+        with self._changed:
+            return self._faults.done
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All counters, for programs."""
+        counts = self.counts
+        found = {**counts.as_dict(), "cuts": counts.cuts, "faults": self.faults_done}
+        return {**found, "reasons": self.reasons}
+
+    @property
+    def summary(self) -> str:
+        """The counters in a few words."""
+        counts = self.counts
+        return f"{counts.captured_events} events over {counts.connections} connections"
+
+    def start(self) -> Self:
+        """Listen, and return the collector itself."""
+        raise NotImplementedError
+
+    def _count_reason(self, reason: str) -> None:
+        """Count why something was refused; the number of different reasons is bounded."""
+        reason = reason if len(self._reasons) < _REASONS_MAX else "other"
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+
+    # --- evidence
+
+    def _open_fault_log(self) -> None:
+        if self._evidence.fault_log is not None:
+            self._fault_log = FaultLog(self._evidence.fault_log, self._evidence.capture)
+
+    def _open_capture(
+        self, port: int | None, url: str, *, protocol: str = "", suffix: str = ""
+    ) -> CaptureWriter | None:
+        """Return the capture of one listener, or None without a directory for it."""
+        if self._evidence.capture is None:
+            return None
+        place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{port}")
+        name = (self._evidence.listener or f"{self._protocol}-{place}") + suffix
+        return CaptureWriter(
+            self._evidence.capture, name, protocol or self._protocol, url=url, run=self._evidence.run
+        )
+
+    def _close_evidence(self, *captures: CaptureWriter | None) -> None:
+        """Close captures and the fault log."""
+        for capture in captures:
+            try:
+                if capture is not None:
+                    capture.close()
+            except LedgerError as error:
+                self._capture_failed(error)
+        if self._fault_log is not None:
+            self._fault_log.close()
+
+    def _capture_failed(self, error: LedgerError) -> None:
+        self._count["capture_errors"] += 1
+        self.capture_error = self.capture_error or str(error)
+
+    def _record_fault(self, fault: str, ids: list[str], **more: str | int) -> None:
+        if self._fault_log is not None:
+            self._fault_log.write(fault, ids, **more)
+
+    def _count_duplicates(self) -> None:
+        """Update the counters of duplicates."""
+        if self._duplicates is not None:
+            self._count["duplicates"] = self._duplicates.duplicates
+            self._count["copies"] = self._duplicates.copies
+
+    # --- the thread
+
+    def _check_stopped(self) -> None:
+        if self._thread is not None:
+            raise ConfigError("start: the collector is running")
+
+    def _run_in_thread(self, serve: Callable[..., None], *args: Any) -> None:
+        self._stopping = False
+        self.error = None
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._thread = threading.Thread(target=serve, args=args, name="logclient-collector", daemon=True)
+        self._thread.start()
+
+    def _loop(self, turn: Callable[[], None], end: Callable[[], None]) -> None:
+        """Call `turn` until the collector is to stop, then `end` with the lock held."""
+        try:
+            while not self._stopping and self.error is None:
+                turn()
+        except BaseException as error:
+            self.error = error  # ends the waiting of other threads at once
+            raise
+        finally:
+            with self._changed:
+                try:
+                    end()
+                finally:
+                    self._changed.notify_all()
+
+    def _wake(self) -> None:
+        try:
+            self._wake_out.send(b"!")
+        except (OSError, AttributeError):
+            pass  # a wake-up is under way already, or the collector was never started
+
+    def _clear_wakeup(self) -> None:
+        try:
+            self._wake_in.recv(4096)
+        except BlockingIOError:
+            pass
+
+    # --- for other threads
+
+    def stop(self) -> None:
+        """Close every connection, the listening sockets and the capture. Pending answers are not sent.
+
+        Idempotent.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        with self._changed:
+            self._stopping = True
+        self._wake()
+        thread.join()
+        self._thread = None
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def hold(self) -> None:
+        """Answer nothing until ``release``; units are still read and captured."""
+        with self._changed:
+            self._holding = True
+
+    def release(self) -> None:
+        """Send the answers that were held back."""
+        with self._changed:
+            self._holding = False
+        self._wake()
+
+    def cut(self, timeout: float = 10.0) -> bool:
+        """Cut every connection that is open now, and wait until that is done.
+
+        Returns:
+            False when it was not done within `timeout` seconds, or the collector is dead.
+        """
+        with self._changed:
+            if self._thread is None:
+                return True
+            self._cut_all = True
+            self._wake()
+            done = self._changed.wait_for(lambda: not self._cut_all or self.error is not None, timeout)
+            return done and self.error is None
+
+    def wait_for(
+        self, predicate: Callable[[C], bool] | None = None, *, events: int = 0, timeout: float = 10.0
+    ) -> bool:
+        """Wait until `events` events are captured and `predicate` is true of the counters.
+
+        Returns:
+            False when that was not reached within `timeout` seconds, or the collector is dead.
+        """
+
+        def reached() -> bool:
+            counts = self._counts()
+            enough = counts.captured_events >= events
+            return self.error is not None or (enough and (predicate is None or predicate(counts)))
+
+        with self._changed:
+            return self._changed.wait_for(reached, timeout) and self.error is None
+
+    def events(self, n: int | None = None, timeout: float = 10.0) -> list[Any]:
+        """Return the events captured so far, decoded, in the order of arrival (``keep=True``).
+
+        Args:
+            n: wait for so many first.
+            timeout: seconds to wait for them.
+
+        Raises:
+            TimeoutError: fewer than `n` came within `timeout` seconds.
+            ValueError: the body of an event is not JSON in the framing it names, or is nested too deep.
+        """
+        if n is not None and not self.wait_for(events=n, timeout=timeout):
+            raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")
+        with self._changed:
+            kept = list(self._kept)
+        try:
+            return [event for raw in kept for event in self._values(raw)]
+        except RecursionError:
+            raise ProtocolError("event: nested too deep") from None
+
+    def clear(self) -> None:
+        """Forget the events kept for ``events``."""
+        with self._changed:
+            self._kept.clear()

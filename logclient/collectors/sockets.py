@@ -1,0 +1,51 @@
+"""Sockets that listen for TCP connections."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+from logclient.errors import ConnectFailed
+
+__all__ = ["accept", "listen"]
+
+
+def listen(host: str, port: int, kind: str = "port") -> socket.socket:
+    """Return a non-blocking socket that listens.
+
+    Args:
+        host: an address; IPv6 without brackets.
+        port: 0 for a free one.
+        kind: the words for `port` in the error.
+
+    Raises:
+        ConnectFailed: the address cannot be listened on.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # With SO_REUSEADDR another process could take the port over on Windows.
+        option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+        listener.setsockopt(socket.SOL_SOCKET, option, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConnectFailed(f"listen: {host} {kind} {port}: {error.strerror or error}") from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]] | None:
+    """Accept a connection, non-blocking, and return it with the peer's address; None where there is none."""
+    try:
+        sock, address = listener.accept()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            time.sleep(0.01)  # without a descriptor it stays in the backlog, and open connections go on
+        return None
+    sock.setblocking(False)
+    return sock, address[:2]
