@@ -9,24 +9,24 @@ from logclient._ext.decoder import BatchDecoder, Events
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class Hot:
-    """What a client does for each action: its sync, its ids and times, its outcome, the answers to the server.
+class ActionTracker:
+    """The actions in flight: their syncs, ids, times and outcomes, and the answers to the server.
 
-    An action in flight is told by the two numbers of its id, (ms, counter). What comes besides, and what to
-    do about it, is ``logclient.logux.core``'s.
+    An action in flight is identified by the two numbers of its id, (ms, counter). ``logclient.logux.core``
+    handles every other message.
 
     Args:
         producer: the 10 bytes that begin every id.
-        action_type: JSON of the type of actions that are made of bodies.
-        window: actions in a sync.
-        window_bytes: bytes of bodies in a sync, at most; a larger one goes alone.
-        inflight: syncs with actions that have no outcome.
-        identity: splice the id in.
+        action_type: JSON of the type of the actions that are made from bodies.
+        window: actions in a sync, at most.
+        window_bytes: bytes of bodies in a sync, at most; a larger body travels alone.
+        inflight: syncs in flight, at most.
+        identity: insert the id.
         check: check that raw bodies are one JSON object in UTF-8.
-        synced: an action is acknowledged as soon as its sync is.
+        synced: an action is acknowledged when its sync is.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
 
     def __init__(
@@ -41,96 +41,45 @@ class Hot:
         check: bool = True,
         synced: bool = False,
     ) -> None: ...
-    def look(self, now: float, wall: float) -> None:
-        """The wall clock shows `wall`, the monotonic one a little more than `now`: seconds."""
-    def when(self, us: int, now: float, seq: int) -> float:
-        """The monotonic second at which an event was made that the wall clock then called `us` (µs since 1970).
-
-        Of the offsets that the clock was seen to have, the newest under which that is possible: not in the
-        future, not when another one was seen, not long before the event of the sequence before.
-        """
-    def to_wall(self, relative: float) -> float:
-        """Ms since 1970 of this host's clock, of a time relative to the base time."""
-    def connected(self, node: bytes, base: int, now: float, lead: float) -> None:
-        """The connection is ready.
-
-        Args:
-            node: our node id, as it stands in JSON.
-            base: the base time, ms since 1970 of the server's clock.
-            now: when that came.
-            lead: how far the server's clock was beyond `base` then, ms.
-        """
-    def lost(self, *, keep: bool = False, drop: bool = False) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Forget what is in flight: (how many actions, outcomes as of `outcomes`).
-
-        Args:
-            keep: they are to go under the same ids once more.
-            drop: they are failed(doubt).
-        """
-    def credit(self, most: int) -> int:
-        """How many actions the next sync may have; `most`: in flight altogether."""
+    def sample_clocks(self, now: float, wall: float) -> None: ...
+    def made_at(self, us: int, now: float, seq: int) -> float: ...
+    def to_wall(self, relative: float) -> float: ...
+    def connected(self, node: bytes, base: int, now: float, lead: float) -> None: ...
+    def connection_lost(
+        self, *, keep: bool = False, drop: bool = False
+    ) -> tuple[int, list[tuple[int, int, int, int]]]: ...
+    def credit(self, most: int) -> int: ...
     def encode(
         self, batch: object, events: int, now: float, wall: float, upto: int = ...
-    ) -> tuple[int, bytes, bool]:
-        """One sync of pending events of the batch (a capsule): (how many, the message, whether it ended before
-        one beyond the sequence `upto`).
-
-        Raises:
-            MemoryError: and nothing was encoded.
-        """
-    def again(
+    ) -> tuple[int, bytes, bool]: ...
+    def encode_alone(
         self, seq: int, text: bytes, time: int, subprotocol: int, now: float, wall: float
-    ) -> bytes:
-        """A sync of one action that `take` has given, under a new id.
-
-        Raises:
-            ValueError: there is no room.
-        """
-    def receive(self, data: ReadableBuffer, now: float) -> bool:
-        """Whether this message is one of those that come all the time, and was taken: ``synced``, or a ``sync``
-        with one ``logux/processed``, written as JavaScript does."""
-    def synced(self, added: float, now: float) -> None:
-        """The server has got all syncs up to this one."""
-    def answer(self, added: int) -> None:
-        """A sync of the server's is to be answered."""
-    def processed(self, ms: int, counter: int, now: float) -> bool:
-        """An action of that id is processed; False: there is none."""
-    def take(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None:
-        """Take an action out of flight: (sequence, text, time, subprotocol or -1, `added` of its sync);
-        None: it is not there."""
-    def outcomes(self) -> list[tuple[int, int, int, int]]:
-        """(first, last, fate, reason) since the last call."""
-    def told(self) -> tuple[int, int, int]:
-        """Since the last call: messages and acknowledgements that `receive` took; how many answers wait."""
-    def answers(self) -> list[bytes]:
-        """The answers that wait, and from now on do not."""
+    ) -> bytes: ...
+    def receive(self, data: ReadableBuffer, now: float) -> bool: ...
+    def synced(self, added: float, now: float) -> None: ...
+    def add_answer(self, added: int) -> None: ...
+    def acknowledge(self, ms: int, counter: int, now: float) -> bool: ...
+    def remove(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None: ...
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]: ...
+    def drain_answers(self) -> list[bytes]: ...
     @property
-    def waiting(self) -> int:
-        """Answers that wait to be sent."""
+    def answers_waiting(self) -> int: ...
     @property
-    def open(self) -> int:
-        """Actions in flight."""
+    def open(self) -> int: ...
     @property
-    def oldest(self) -> int:
-        """``added`` of the oldest sync in flight; 0: there is none."""
+    def oldest_added(self) -> int: ...
     @property
-    def synced_first(self) -> bool:
-        """Whether the oldest sync in flight has its answer."""
+    def oldest_synced(self) -> bool: ...
     @property
-    def moved(self) -> float:
-        """When the oldest sync in flight got an outcome or its answer last, or became the oldest."""
+    def progress_at(self) -> float: ...
     @property
-    def added(self) -> int:
-        """Actions sent in all: the last ``added``."""
+    def added(self) -> int: ...
     @property
-    def done(self) -> int:
-        """Actions acknowledged in all."""
+    def processed(self) -> int: ...
     @property
-    def received(self) -> int:
-        """The highest ``added`` of the server's in what `receive` took."""
+    def received(self) -> int: ...
     @property
-    def strangers(self) -> int:
-        """Outcomes that `receive` took, for actions that are not in flight."""
+    def unmatched(self) -> int: ...
 
 # -- the decoder of captures ---------------------------------------------------------------------
 

@@ -174,9 +174,9 @@ ctypedef struct lc_client:
     size_t answer_runs
     size_t answer_room
     uint64_t answer_count
-    double moved                 # when the oldest sync got an outcome, or its answer, or became it
+    double progress_at                 # when the oldest sync got an outcome, or its answer, or became it
     uint64_t processed
-    uint64_t strangers
+    uint64_t unmatched
     int64_t received             # the highest `added` of the server's
     # clocks, the newest last
     lc_clock clocks[CLOCKS]
@@ -294,7 +294,7 @@ cdef inline void move_on(lc_client *w, lc_sync *s, double now) noexcept nogil:
     cdef uint32_t k
     if s != w.oldest:
         return
-    w.moved = now
+    w.progress_at = now
     if s.open:
         return
     w.oldest = NULL
@@ -586,7 +586,7 @@ cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noe
     cdef lc_sync *s = &w.syncs[k]
     if w.open == 0:
         w.oldest = s
-        w.moved = now
+        w.progress_at = now
     w.added += n
     s.added = w.added
     s.count = s.open = n
@@ -805,7 +805,7 @@ cdef int receive_message(lc_client *w, const uint8_t *p, size_t size, double now
     w.received = max(w.received, added)
     i = find(w, ms, <uint64_t> counter)
     if i == NONE:
-        w.strangers += 1
+        w.unmatched += 1
         return 1
     return 1 if acknowledge(w, i, now) == 0 else STOP_MEMORY
 
@@ -827,7 +827,7 @@ cdef void forget(lc_client *w) noexcept nogil:
 
 
 @cython.final
-cdef class Hot:
+cdef class ActionTracker:
     """The client; see the stub."""
 
     cdef lc_client w
@@ -891,11 +891,11 @@ cdef class Hot:
 
     # -- clocks
 
-    def look(self, double now, double wall):
+    def sample_clocks(self, double now, double wall):
         self.made()
         look_at_clocks(&self.w, now, wall)
 
-    def when(self, int64_t us, double now, uint64_t seq):
+    def made_at(self, int64_t us, double now, uint64_t seq):
         self.made()
         return made_at(&self.w, us, now, seq)
 
@@ -915,11 +915,11 @@ cdef class Hot:
         w.node = <const uint8_t *> PyBytes_AS_STRING(node)
         w.node_size = len(node)
         w.base = base
-        w.began = w.moved = now
+        w.began = w.progress_at = now
         w.lead = lead
         w.ready = True
 
-    def lost(self, *, bint keep=False, bint drop=False):
+    def connection_lost(self, *, bint keep=False, bint drop=False):
         cdef lc_client *w = &self.w
         cdef uint32_t k, i, doubts = w.open
         cdef size_t n = 0, most = DOUBTS * <size_t> w.window * w.inflight
@@ -955,7 +955,7 @@ cdef class Hot:
         if n > most:
             memmove(all_, all_ + n - most, most * sizeof(lc_doubt))
             w.doubt_count = most
-        dropped = self.outcomes()
+        dropped, _, _ = self.outcomes()
         forget(w)
         for k in range(w.inflight):
             self.texts[k] = None
@@ -990,7 +990,7 @@ cdef class Hot:
         self.texts[k] = text
         return n, text, held
 
-    def again(self, uint64_t seq, bytes text, int64_t time, int64_t subprotocol, double now, double wall):
+    def encode_alone(self, uint64_t seq, bytes text, int64_t time, int64_t subprotocol, double now, double wall):
         cdef lc_client *w = &self.w
         cdef uint32_t k = free_sync(w)
         cdef lc_action *a
@@ -998,7 +998,7 @@ cdef class Hot:
         cdef uint8_t *p
         self.made()
         if k == NONE or not w.ready:
-            raise ValueError("again: no room in flight")
+            raise ValueError("encode_alone: no room in flight")
         w.wire.size = 0
         if wire_reserve(&w.wire, PREFIX_ROOM + len(text) + META_ROOM) == NULL:
             raise MemoryError()
@@ -1042,13 +1042,13 @@ cdef class Hot:
         if take_synced(&self.w, added, now) < 0:
             raise MemoryError("no room for an outcome")
 
-    def answer(self, int64_t added):
+    def add_answer(self, int64_t added):
         self.made()
         if add_answer(&self.w, added) < 0:
             raise MemoryError("no room for an answer")
         self.w.received = max(self.w.received, added)
 
-    def processed(self, int64_t ms, int64_t counter, double now):
+    def acknowledge(self, int64_t ms, int64_t counter, double now):
         cdef uint32_t i
         self.made()
         i = find(&self.w, ms, <uint64_t> counter)
@@ -1058,7 +1058,7 @@ cdef class Hot:
             raise MemoryError("no room for an outcome")
         return True
 
-    def take(self, int64_t ms, int64_t counter, double now):
+    def remove(self, int64_t ms, int64_t counter, double now):
         cdef lc_client *w = &self.w
         cdef uint32_t i
         cdef lc_action *a
@@ -1075,23 +1075,17 @@ cdef class Hot:
 
     def outcomes(self):
         cdef lc_outcomes *out = &self.w.out
-        cdef uint32_t i
-        found = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
-                 for i in range(out.n)]
-        out.n = 0
-        return found
-
-    def told(self):
-        cdef lc_outcomes *out = &self.w.out
-        cdef uint32_t k
+        cdef uint32_t i, k
         for k in range(self.w.inflight):
             if self.w.syncs[k].open == 0 and self.texts[k] is not None:
-                self.texts[k] = None         # one of many MiB is not held until another takes its place
-        result = out.alive, out.progress, self.w.answer_count
-        out.alive = out.progress = 0
+                self.texts[k] = None         # many MiB must not be held until another text takes the place
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+                  for i in range(out.n)]
+        result = ranges, out.alive, out.progress
+        out.n = out.alive = out.progress = 0
         return result
 
-    def answers(self):
+    def drain_answers(self):
         cdef lc_client *w = &self.w
         cdef size_t i
         found = []
@@ -1103,7 +1097,7 @@ cdef class Hot:
         return found
 
     @property
-    def waiting(self):
+    def answers_waiting(self):
         return self.w.answer_count
 
     @property
@@ -1111,28 +1105,28 @@ cdef class Hot:
         return self.w.open
 
     @property
-    def oldest(self):
+    def oldest_added(self):
         return self.w.oldest.added if self.w.oldest != NULL else 0
 
     @property
-    def synced_first(self):
+    def oldest_synced(self):
         return self.w.oldest != NULL and self.w.oldest.synced
 
     @property
-    def moved(self):
-        return self.w.moved
+    def progress_at(self):
+        return self.w.progress_at
 
     @property
     def added(self):
         return self.w.added
 
     @property
-    def done(self):
+    def processed(self):
         return self.w.processed
 
     @property
-    def strangers(self):
-        return self.w.strangers
+    def unmatched(self):
+        return self.w.unmatched
 
     @property
     def received(self):

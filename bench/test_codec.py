@@ -21,8 +21,8 @@ from logclient._ext.hash import murmur3
 from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.logjam import Unpacker, expand, pack
+from logclient._ext.logux import ActionTracker
 from logclient._ext.logux import Decoder as LoguxDecoder
-from logclient._ext.logux import Hot as LoguxHot
 from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
 from logclient._ext.plog import Decoder as PlogDecoder
 from logclient._ext.plog import Hot as PlogHot
@@ -403,21 +403,21 @@ def test_logux_load(benchmark: Any, whose: str) -> None:
     ],
 )
 def test_logux_encode(benchmark: Any, kind: int, body: bytes) -> None:
-    hot = LoguxHot(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
+    tracker = ActionTracker(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
 
     def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
         handoff = Handoff()
         for _ in range(EVENTS):
             handoff.push(body, 2, kind)
         flight = Flight(handoff)
-        hot.connected(b"a:b:c", 0, 0.0, 0.0)
-        hot.look(0.0, 1e9)
+        tracker.connected(b"a:b:c", 0, 0.0, 0.0)
+        tracker.sample_clocks(0.0, 1e9)
         return (flight, flight.take(EVENTS, 1 << 30)), {}
 
     def encode(flight: Flight, batch: Any) -> None:
         left = EVENTS
         while left:
-            n, _, _ = hot.encode(batch.capsule, 100, 0.0, 1e9)
+            n, _, _ = tracker.encode(batch.capsule, 100, 0.0, 1e9)
             flight.encoded(batch)
             left -= n
 
@@ -475,12 +475,12 @@ def test_logux_processed(benchmark: Any, whose: str) -> None:
     frames = [(text % n).encode() for n in range(EVENTS)]
     take: Any
     if whose == "ours":
-        hot = LoguxHot(PRODUCER, b'"log/add"')
-        hot.connected(b"a:b:c", 0, 0.0, 0.0)
+        tracker = ActionTracker(PRODUCER, b'"log/add"')
+        tracker.connected(b"a:b:c", 0, 0.0, 0.0)
 
         def answer() -> None:
-            assert all(hot.receive(frame, 0.0) for frame in frames)
-            hot.answers()
+            assert all(tracker.receive(frame, 0.0) for frame in frames)
+            tracker.drain_answers()
 
         benchmark(answer)
         return

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,6 +71,23 @@ def test_public_names_all_resolve() -> None:
     assert set(logclient.__all__) <= set(dir(logclient))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = logclient.no_such_name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["logux.Client", "logux.Pong", "plog.Client", "plog.Lines", "plog.Stat"])
+def test_protocol_packages_are_lazy(name: str) -> None:
+    """A bare ``import logclient`` is enough for the public names of a protocol."""
+    package, _, public = name.partition(".")
+    before = f"import logclient; logclient.{package}"
+    assert loaded(before) & {"logclient.client", f"logclient.{package}.client"} == set()
+    assert f"logclient.{package}.client" in loaded(f"{before}.{public}")
+
+
+@pytest.mark.parametrize("package", [logclient.logux, logclient.plog])
+def test_packages_name_what_they_have(package: ModuleType) -> None:
+    assert [name for name in package.__all__ if getattr(package, name).__name__ != name] == []
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = package.no_such_name
 
 
 def test_pytest_plugin_waits() -> None:

@@ -19,7 +19,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Batch, Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.hash import xxh64
-from logclient._ext.logux import Hot
+from logclient._ext.logux import ActionTracker
 from logclient.config import Secret
 from logclient.delivery.contract import (
     Alive,
@@ -163,15 +163,15 @@ class TestOptions:
 
     def test_hot_checks_what_it_is_given(self) -> None:
         with pytest.raises(ValueError, match="producer: 10 bytes"):
-            Hot(b"x", b'"a"')
-        unmade = Hot.__new__(Hot)
+            ActionTracker(b"x", b'"a"')
+        unmade = ActionTracker.__new__(ActionTracker)
         for call in (
-            lambda: unmade.answer(1),
-            lambda: unmade.processed(1, 1, 0.0),
+            lambda: unmade.add_answer(1),
+            lambda: unmade.acknowledge(1, 1, 0.0),
             lambda: unmade.connected(b"x", 1, 0.0, 0.0),
             lambda: unmade.credit(1),
-            lambda: unmade.look(0.0, 0.0),
-            lambda: unmade.when(0, 0.0, 1),
+            lambda: unmade.sample_clocks(0.0, 0.0),
+            lambda: unmade.made_at(0, 0.0, 1),
             lambda: unmade.to_wall(0.0),
         ):
             with pytest.raises(TypeError, match="not made"):
@@ -681,7 +681,7 @@ class TestClocks:
     @example([*(Tick(0.5, "set", by) for by in (-60.0, -60.0, 60.0)), Tick(0.5, "event", 0.0)])
     def test_times_are_true_whatever_the_wall_clock_does(self, ticks: list[Tick]) -> None:
         """Looked at once a second, set by minutes and hours, while events wait up to a few seconds."""
-        hot, twin = Hot(PRODUCER, b'"a"'), oracle.Clocks()
+        tracker, twin = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
         now, ahead, looked = 1000.0, 1e9, 0.0
         waiting: deque[tuple[int, float, int]] = deque()
         seq = jumps = 0
@@ -689,13 +689,13 @@ class TestClocks:
         def look(late: float = 0.0) -> None:
             nonlocal looked
             looked = now
-            for one in (hot, twin):
-                one.look(now, now + late + ahead)
+            tracker.sample_clocks(now, now + late + ahead)
+            twin.look(now, now + late + ahead)
 
         def settle() -> None:
             while waiting:
                 number, true, us = waiting.popleft()
-                at = hot.when(us, now, number)
+                at = tracker.made_at(us, now, number)
                 assert at == twin.when(us, now, number)
                 assert abs(at - true) < 0.1
 
@@ -725,25 +725,25 @@ class TestClocks:
         settle()
 
     def test_one_late_look_is_no_jump(self) -> None:
-        hot = Hot(PRODUCER, b'"a"')
-        hot.look(10.0, 1010.0)
-        hot.look(11.0, 1011.4)  # it came 400 ms late
-        assert hot.when(1_010_900_000, 11.5, 1) == pytest.approx(10.9)
-        hot.look(12.0, 1012.0)
-        assert hot.when(1_011_900_000, 12.0, 2) == pytest.approx(11.9)
+        tracker = ActionTracker(PRODUCER, b'"a"')
+        tracker.sample_clocks(10.0, 1010.0)
+        tracker.sample_clocks(11.0, 1011.4)  # it came 400 ms late
+        assert tracker.made_at(1_010_900_000, 11.5, 1) == pytest.approx(10.9)
+        tracker.sample_clocks(12.0, 1012.0)
+        assert tracker.made_at(1_011_900_000, 12.0, 2) == pytest.approx(11.9)
 
     @settings(max_examples=200)
     @given(st.lists(st.tuples(st.sampled_from("lw"), st.floats(0, 50), st.floats(-40, 40),
                               st.integers(1, 30)), max_size=40))  # fmt: skip
     def test_as_the_twin(self, calls: list[tuple[str, float, float, int]]) -> None:
-        hot, twin = Hot(PRODUCER, b'"a"'), oracle.Clocks()
+        tracker, twin = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
         for what, now, off, seq in calls:
             if what == "l":
-                hot.look(now, now + off)
+                tracker.sample_clocks(now, now + off)
                 twin.look(now, now + off)
             else:
                 us = round((now + off) * 1e6)
-                assert hot.when(us, now, seq) == twin.when(us, now, seq)
+                assert tracker.made_at(us, now, seq) == twin.when(us, now, seq)
 
 
 # -- what becomes of it -----------------------------------------------------------------------------------
@@ -987,7 +987,7 @@ class TestOutcomes:
         for _ in range(1000):
             assert processed(core, id) in ([], [Alive()])
         assert undo(core, id) == [] or not isinstance(id, str) or core.node_id not in id
-        assert core.state == "sending" and core.strangers >= 1000
+        assert core.state == "sending" and core.unmatched >= 1000
         assert len(sent(core)) == 1001
 
     @settings(max_examples=300)
@@ -1013,11 +1013,12 @@ class TestOutcomes:
         message = text.encode()
         if damage is not None:
             message = message[: damage[0]] + damage[1] + message[damage[0] + 1 :]
-        hot = Hot(PRODUCER, b'"a"')
-        hot.connected(json.dumps(node, ensure_ascii=False)[1:-1].encode(), BASE, NOW, 0.0)
+        tracker = ActionTracker(PRODUCER, b'"a"')
+        tracker.connected(json.dumps(node, ensure_ascii=False)[1:-1].encode(), BASE, NOW, 0.0)
         found = oracle.recognise(message, node)
-        assert hot.receive(message, NOW) is (found is not None)
-        assert hot.answers() == ([] if found is None or len(found) == 1 else [b'["synced",%d]' % found[0]])
+        assert tracker.receive(message, NOW) is (found is not None)
+        answers = [] if found is None or len(found) == 1 else [b'["synced",%d]' % found[0]]
+        assert tracker.drain_answers() == answers
 
     @pytest.mark.parametrize(("reason", "name"), [
         ("denied", "denied"), ("unknownType", "unknown_type"), ("wrongChannel", "rejected"),
@@ -1040,7 +1041,7 @@ class TestOutcomes:
         for _ in range(20_000):
             core.receive_data(message, NOW)
         assert list(core.events_received()) == [Alive()]
-        assert core.strangers == 20_000
+        assert core.unmatched == 20_000
         assert raw(core) == [b'["synced",0]'] * 20_000
 
     def test_actions_of_others(self) -> None:
@@ -1268,7 +1269,7 @@ class TestDoubt:
         ]
         (message,) = more(core, flight, batch)
         assert [a["id"] for a in message[2::2]] == [ID % 1, ID % 3]
-        assert processed(core, f"{BASE - 250} {node} 0") == [] and core.strangers == 1
+        assert processed(core, f"{BASE - 250} {node} 0") == [] and core.unmatched == 1
         assert processed(core, f"{BASE - 250} {core.node_id} 3") == acked(1)
 
     def test_no_two_processes_get_the_same_client_id(self) -> None:
@@ -1447,7 +1448,7 @@ class TestTimeouts:
             assert core.next_timeout(NOW) == NOW + 19 * n + 20
             assert self.jam(core, NOW + 19 * (n + 1)) == []
             assert processed(core, id, NOW + 19 * (n + 1)) == acked(n + 1)
-        assert core._hot.open == 0 and not core._hot.synced_first
+        assert core._tracker.open == 0 and not core._tracker.oldest_synced
 
     def test_a_jam_is_over_when_what_was_in_it_is_processed(self) -> None:
         """Though there is always something newer in flight."""
@@ -1532,7 +1533,7 @@ class TestTimeouts:
         (event,) = core.events_received()
         assert isinstance(event, Fatal) and "does not read" in str(event.error)
         core = ready()
-        core._hot.answer(1)
+        core._tracker.add_answer(1)
         for n in range(100_001):
             core.receive_data(b'["sync",%d]' % n, NOW)
         (event,) = core.events_received()
@@ -1749,7 +1750,7 @@ class TestServers:
             assert clean == [name for name, what in names.items() if what == ""]
         if policy == "new_client" and not server.jammed and len(server.nodes) == 1:
             assert len(set(server.processed)) == len(server.processed)
-        assert core._hot.open == 0
+        assert core._tracker.open == 0
 
     @pytest.mark.parametrize("room", [(4, 100), (1, 1), (2, 5)])
     @pytest.mark.parametrize(("what", "most"), [("throw", 4), ("denied", 3), ("unknownType", 3)])
@@ -1779,7 +1780,7 @@ class TestServers:
 
     def test_full_speed_again_after_undos(self) -> None:
         core = ready()
-        core._limit = 1
+        core._undone._limit = 1
         flight, batch = flight_of([(b"{}", RAW)] * 3000)
         most, held = [], 0
         for _ in range(3000):

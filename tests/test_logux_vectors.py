@@ -17,7 +17,9 @@ import pytest
 
 from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Reply, Settled
 from logclient.errors import CredentialError
-from logclient.logux.core import DebugText, Headers, Logux, Opened, Options
+from logclient.logux.core import Logux
+from logclient.logux.events import DebugText, Headers, Opened
+from logclient.logux.options import Options
 from tests import recordings
 from tests.batches import flight_of
 from tests.test_logux_node_vectors import is_upgrade
@@ -162,10 +164,10 @@ class Player:
         """One action of a sync, by itself: which of them go together is ours to say."""
         self.ms = float(self.base + shift) + 0.5
         self.last = self.base + shift
-        own = round(self.core._hot.to_wall(time))
+        own = round(self.core._tracker.to_wall(time))
         body = struct.pack("<qq", own, subprotocol) + json.dumps(action).encode()
         self.undo_suspects()
-        before = self.core._hot.added
+        before = self.core._tracker.added
         flight, batch = flight_of([(body, WHOLE_TIMED)])
         if not self.core.encode(batch, 1, self.now):
             flight.encoded(batch)
@@ -184,7 +186,7 @@ class Player:
 
     def undo_suspects(self) -> None:
         """What was undone with ``error`` goes once more first; the recorded client's did not."""
-        while self.core._suspects:
+        while self.core._undone.suspects:
             self.core.credit(self.now)  # there is room for others first, and
             self.core.credit(self.now)  # none came
             (meta,) = [message[3] for message in self.sent() if message[0] == "sync"]
@@ -264,7 +266,7 @@ class Player:
         assert events == [Inbound(Opened(message[2]))] and self.core.state == "synchronized"
         self.base = message[3][1]
         # As if nothing had been on the way: times are then what the recorded client said.
-        self.core._hot.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)
+        self.core._tracker.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)
 
     def error(self, message: list[Any], events: list[CoreEvent]) -> None:
         kind = message[1]

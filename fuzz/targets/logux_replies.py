@@ -16,10 +16,11 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient._ext.logux import Hot
+from logclient._ext.logux import ActionTracker
 from logclient.delivery.contract import CloseWanted, Fatal, Retry, Settled
-from logclient.logux.core import Logux, Options
+from logclient.logux.core import Logux
 from logclient.logux.messages import parse
+from logclient.logux.options import Options
 from tests import recordings
 from tests.oracle import logux_client as oracle
 
@@ -61,8 +62,10 @@ DICTIONARY = [
     b"9" * 30, b"null", b'"length":1',
 ]  # fmt: skip
 
-ROOTS = ("Hot.receive", "Hot.synced", "Hot.answer", "Hot.processed", "Hot.take", "Hot.outcomes", "Hot.told",
-         "Hot.answers", "Hot.lost", "Hot.connected", "Hot.to_wall")  # fmt: skip
+ROOTS = tuple(f"ActionTracker.{name}" for name in (
+    "receive", "synced", "add_answer", "acknowledge", "remove", "outcomes", "drain_answers",
+    "connection_lost", "connected", "to_wall",
+))  # fmt: skip
 MISTAKE = "a caller's mistake, no input's: tests/test_logux_core.py"
 APART = {
     "raise TypeError": MISTAKE,
@@ -153,12 +156,12 @@ class _Actions:
         assert batch is not None
         self.batch: Any = batch
 
-    def send(self, hot: Hot, wanted: int) -> list[list[int]]:
+    def send(self, tracker: ActionTracker, wanted: int) -> list[list[int]]:
         """The first of them; sequences by sync."""
         self.flight.requeue()
         syncs: list[list[int]] = []
         while wanted:
-            n, _, _ = hot.encode(self.batch.capsule, min(wanted, WINDOW), 100.0, BASE / 1e3)
+            n, _, _ = tracker.encode(self.batch.capsule, min(wanted, WINDOW), 100.0, BASE / 1e3)
             must(n == min(wanted, WINDOW), "a sync is encoded")
             self.flight.encoded(self.batch)
             first = syncs[-1][-1] + 1 if syncs else 1
@@ -228,51 +231,56 @@ def run(data: memoryview) -> None:
 
 def _compiled(options: int, failing: int, texts: list[bytes]) -> None:
     synced = bool(options & SYNCED)
-    hot = Hot(PRODUCER, b'"log/add"', window=WINDOW, inflight=4, synced=synced)
-    hot.connected(NODE.encode(), BASE, 100.0, 0.0)
-    twin = _Twin(_actions.send(hot, options & COUNT), synced)
+    tracker = ActionTracker(PRODUCER, b'"log/add"', window=WINDOW, inflight=4, synced=synced)
+    tracker.connected(NODE.encode(), BASE, 100.0, 0.0)
+    twin = _Twin(_actions.send(tracker, options & COUNT), synced)
     memory.fail_at(failing)
     try:
         for text in texts:
-            must(hot.receive(text, 101.0) is twin.receive(text), "received, the twin says otherwise", text)
+            taken = tracker.receive(text, 101.0)
+            must(taken is twin.receive(text), "received, the twin says otherwise", text)
             slow = _slow(text)
             if slow is None:
                 continue
             added, outcomes = slow
             if outcomes is None:
-                hot.synced(added, 101.0)
+                tracker.synced(added, 101.0)
                 twin.synced(added)
                 continue
-            hot.answer(added)
+            tracker.add_answer(added)
             twin.answers.append(added)
             for undone, id in outcomes:
                 if undone:
-                    taken = hot.take(*id, 101.0)
+                    taken = tracker.remove(*id, 101.0)
                     must((taken[0] if taken else 0) == twin.take(id), "undone, the twin says otherwise", id)
                 else:
-                    must(hot.processed(*id, 101.0) is twin.processed(id), "the twin says otherwise", id)
+                    must(tracker.acknowledge(*id, 101.0) is twin.processed(id), "the twin says otherwise", id)
     except MemoryError:
         must(failing, "no memory, although no allocation failed")
         return
     finally:
         memory.fail_at(0)
-    acked = [seq for first, last, _, _ in hot.outcomes() for seq in range(first, last + 1)]
+    answers_waiting = tracker.answers_waiting
+    outcomes, alive, progress = tracker.outcomes()
+    acked = [seq for first, last, _, _ in outcomes for seq in range(first, last + 1)]
     must(sorted(acked) == sorted(twin.acked), "acknowledged, the twin says otherwise", acked, twin.acked)
-    must(hot.told() == (twin.alive, len(twin.acked), len(twin.answers)), "what came, the twin says otherwise")
-    must(hot.answers() == [b'["synced",%d]' % n for n in twin.answers], "answers, the twin says otherwise")
-    left = hot.open, hot.synced_first, hot.strangers, hot.waiting
+    found = alive, progress, answers_waiting
+    must(found == (twin.alive, len(twin.acked), len(twin.answers)), "what came, the twin says otherwise")
+    answers = [b'["synced",%d]' % n for n in twin.answers]
+    must(tracker.drain_answers() == answers, "answers, the twin says otherwise")
+    left = tracker.open, tracker.oldest_synced, tracker.unmatched, tracker.answers_waiting
     want = len(twin.at), twin.synced_first(), twin.strangers, 0
     must(left == want, "in flight, the twin says otherwise", left, want)
     if options & LOST:
         policy = DOUBTS[options >> 5 & 3]
-        doubts, dropped = hot.lost(keep=policy == "same", drop=policy == "drop")
+        doubts, dropped = tracker.connection_lost(keep=policy == "same", drop=policy == "drop")
         gone = [seq for first, last, _, _ in dropped for seq in range(first, last + 1)]
         must(doubts == len(twin.at), "doubts, the twin says otherwise")
         must(gone == (sorted(twin.at.values()) if policy == "drop" else []), "dropped", gone)
-        must(hot.open == 0 and not hot.synced_first, "forgotten")
-        must(not hot.receive(processed(_id(0)), 102.0), "forgotten")
-        hot.connected(NODE.encode(), BASE, 103.0, 0.0)
-        _actions.send(hot, options & COUNT)  # under the ids of before, where they are kept
+        must(tracker.open == 0 and not tracker.oldest_synced, "forgotten")
+        must(not tracker.receive(processed(_id(0)), 102.0), "forgotten")
+        tracker.connected(NODE.encode(), BASE, 103.0, 0.0)
+        _actions.send(tracker, options & COUNT)  # under the ids of before, where they are kept
 
 
 _Slow = tuple[int, list[tuple[bool, tuple[int, int]]] | None]

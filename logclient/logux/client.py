@@ -16,7 +16,8 @@ from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
-from logclient.logux.core import Action, DebugText, Headers, Opened, Received, Undone
+from logclient.logux.core import Logux
+from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.state import State
 
 __all__ = ["Client", "Pong"]
@@ -28,37 +29,37 @@ NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
 
 SUBSCRIBE, UNDO = "logux/subscribe", "logux/undo"
 REFUSED = frozenset(("denied", "unknown_type", "rejected", "error"))
-"""Why a channel is not asked for again."""
+"""Reasons for which a channel is not subscribed to again."""
 
-MOST = 1 << 53
-"""The first whole number that JavaScript cannot tell from its neighbour."""
+MAX_NUMBER = 1 << 53
+"""The first whole number that JavaScript cannot distinguish from its neighbour."""
 
-WAITING = 100_000
-"""Actions received that wait for callbacks, at most."""
+MAX_WAITING = 100_000
+"""Received actions that wait for callbacks, at most."""
 
-DETAILS = 64 << 10
-"""Bytes, about, of what an undo has besides its action, that are kept for its `Delivery`."""
+MAX_DETAILS = 64 << 10
+"""Bytes (about) of an undo without its action that are kept for its `Delivery`."""
 
-KEEP = 1.0
-"""Seconds after which what was received is kept although more of it waits to be kept."""
+SAVE_INTERVAL = 1.0
+"""Seconds after which the state is saved although newer changes wait to be saved."""
 
 Callback = Callable[[dict[str, Any], dict[str, Any]], object]
-"""``callback(action, meta)``; both are shared with other callbacks: do not change them."""
+"""``callback(action, meta)``. Other callbacks get the same objects: do not change them."""
 
 
 class Pong(NamedTuple):
     """The server's answer to a ping."""
 
     node_id: str
-    """The server's."""
+    """The node id of the server."""
     seconds: float
-    """From the ping's way into the transport to its answer."""
+    """From handing the ping to the transport until the answer arrived."""
 
 
 class Client(client.Client):
     """The client of ``logclient.connect("logux://...")``.
 
-    An event is ``acked`` when the server has processed its action (``ack=synced``: received it).
+    An event is ``acked`` when the server has processed its action (with ``ack=synced``: received it).
     """
 
     _inbox: Inbox = client.UNMADE
@@ -73,7 +74,7 @@ class Client(client.Client):
         if state is not None:
             self._engine.ended = partial(_release, state, self._engine.callbacks)
         self._engine.heard = _weakly(self._inbox)
-        # None is cut.
+        # Actions are never truncated.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
         self._plain = Encoder(**plain, carriers=())
@@ -83,23 +84,24 @@ class Client(client.Client):
 
         def begin(producer: bytes) -> Core:
             core = make(producer)
+            assert isinstance(core, Logux)
             inbox = found()
             if inbox is not None:
                 inbox.begin()
                 if inbox.headers:
                     core.post_command("headers", inbox.headers, 0)
             if state is not None:
-                state.begin(core)  # type: ignore[arg-type]
+                state.begin(core)
             return core
 
         return begin
 
     def _names(self, config: Config) -> dict[str, Any]:
-        """Events are data of actions: the id is beside them."""
+        """Return the options of the encoder: the id is in the action, beside the event."""
         return {"carriers": ()}
 
     def _promise(self, config: Config) -> dict[str, str]:
-        """Whether acked means processed."""
+        """Return what the ledger says about the meaning of acked."""
         return {"ack": config.ack}
 
     # -- to the server
@@ -107,17 +109,20 @@ class Client(client.Client):
     def add(
         self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: client.Level = INFO
     ) -> Delivery:
-        """Send an action as it is, but for its ``id``, and follow it: ``add(action).result(5.0)``.
+        """Send a whole action and follow it: ``add(action).result(5.0)``.
 
         Args:
-            action: has a ``type``. Its ``id`` is ours: one that it has moves to ``labels.id``, unless
-                ``identity=own`` leaves it there.
-            meta: ``time`` (milliseconds since 1970; else the time of this call) and ``subprotocol`` (a
-                number; else the option's). A server denies an action with anything else.
+            action: a mapping with a ``type``. We set its ``id``. An ``id`` of its own moves to ``labels.id``,
+                unless ``identity=own`` keeps it.
+            meta: ``time`` (milliseconds since 1970; by default the time of this call) and ``subprotocol`` (a
+                number; by default the option's). Servers deny an action with other members.
             level: a level of ``logging``, for ``keep_level``.
 
+        Returns:
+            The delivery of the action.
+
         Raises:
-            EncodeTypeError: it is no mapping, or its type no string (a TypeError).
+            EncodeTypeError: `action` is no mapping, or its type is no string (a TypeError).
             EncodeError: it breaks another rule, or has no encoding (a ValueError).
         """
         try:
@@ -125,20 +130,24 @@ class Client(client.Client):
             head = _head(meta)
             body, _, mangled, moved = self._actions.encode(action)
         except (TypeError, ValueError):
-            self._lost()  # counted, as what `send` cannot encode
+            self._count_lost()  # as `send` does
             raise
         if mangled or moved:
             self.handoff.count_changed(mangled, moved)
         return self._engine.submit(head + body, client.tens(level), WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
-        """Ask the server for what happens in a channel, now and on each connection that follows.
+        """Subscribe to a channel, now and on each later connection.
 
-        `acked` when it has said yes; then ``on`` hears what it sends. One that it denies is not asked for
-        again.
+        The delivery is ``acked`` when the server has accepted the subscription. Callbacks set with ``on``
+        then get the actions of the channel. A subscription that the server denies is not repeated.
 
         Args:
-            more: of the action, such as ``filter``.
+            channel: the name of the channel.
+            more: further members of the action, such as ``filter``.
+
+        Returns:
+            The delivery of the action.
 
         Raises:
             EncodeError: see ``add``.
@@ -149,13 +158,16 @@ class Client(client.Client):
         return delivery
 
     def unsubscribe(self, channel: str, **more: Any) -> Delivery:
-        """The end of what ``subscribe`` with the same arguments has begun."""
+        """End the subscription that ``subscribe`` with the same arguments has begun."""
         action = {**more, "type": SUBSCRIBE, "channel": channel}
         self._inbox.leave(self._actions.encode(action)[0])
         return self.add({**action, "type": "logux/unsubscribe"}, level=URGENT)
 
     def ping(self, timeout: float = 5.0) -> Pong:
-        """Ask the server for a sign of life, in line with what is sent already.
+        """Ask the server for a sign of life, after everything sent before.
+
+        Args:
+            timeout: seconds to wait for the answer.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
@@ -164,20 +176,23 @@ class Client(client.Client):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """What ``ping`` returns, of an answer and the time that it took."""
+        """Make the result of ``ping`` from an answer and its duration."""
         return Pong(answer, seconds)
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What we tell the server of ourselves: a JSON object. Set it to replace the whole.
+        """The headers of this node: a JSON object.
 
-        It keeps its order with actions: the server processes those sent before with the former headers,
-        those sent after with these (``ack=synced``: receives them so). With nothing to send before, it goes
-        out at once; on each connection the newest goes before anything else. Its parts are not watched, so
-        change it by setting it: ``client.headers = {**client.headers, "locale": "fr"}``.
+        Headers keep their order with actions. The server processes actions sent before a change with the
+        former headers, and later ones with the new headers (with ``ack=synced`` it receives them in this
+        order). They are sent at once if nothing else waits; on each new connection the newest headers are
+        sent first.
+
+        This is a copy. Assign to change the headers:
+        ``client.headers = {**client.headers, "locale": "fr"}``.
 
         Raises:
-            EncodeError: it has no encoding, or a number as its ``length``: servers refuse that.
+            EncodeError: the headers have no encoding, or a number as ``length``, which servers refuse.
         """
         return dict(self._inbox.headers)
 
@@ -188,79 +203,89 @@ class Client(client.Client):
         if not isinstance(headers, Mapping):
             raise EncodeTypeError(f"headers: must be a mapping, got {type(headers).__name__}")
         _check_names("headers", headers)
-        # As the server will have them, and nobody else's to change.
-        self._inbox.say(loads(self._plain.encode(headers)[0]))
+        # A deep copy, with the values that the server will read.
+        self._inbox.set_headers(loads(self._plain.encode(headers)[0]))
 
     # -- from the server
 
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
-        """Call ``callback(action, meta)`` with each action of this type that the server sends.
+        """Call ``callback(action, meta)`` with each action of a type that the server sends.
 
-        Callbacks run one after the other on a thread of their own. One that raises is told of, no more.
-        From the first ``on`` on the client keeps a connection, and makes another when that is lost. Of
-        `WAITING` actions (or ``max_bytes`` of them) that wait for callbacks, later ones are dropped, and
-        counted in ``missed``.
+        Callbacks run one after the other on a thread of their own. Their exceptions are reported. From the
+        first ``on`` on, the client keeps a connection and reconnects when it is lost. When `MAX_WAITING`
+        actions (or ``max_bytes`` of them) wait for callbacks, later ones are dropped and counted in
+        ``missed``.
 
         Args:
-            type: None: of every type. Only who names ``logux/undo`` hears that the server has undone an
-                action of ours, which its `Delivery` tells too (``result().details``).
+            type: the type of the actions; None: every type. A ``logux/undo`` of an action of ours is passed
+            only
+                to callbacks for this type. The `Delivery` of the action reports it too
+                (``result().details``).
+            callback: takes the action and its meta.
 
         Returns:
-            What ends it, when called.
+            A function that removes the callback.
         """
         return self._inbox.add(type, callback)
 
     @property
     def missed(self) -> int:
-        """Actions received that no callback was called with, for want of room."""
+        """Received actions that were dropped because too many waited for callbacks."""
         return self._inbox.missed
 
     @property
     def server_headers(self) -> dict[str, Any]:
-        """What the server has last told of itself, on any connection."""
+        """The last headers of the server, from any connection."""
         return dict(self._inbox.server_headers)
 
     @property
     def state(self) -> str:
-        """What the connection does:
+        """The state of the connection.
 
         ``disconnected``
-            there is none: nothing to send yet, or the wait before the next attempt
+            no connection: nothing to send yet, or waiting before the next attempt
         ``connecting``
-            the server has not said who it is
+            the server has not answered yet
         ``sending``
-            actions are on their way that have no answer yet
+            actions are in flight
         ``synchronized``
-            none are
+            no actions are in flight
         ``denied``
-            the server does not accept user and token (or the certificate is not accepted); tried again at
-            the slow pace
+            the server does not accept user and token, or the certificate is not accepted; retried slowly
         ``stopped``
-            the server speaks another version of the protocol, or wants another subprotocol: nothing
-            more is sent; ``stats().last_error`` has the words
+            the server speaks another version of the protocol, or requires another subprotocol. Nothing more
+            is sent; see ``stats().last_error``
         """
         engine = self._engine
         if engine.fatal is not None:
             return "stopped"
         if engine.link is None:
             return "denied" if engine.refused and not engine.closed else "disconnected"
-        state: str = engine.core.state  # type: ignore[attr-defined]
-        return state
+        return self._core.state
 
     @property
     def node_id(self) -> str:
-        """Ours: ``<user>:<client>:<tab>``. Another one after a fork, and after what is in doubt was added
-        again under a new client id."""
-        found: str = self._engine.core.node_id  # type: ignore[attr-defined]
-        return found
+        """Our node id: ``<user>:<client>:<tab>``.
 
-    def _lost(self) -> None:
+        It changes in a forked child, and when actions in doubt are added again under a new client id.
+        """
+        return self._core.node_id
+
+    @property
+    def _core(self) -> Logux:
+        core = self._engine.core
+        assert isinstance(core, Logux)
+        return core
+
+    def _count_lost(self) -> None:
         client.outlets(self._engine)[1]()
 
 
 class Inbox:
-    """What the server says, on its way to callbacks, and what we tell of ourselves: all that outlives a
-    connection, and a fork. Held by the client; the engine looks at it weakly."""
+    """Passes events from the server to callbacks, and keeps our headers and channels.
+
+    It outlives connections and forks. The client owns it; the engine has a weak reference.
+    """
 
     def __init__(self, most: int, state: State | None = None) -> None:
         self.engine: Engine
@@ -274,26 +299,26 @@ class Inbox:
         self.begin()
 
     def begin(self) -> None:
-        """In each process anew: another thread of the parent may have held the lock."""
-        self._lock = threads.RLock()  # the collector of garbage may come to `end` in the middle of it
+        """Start in this process: in a forked child another thread of the parent may hold the lock."""
+        self._lock = threads.RLock()  # the garbage collector may run `remove` while it is held
         self._waiting = 0
         self._bytes = 0
-        self._received: int | float = 0  # to be kept at last
-        self._kept_at = 0.0
+        self._received: int | float = 0  # the newest to be saved
+        self._saved_at = 0.0
 
     def add(self, type: str | None, callback: Callback) -> Callable[[], None]:
         if type is not None and not isinstance(type, str):
             raise EncodeTypeError(f"type: must be a string or None, got {type.__class__.__name__}")
         if not callable(callback):
             raise EncodeTypeError(f"callback: must be callable, got {callback.__class__.__name__}")
-        # Its own, so that the same callable may be there twice.
+        # A new object, so that the same callable may be added twice.
         one: Callback = lambda action, meta: callback(action, meta)  # noqa: E731
-        # Replaced whole, never changed: read without a lock, and nothing a fork could leave half done.
+        # Replaced, never changed: readers need no lock, and a fork cannot leave it half done.
         with self._lock:
             self._callbacks = {**self._callbacks, type: (*self._callbacks.get(type, ()), one)}
         self.engine.stay(True)
 
-        def end() -> None:
+        def remove() -> None:
             with self._lock:
                 left = tuple(other for other in self._callbacks.get(type, ()) if other is not one)
                 others = {name: them for name, them in self._callbacks.items() if name != type}
@@ -301,44 +326,46 @@ class Inbox:
             if not self._callbacks:
                 self.engine.stay(False)
 
-        return end
+        return remove
 
-    def say(self, headers: dict[str, Any]) -> None:
-        """Tell the server `headers` from the next event on."""
-        with self._lock:  # of two threads, the last in line must be the last here
+    def set_headers(self, headers: dict[str, Any]) -> None:
+        """Send `headers` before the next event."""
+        with self._lock:  # the engine must see the changes of two threads in the order of `self.headers`
             self.headers = headers
             self.engine.note("headers", headers)
 
-    def hear(self, event: CoreEvent) -> None:
-        """From the sender: never waits, never raises."""
-        said = event.payload if isinstance(event, Inbound) else None
-        if isinstance(said, Action):
-            self._take(said.action, said.meta)
-        elif isinstance(said, Undone):
-            self.engine.explain(said.seq, _details(said.action))
+    def take(self, event: CoreEvent) -> None:
+        """Take an event of the core; called by the sender. Never waits, never raises."""
+        payload = event.payload if isinstance(event, Inbound) else None
+        if isinstance(payload, Action):
+            self._enqueue(payload.action, payload.meta)
+        elif isinstance(payload, Undone):
+            self.engine.explain(payload.seq, _details(payload.action))
             if UNDO in self._callbacks:
-                self._take(said.action, said.meta, ours=True)
-        elif isinstance(said, Received):
-            self._keep_later(said.added)
-        elif isinstance(said, Opened):
+                self._enqueue(payload.action, payload.meta, ours=True)
+        elif isinstance(payload, Received):
+            self._save_later(payload.added)
+        elif isinstance(payload, Opened):
             self._subscribe()
-            if self.state is not None:
-                self._keep_later(self.engine.core.received)  # type: ignore[attr-defined]
-        elif isinstance(said, Headers):
-            self.server_headers = said.data
-        elif isinstance(said, DebugText):
-            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
+            core = self.engine.core
+            if self.state is not None and isinstance(core, Logux):
+                self._save_later(core.received)
+        elif isinstance(payload, Headers):
+            self.server_headers = payload.data
+        elif isinstance(payload, DebugText):
+            text = payload.text[:1000]
+            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {text}")
 
-    def _keep_later(self, received: int | float) -> None:
-        """Keep it when the callbacks have been called with what came before."""
+    def _save_later(self, received: int | float) -> None:
+        """Save it after the callbacks for everything received before."""
         self._received = received
-        self.engine.callbacks.run(self._keep, received)
+        self.engine.callbacks.run(self._save, received)
 
-    def _keep(self, received: int | float) -> None:
-        """On the callbacks' thread."""
+    def _save(self, received: int | float) -> None:
+        """Save the state; called on the callbacks' thread."""
         now = time.monotonic()
-        if self.state is not None and (received == self._received or now - self._kept_at >= KEEP):
-            self._kept_at = now
+        if self.state is not None and (received == self._received or now - self._saved_at >= SAVE_INTERVAL):
+            self._saved_at = now
             self.state.keep(received)
 
     def leave(self, channel: bytes) -> None:
@@ -346,24 +373,30 @@ class Inbox:
             self.channels.pop(channel, None)
 
     def _subscribe(self) -> None:
-        """Ask again for the channels that another connection had."""
+        """Subscribe to the channels of the last connection again."""
         with self._lock:
             for action, delivery in list(self.channels.items()):
                 outcome = delivery.result(0)
                 if outcome is None:
-                    pass  # on its way
+                    pass  # in flight
                 elif outcome.reason in REFUSED:
                     del self.channels[action]
                 else:
                     self.channels[action] = self.engine.submit(action, client.tens(URGENT), WHOLE)
 
-    def _take(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
-        """`ours`: it is about an action of ours, and only for callbacks that name its type."""
+    def _enqueue(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
+        """Queue an action for the callbacks.
+
+        Args:
+            action: the action.
+            meta: its meta.
+            ours: it undoes an action of ours, and is only for callbacks that name its type.
+        """
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
         size = _weight(action)
         with self._lock:
-            full = self._waiting >= WAITING or self._bytes + size > max(self._most, size)
+            full = self._waiting >= MAX_WAITING or self._bytes + size > max(self._most, size)
             if full:
                 self.missed += 1
             else:
@@ -374,10 +407,10 @@ class Inbox:
                 "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
             )
         else:
-            self.engine.callbacks.run(self._tell, action, meta, size, ours)
+            self.engine.callbacks.run(self._call, action, meta, size, ours)
 
-    def _tell(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
-        """On the callbacks' thread."""
+    def _call(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
+        """Call the callbacks; runs on their thread."""
         with self._lock:
             self._waiting -= 1
             self._bytes -= size
@@ -386,14 +419,14 @@ class Inbox:
         for callback in (*callbacks.get(action["type"], ()), *others):
             try:
                 callback(action, meta)
-            except BaseException as error:  # the thread goes on, and the next callback is called
+            except BaseException as error:  # neither the thread nor the next callback must suffer
                 self.engine.reporter.complain(
                     "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
 
 
 def _release(state: State, callbacks: CallbackThread) -> None:
-    """The end of a client: let go of its file, once what waits for its turn was kept there."""
+    """Release the file of a client that has ended, after the changes that wait were saved."""
     if callbacks.waiting:
         callbacks.run(state.release)
     else:
@@ -401,15 +434,15 @@ def _release(state: State, callbacks: CallbackThread) -> None:
 
 
 def _weakly(inbox: Inbox) -> Callable[[CoreEvent], object]:
-    """An inbox that nobody holds any more hears nothing."""
+    """Return a function that passes events to an inbox as long as its client exists."""
     found = weakref.ref(inbox)
 
-    def heard(event: CoreEvent) -> None:
+    def take(event: CoreEvent) -> None:
         inbox = found()
         if inbox is not None:
-            inbox.hear(event)
+            inbox.take(event)
 
-    return heard
+    return take
 
 
 def _check_action(action: object) -> None:
@@ -423,7 +456,7 @@ def _check_action(action: object) -> None:
 
 def _check_names(what: str, fields: Mapping[Any, Any]) -> None:
     for name, value in fields.items():
-        # What is made a string might be another `type`, or a `length`.
+        # Converted to a string, it might be another `type` or `length`.
         if not isinstance(name, str):
             raise EncodeTypeError(f"{what}: each name in it must be a string, got {type(name).__name__}")
         if name == "length" and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -431,7 +464,7 @@ def _check_names(what: str, fields: Mapping[Any, Any]) -> None:
 
 
 def _head(meta: Mapping[str, Any] | None) -> bytes:
-    """Time and subprotocol for in front of the action; nothing when neither is given."""
+    """Encode the time and subprotocol of a meta, to put before the action; empty if there are none."""
     if meta is None:
         return b""
     if not isinstance(meta, Mapping):
@@ -443,7 +476,7 @@ def _head(meta: Mapping[str, Any] | None) -> bytes:
             )
     time, subprotocol = NO_TIME, NO_SUBPROTOCOL
     if meta.get("time") is not None:
-        time = _whole("time", meta["time"], -MOST, "milliseconds since 1970")
+        time = _whole("time", meta["time"], -MAX_NUMBER, "milliseconds since 1970")
     if meta.get("subprotocol") is not None:
         subprotocol = _whole("subprotocol", meta["subprotocol"], -1, "a whole number")
     if (time, subprotocol) == (NO_TIME, NO_SUBPROTOCOL):
@@ -454,22 +487,22 @@ def _head(meta: Mapping[str, Any] | None) -> bytes:
 def _whole(name: str, value: object, above: int, rule: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise EncodeTypeError(f"{name}: must be {rule}, got {type(value).__name__}")
-    if not above < value < MOST or (name == "subprotocol" and value != int(value)):  # no NaN either
+    if not above < value < MAX_NUMBER or (name == "subprotocol" and value != int(value)):  # refuses NaN, too
         raise EncodeError(f"{name}: must be {rule}, got {str(value)[:40]}")
     return int(value)
 
 
 def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
-    """What an undo says besides which action it is of; only its reason when it says too much."""
+    """Return the members of an undo besides its action; only the reason if they are too large."""
     details = {name: value for name, value in undo.items() if name not in ("type", "id", "action")}
-    if _weight(details) > DETAILS:
+    if _weight(details) > MAX_DETAILS:
         reason = details.get("reason")
         details = {"reason": reason[:1000]} if isinstance(reason, str) else {}
     return details
 
 
 def _weight(action: dict[str, Any]) -> int:
-    """About how many bytes an action holds here."""
+    """Estimate the bytes of memory that an action takes."""
     size = 0
     todo: list[Any] = [action]
     while todo:

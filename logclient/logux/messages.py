@@ -55,6 +55,8 @@ __all__ = [
     "parse",
     "parse_id",
     "plain",
+    "printable",
+    "read_id",
     "timeout",
     "unknown_message",
     "version",
@@ -218,6 +220,11 @@ def describe(error: Error, secret: str = "") -> str:
     kind = hide(error.type, secret)
     kind = kind if kind.isprintable() else repr(kind)
     return kind[:64] + (f": {hide(told, secret)[:200]}" if told else "")
+
+
+def printable(text: str, length: int) -> str:
+    """Cut a text that a server may have written to `length` characters; escape what a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:length])
 
 
 class Refused(ProtocolError):
@@ -559,6 +566,23 @@ def encode_id(absolute: str, base: int, node_id: str) -> Any:
     if node != node_id:
         return [shift, node, counter]
     return [shift, counter] if counter else shift
+
+
+def read_id(id: Any) -> tuple[str, int, int]:
+    """Split an action's id into node id, ms and counter.
+
+    Returns:
+        An empty node id if it is no id; a counter of -1 if it is none that we could have given.
+    """
+    parts = id.split(" ") if type(id) is str and len(id) <= 1024 else ()
+    if len(parts) != 3:
+        return "", 0, 0
+    ms, node, counter = parts
+    if max(len(ms), len(counter)) > 16 or not (f"{ms.removeprefix('-')}{counter}".isascii()):
+        return node, 0, -1
+    if not (ms.removeprefix("-").isdigit() and counter.isdigit()):
+        return node, 0, -1
+    return node, int(ms), int(counter)
 
 
 # --- subprotocol -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What a Logux client keeps in a file over restarts (option ``state``): who it was, what it has received.
+"""The file in which a Logux client keeps its identity and what it has received (option ``state``).
 
-One client at a time has the file. It holds a lock on a file beside it, ``<file>.lock``, which stays. A forked
-child begins without: the file is its parent's.
+One client at a time uses the file. It holds a lock on another file, ``<file>.lock``, which is never deleted.
+A forked child does not use the file: it belongs to the parent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ except ImportError:  # Windows
 
 __all__ = ["State"]
 
-_MOST = 4096  # bytes of the file
-_WHOLE = 1 << 53
+_MAX_SIZE = 4096  # bytes of the file
+_MAX_NUMBER = 1 << 53
 _LETTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-")
 _NEW = os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class State:
-    """The file, read once and written when something has changed.
+    """The file of a client, read once and written when something has changed.
 
     Args:
-        path: of the file; its directory must be there.
-        complain: called with (kind, text) of what goes wrong later.
+        path: the path of the file; its directory must exist.
+        complain: called with (kind, text) for errors after the start.
 
     Raises:
-        ConfigError: it cannot be used: another user's, a link, in no directory.
+        ConfigError: the file cannot be used: it belongs to another user, is a link, or has no directory.
     """
 
     def __init__(self, path: str, complain: Callable[[str, str], object]) -> None:
@@ -62,16 +62,16 @@ class State:
             self.release()
             held = isinstance(error, (BlockingIOError, PermissionError))
             why = "another client has it" if held else f"cannot be locked: {error.strerror or error}"
-            self._say(f"{why}; this one has a client id of its own, and keeps nothing")
+            self._report(f"{why}; this one has a client id of its own, and keeps nothing")
             return
         if found is not None:
             try:
                 self._written = _checked(found)
             except (ValueError, RecursionError):
-                self._say("damaged; going on under a new client id, and nothing counts as received")
+                self._report("damaged; going on under a new client id, and nothing counts as received")
 
     def _read(self) -> bytes | None:
-        """What the file holds; None when there is none."""
+        """Return the contents of the file; None if it does not exist."""
         try:
             fd = open_regular(self.path)
         except FileNotFoundError:
@@ -80,20 +80,20 @@ class State:
             owner = os.fstat(fd).st_uid
             if hasattr(os, "geteuid") and owner != os.geteuid():
                 raise OSError(f"belongs to uid {owner}, not to us")
-            return os.read(fd, _MOST + 1)
+            return os.read(fd, _MAX_SIZE + 1)
         finally:
             os.close(fd)
 
-    def _say(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         self._complain(f"state {self.path}", f"state: {self.path}: {words}")
 
     # -- the core's side
 
     def begin(self, core: Logux) -> None:
-        """Give a new core what was kept. A forked child's gets nothing, and the child lets go of the file."""
+        """Give a new core the saved state. In a forked child, release the file instead."""
         if os.getpid() != self.pid:
-            self._mutex = threads.RLock()  # another thread of the parent may have held it
-            self._let_go()
+            self._mutex = threads.RLock()  # another thread of the parent may hold it
+            self._close()
         elif self._fd >= 0:
             self._core = core
             if self._written:
@@ -101,7 +101,7 @@ class State:
             self.keep(core.received)
 
     def keep(self, received: int | float) -> None:
-        """Write down who we are now, and that all up to `received` was received and dealt with."""
+        """Save our identity, and that everything up to `received` was received and handled."""
         with self._mutex:
             core = self._core
             if core is None:
@@ -113,10 +113,10 @@ class State:
                 self._write(json.dumps(now).encode() + b"\n")
                 self._written = now
             except OSError as error:
-                self._say(f"cannot be written: {error.strerror or error}")
+                self._report(f"cannot be written: {error.strerror or error}")
 
     def _write(self, text: bytes) -> None:
-        part = f"{self.path}.new"  # of who has the lock
+        part = f"{self.path}.new"  # safe: only the owner of the lock writes it
         fd = os.open(part, os.O_WRONLY | os.O_TRUNC | _NEW, 0o600)
         try:
             os.write(fd, text)
@@ -127,28 +127,29 @@ class State:
     # -- the end
 
     def release(self) -> None:
-        """Nothing is written from now on; another client may have the file."""
+        """Stop writing, so that another client may use the file."""
         with self._mutex:
-            self._let_go()
+            self._close()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         fd, self._fd, self._core = self._fd, -1, None
         if fd >= 0:
             if os.getpid() == self.pid:
-                _unlock(fd)  # whatever child has a copy of it for a moment
+                _unlock(fd)  # a forked child may still have a copy of the descriptor
             os.close(fd)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            self._let_go()
+            self._close()
 
 
 def _checked(text: bytes) -> dict[str, Any]:
-    """
+    """Parse a file.
+
     Raises:
-        ValueError: it is not what `State.keep` writes.
+        ValueError: `State.keep` has not written it.
     """
-    if len(text) > _MOST:
+    if len(text) > _MAX_SIZE:
         raise ValueError("too long")
     found = json.loads(text)
     if not isinstance(found, dict) or found.keys() != {"client", "clients", "received"}:
@@ -156,17 +157,18 @@ def _checked(text: bytes) -> dict[str, Any]:
     client, clients, received = found["client"], found["clients"], found["received"]
     if not isinstance(client, str) or not 0 < len(client) <= 64 or not _LETTERS.issuperset(client):
         raise ValueError("client")
-    if type(clients) is not int or not 0 < clients < _WHOLE:
+    if type(clients) is not int or not 0 < clients < _MAX_NUMBER:
         raise ValueError("clients")
-    if type(received) not in (int, float) or not 0 <= received < _WHOLE:
+    if type(received) not in (int, float) or not 0 <= received < _MAX_NUMBER:
         raise ValueError("received")
     return found
 
 
 def _lock(fd: int) -> None:
-    """
+    """Lock a file.
+
     Raises:
-        OSError: another has it.
+        OSError: another process holds the lock.
     """
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,9 +37,9 @@ from logclient.plog.messages import (
     command,
     estimate_loss,
     join_tags,
-    kafka_tags,
     parse_stat,
 )
+from logclient.plog.options import Options
 from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 
 __all__ = ["TAGGED", "Lines", "Options", "Plog", "Probe", "frames"]
@@ -61,38 +61,6 @@ RECEIVER_RETRY = 0.001
 """Seconds between two looks while the receiver's queue is not visible."""
 UNPACED_BASE = 10_000.0
 """Packets per second that feedback starts with, without a pace."""
-
-
-class Options(NamedTuple):
-    """Options of a plog core."""
-
-    mtu: int | None = None
-    """Bytes of an IP packet at most; None: what the transport knows of the path."""
-    unboxed: bool = False
-    """Send messages without a box where the format allows it: shorter, but without number and checksum."""
-    tags: tuple[str, ...] = ()
-    """Tags of each message that has none of its own; see `kafka_tags`."""
-    max_message: int = 262_144
-    """Bytes of a message at most: the default limit of servers."""
-    pace: float = 10_000.0
-    """Packets per second; 0: unlimited."""
-    burst: int | None = None
-    """Packets sent at once after a pause, also to catch up when the sender slept. None: 6.4 ms of the pace,
-    at least 64."""
-    pace_bytes: float = 64 << 20
-    """Bytes per second; 0: unlimited."""
-    identity: str = "id"
-    """``id``: insert the id into each event document; ``none``: leave events unchanged."""
-    check: bool = True
-    """Check that raw bytes are one JSON object in UTF-8 before the id is inserted. Without the check, text in
-    braces counts as one."""
-    reply_timeout: float = 2.0
-    """Seconds that a command waits for its reply."""
-    feedback: str = "none"
-    """``none``: the given pace after a slow start; ``auto``: by the server's receive queue where the
-    transport can see it, else by STAT; ``stat``: by STAT. See ``pacing``."""
-    batch_bytes: int = 1 << 20
-    """Bytes of messages encoded at once, at most; a larger message is encoded alone."""
 
 
 class _Request(NamedTuple):
@@ -178,19 +146,7 @@ class Plog(CompiledCore):
         Raises:
             ConfigError: an option is outside its range.
         """
-        options = Options(
-            mtu=config.mtu,
-            unboxed=config.unboxed,
-            tags=(*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag)),
-            max_message=config.max_event_bytes,
-            pace=config.pace,
-            burst=config.burst,
-            pace_bytes=config.pace_bytes,
-            identity=config.identity,
-            check=config.check,
-            feedback=config.feedback,
-        )
-        return cls(options, producer)
+        return cls(Options.from_config(config), producer)
 
     @property
     def datagram(self) -> int:
@@ -542,10 +498,7 @@ class Lines(CompiledCore):
         Raises:
             ConfigError: an option is outside its range.
         """
-        return cls(
-            Options(max_message=config.max_event_bytes, identity=config.identity, check=config.check),
-            producer,
-        )
+        return cls(Options.from_config(config), producer)
 
     @property
     def awaited(self) -> int:

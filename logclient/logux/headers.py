@@ -1,0 +1,113 @@
+"""Logux: our headers, in order with the events that they are for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from logclient._ext.flight import Flight
+from logclient.logux.messages import Headers, pack, parse
+from logclient.logux.undone import MAX_SEQUENCE
+
+__all__ = ["HEADERS_KEPT", "HeaderHistory"]
+
+HEADERS_KEPT = 16 << 20
+"""Bytes of former headers kept for events that are not settled. Beyond that the oldest are forgotten, and
+their events travel with the next ones."""
+
+
+class _Mark(NamedTuple):
+    """Headers, and the first event that they are for."""
+
+    first: int
+    text: bytes
+
+
+_first_of = attrgetter("first")
+
+
+class HeaderHistory:
+    """The headers that were set, until no event needs them any more.
+
+    `note` may be called by any thread, one at a time. All else is for the sender.
+    """
+
+    NONE = pack(Headers({}))
+    """The message before any headers were set."""
+
+    def __init__(self) -> None:
+        self._new: deque[_Mark] = deque()  # not seen by the sender yet
+        self._marks = [_Mark(0, self.NONE)]  # in the order of events
+        self._size = len(self.NONE)
+        self._flight: Flight | None = None
+
+    def note(self, payload: Any, first: int, flight: Flight | None) -> None:
+        """Set the headers of the events from the sequence `first` on.
+
+        Raises:
+            ValueError: `payload` is no JSON object that servers accept.
+        """
+        if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
+            raise ValueError("headers: a mapping, without a number as length")
+        try:
+            text = pack(Headers(payload))
+            parse(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"headers: {error}") from None
+        self._flight = flight
+        try:
+            if self._new[-1].first == first:
+                self._new[-1] = _Mark(first, text)
+                return
+        except IndexError:  # the sender has just taken them
+            pass
+        self._new.append(_Mark(first, text))
+
+    @property
+    def changed(self) -> bool:
+        """Whether `update` has something to do."""
+        return bool(self._new)
+
+    @property
+    def newest(self) -> bytes:
+        return self._marks[-1].text
+
+    @property
+    def several(self) -> bool:
+        """Whether some events need other headers than the newest."""
+        return len(self._marks) > 1
+
+    @property
+    def events_waiting(self) -> bool:
+        """Whether events wait that may need other headers than the newest."""
+        flight = self._flight
+        return flight is not None and bool(flight.waiting or flight.handoff.queued[0])
+
+    def update(self) -> None:
+        """Take the headers that were set, and forget those that no event needs any more."""
+        marks = self._marks
+        while self._new:
+            mark = self._new.popleft()
+            if marks[-1].first == mark.first:
+                self._size -= len(marks.pop().text)
+            marks.append(mark)
+            self._size += len(mark.text)
+        settled = 0 if self._flight is None else self._flight.handoff.settled
+        last, useless = len(marks) - 1, bisect_right(marks, settled + 1, key=_first_of) - 1
+        kept = self._size - sum(len(mark.text) for mark in marks[:useless])
+        while kept > HEADERS_KEPT and useless < last:
+            kept -= len(marks[useless].text)
+            useless += 1
+        if useless:
+            del marks[:useless]
+            marks[0] = _Mark(0, marks[0].text)
+            self._size = kept
+
+    def of(self, seq: int) -> tuple[bytes, int]:
+        """Return the headers of an event, and the sequence of the last event with the same headers."""
+        marks = self._marks
+        after = bisect_right(marks, seq, key=_first_of)
+        last = marks[after].first - 1 if after < len(marks) else MAX_SEQUENCE
+        return marks[after - 1].text, last
