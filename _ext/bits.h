@@ -1,18 +1,18 @@
-/* Bit scans, and numbers in little-endian bytes. */
+/* Bit scans of one name for each width, and loads of little-endian numbers, for every compiler. */
 #ifndef LOGCLIENT_BITS_H
 #define LOGCLIENT_BITS_H
 
 #include <stdint.h>
 #include <string.h>
 
-/* The index of the lowest bit that is set; undefined for 0. */
+/* The number of the lowest bit that is set. The argument must not be 0. */
 #ifdef _MSC_VER
 #include <intrin.h>
-static __inline int lc_ctz32(uint32_t v) { unsigned long i; _BitScanForward(&i, v); return (int)i; }
-static __inline int lc_ctz64(uint64_t v) { unsigned long i; _BitScanForward64(&i, v); return (int)i; }
+static __inline unsigned lc_ctz32(uint32_t bits) { unsigned long i; _BitScanForward(&i, bits); return i; }
+static __inline unsigned lc_ctz64(uint64_t bits) { unsigned long i; _BitScanForward64(&i, bits); return i; }
 #else
-#define lc_ctz32(v) __builtin_ctz(v)
-#define lc_ctz64(v) __builtin_ctzll(v)
+#define lc_ctz32(bits) ((unsigned)__builtin_ctz(bits))
+#define lc_ctz64(bits) ((unsigned)__builtin_ctzll(bits))
 #endif
 
 /* Unaligned little-endian loads: memcpy is one instruction where the machine has it. */
@@ -32,4 +32,5 @@ static inline uint32_t lc_le32(const uint8_t *p) {
 #endif
     return v;
 }
+
 #endif

@@ -28,7 +28,7 @@ cdef enum:
 cdef extern from "jsonscan.h":
     uint64_t lc_special(const uint8_t *p) noexcept nogil
     bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
-    int lc_ctz64(uint64_t v) noexcept nogil
+    unsigned int lc_ctz64(uint64_t v) noexcept nogil
     const char *lc_too_big
 
 

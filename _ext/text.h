@@ -219,7 +219,7 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             unsigned mask = (unsigned)_mm_movemask_epi8(odd);
             _mm_storeu_si128((__m128i *)to, v);
             if (mask) {
-                int i = lc_ctz32(mask);
+                unsigned i = lc_ctz32(mask);
                 from += i;
                 to += i;
                 goto odd_one;

@@ -30,7 +30,8 @@ from fuzz.target import ROOT, MissingError, Plant, load
 from tools import extensions
 
 OUT = ROOT / "build" / "fuzz"
-EXTENSIONS = ("codec_base", "decoder", "hash", "handoff", "flight")  # that targets use besides their codec
+# That targets use besides their codec.
+EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "handoff", "flight")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte

@@ -57,8 +57,8 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids"}
-    | {"codec_base", "decoder", "handing"},
+    "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "hot"}
+    | {"handing", "ids", "jsonscan"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,

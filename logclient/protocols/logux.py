@@ -59,12 +59,12 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS
 from logclient._ext.logux import Hot
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.compiled import STATUS, CapsuleBatch
+from logclient.protocols.compiled import CapsuleBatch
 from logclient.protocols.core import (
     Alive,
     Batch,
@@ -805,7 +805,7 @@ class Logux:
         for first, last, fate, reason in outcomes:
             found.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), ranges in found.items():
-            self._events.append(Outcome(STATUS[fate], REASONS[reason], ranges))
+            self._events.append(Outcome(STATUSES[fate], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
         alive, progress, waiting = self._hot.told()
