@@ -13,7 +13,7 @@ class Hot:
     """What a client does for each action: its sync, its ids and times, its outcome, the answers to the server.
 
     An action in flight is told by the two numbers of its id, (ms, counter). What comes besides, and what to
-    do about it, is ``protocols.logux``'s.
+    do about it, is ``logclient.logux.core``'s.
 
     Args:
         producer: the 10 bytes that begin every id.

@@ -15,6 +15,10 @@ from __future__ import annotations
 # Spelled out because importing `typing` for one constant would cost every importing program.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from logclient import logjam as logjam
+    from logclient import logux as logux
+    from logclient import lumberjack as lumberjack
+    from logclient import plog as plog
     from logclient.aio import AsyncClient as AsyncClient
     from logclient.client import Client as Client
     from logclient.client import connect as connect
@@ -62,16 +66,21 @@ _WHERE = {
 }
 
 
+_PROTOCOLS = ("logjam", "logux", "lumberjack", "plog")
+
+
 def __getattr__(name: str) -> object:
-    # `__all__` decides: a name that is no public one must not import anything.
-    if name not in __all__:
+    # Only public names import something.
+    if name not in __all__ and name not in _PROTOCOLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _PROTOCOLS:
+        return import_module(f"{__name__}.{name}")  # which also sets it here
     value = getattr(import_module(f"{__name__}.{_WHERE.get(name, 'errors')}"), name)
     globals()[name] = value  # next time without this function
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PROTOCOLS})

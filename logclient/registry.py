@@ -15,7 +15,7 @@ __all__ = ["SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
 class Scheme(NamedTuple):
     """One row. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
 
-    protocol: str  # the core's name, as in logclient.protocols.<name>
+    protocol: str  # its name, which is also that of its folder
     core: str
     transport: str  # empty: no transport for it in this version
     document: str  # what a LogRecord becomes by default
@@ -70,38 +70,38 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "plog": Scheme(
         protocol="plog",
-        core="logclient.protocols.plog:Plog",
+        core="logclient.plog.core:Plog",
         transport="logclient.transports.udp:Udp",
         document="plog",
-        client="logclient.plog:Client",
+        client="logclient.plog.client:Client",
         port=23456,
         tls=False,
     ),
     "plog+tcp": Scheme(
         protocol="plog",
-        core="logclient.protocols.plog:Lines",
+        core="logclient.plog.core:Lines",
         transport="logclient.transports.tcp:OneWay",
         document="plog",
-        client="logclient.plog:Lines",
+        client="logclient.plog.client:Lines",
         port=23456,
         tls=False,
     ),
     "logux": Scheme(
         protocol="logux",
-        core="logclient.protocols.logux:Logux",
+        core="logclient.logux.core:Logux",
         transport="logclient.transports.websocket:WebSocket",
         document="ecs",
-        client="logclient.logux:Client",
+        client="logclient.logux.client:Client",
         port=31337,
         tls=False,
         path=True,
     ),
     "logux+tls": Scheme(
         protocol="logux",
-        core="logclient.protocols.logux:Logux",
+        core="logclient.logux.core:Logux",
         transport="logclient.transports.websocket:WebSocket",
         document="ecs",
-        client="logclient.logux:Client",
+        client="logclient.logux.client:Client",
         port=31337,
         tls=True,
         path=True,

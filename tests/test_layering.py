@@ -18,10 +18,11 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "files", "options", "registry", "threads"}
+LEAVES = {"errors", "config", "files", "lazy", "options", "registry", "threads"}
 LEAVES_OWN = {
     "errors": set(),
     "files": {"errors"},
+    "lazy": set(),
     "registry": {"errors"},
     "config": {"errors", "registry"},
     "options": {"config"},
@@ -30,7 +31,7 @@ LEAVES_OWN = {
 
 # Room -> the rooms right below it. What lies below those is allowed too.
 ARROWS: dict[str, set[str]] = {
-    "root": {"aio", "client", "handler"},
+    "root": {"aio", "client", "faces", "handler"},
     "__main__": {"cli"},
     "cli": {"client", "handler", "collectors", "verify", "root"},  # and demo.py
     "handler": {"client", "aio", "formatters"},
@@ -56,6 +57,8 @@ ARROWS: dict[str, set[str]] = {
 }
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
+# Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
+CLIENT_MODULES = {(), ("client",), ("state",)}
 EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "hot"}
     | {"handing", "ids", "jsonscan"},
@@ -105,12 +108,20 @@ def room_of(parts: tuple[str, ...]) -> str:
     if first == "_ext":
         return ext_room(parts[1]) if len(parts) > 1 else "_ext base"
     if first.partition("_")[0] in PROTOCOLS:
-        return "faces"
+        return "faces" if parts[1:] in CLIENT_MODULES else "protocols"
     if first in ("completion", "decode", "demo", "doctor", "lines", "ping", "samples", "stat"):
         return "cli"
     if first in LEAVES or first in ARROWS:
         return first
     raise AssertionError(f"logclient.{'.'.join(parts)} has no room: add it to ARROWS")
+
+
+def protocol_of(parts: tuple[str, ...]) -> str:
+    """The protocol that a module belongs to; empty when it belongs to none."""
+    if parts[:1] in (("protocols",), ("_ext",)):
+        parts = parts[1:]
+    name = parts[0].partition("_")[0] if parts else ""  # logjam, of logjam_document
+    return name if name in PROTOCOLS else ""
 
 
 def parts_of(path: Path) -> tuple[str, ...]:
@@ -153,7 +164,7 @@ def modules() -> list[Path]:
 def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     """Why module `me` may not import module `it` (both without `logclient`); empty when it may."""
     mine, its = room_of(me), room_of(it)
-    own = me[-1].partition("_")[0] if me else ""  # logux, of logux_messages
+    own = protocol_of(me)
     if mine in LEAVES:
         return "" if its in LEAVES_OWN[mine] else f"{mine} is a leaf"
     if its in LEAVES:
@@ -161,15 +172,14 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     if its == "_ext senders" and mine != "transports":
         return "senders are for transports only"
     if its == mine == "protocols":
-        common = it[1:] in ((), ("compiled",), ("core",), ("pacing",), ("readable",))
-        return "" if common or own == it[-1].partition("_")[0] else "one protocol never imports another"
-    if mine == "faces" and its in ("faces", "protocols") and it[-1] in PROTOCOLS and it[-1] != own:
+        return "" if protocol_of(it) in ("", own) else "one protocol never imports another"
+    if mine == "faces" and its in ("faces", "protocols") and protocol_of(it) not in ("", own):
         return "a face knows its own protocol only"
-    if its == "_ext codecs" and mine == "protocols" and it[1] != own:
+    if its == "_ext codecs" and mine == "protocols" and protocol_of(it) != own:
         return "a core knows its own codec only"
     if its == mine:
         return ""
-    if its == "protocols" and it[1:2] not in ((), ("core",)) and mine not in SPEAKERS:
+    if its == "protocols" and it not in (("protocols",), ("protocols", "core")) and mine not in SPEAKERS:
         return "a concrete protocol is found through the registry"
     if its == "_ext codecs" and mine not in SPEAKERS:
         return "a codec is for its core"
@@ -181,8 +191,11 @@ def test_rule_itself() -> None:
     wrong = [
         ("transports.tcp", "protocols.core"),
         ("protocols.lumberjack", "transports.tcp"),
-        ("protocols.lumberjack", "protocols.plog"),
-        ("protocols.lumberjack", "protocols.logux_messages"),
+        ("protocols.lumberjack", "protocols.logjam"),
+        ("protocols.lumberjack", "plog.core"),
+        ("plog.core", "logux.messages"),
+        ("plog.core", "plog.client"),
+        ("plog.core", "transports.udp"),
         ("protocols.lumberjack", "_ext.plog"),
         ("protocols.lumberjack", "_ext.tcpsend"),
         ("delivery.engine", "client"),
@@ -196,7 +209,9 @@ def test_rule_itself() -> None:
         ("errors", "config"),
         ("config", "client"),
         ("handler", ""),
-        ("lumberjack", "protocols.plog"),
+        ("lumberjack", "plog.core"),
+        ("plog.client", "logux.client"),
+        ("delivery.engine", "plog.core"),
         ("logjam", "integrations.wsgi"),
     ]
     right = [
@@ -207,9 +222,11 @@ def test_rule_itself() -> None:
         ("delivery.engine", "protocols.core"),
         ("delivery.engine", "_ext.flight"),
         ("protocols.lumberjack", "protocols.core"),
-        ("protocols.logux", "protocols.logux_messages"),
+        ("logux.core", "logux.messages"),
+        ("logux.client", "logux.core"),
+        ("logux", "lazy"),
         ("protocols.lumberjack", "_ext.lumberjack"),
-        ("protocols.logux_frames", "_ext.logux"),
+        ("logux.frames", "_ext.logux"),
         ("transports.tcp", "_ext.tcpsend"),
         ("collectors.lumberjack", "protocols.lumberjack"),
         ("verify.decode", "_ext.lumberjack"),
@@ -255,9 +272,14 @@ def test_only_the_registry_names_modules_in_strings() -> None:
     assert [str(p.relative_to(ROOT)) for p in others if name.search(p.read_text(encoding="utf-8"))] == []
 
 
+def sans_io() -> list[Path]:
+    """Modules without I/O, clocks and threads."""
+    return [path for path in modules() if room_of(parts_of(path)) == "protocols"]
+
+
 def test_cores_name_no_clock_and_no_wire() -> None:
     broken = []
-    for path in sorted((PACKAGE / "protocols").rglob("*.py")):
+    for path in sans_io():
         for line, top, _ in imports(path):
             if top in CORE_FORBIDDEN:
                 broken.append(f"{path.relative_to(ROOT)}:{line}: {top}")
@@ -332,10 +354,10 @@ def test_no_folder_of_that_name() -> None:
     assert where.is_symlink() or not where.exists()
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in (PACKAGE / "protocols").glob("*.py")))
+@pytest.mark.parametrize("name", [".".join(parts_of(path)) for path in sans_io()])
 def test_core_alone(name: str) -> None:
     """In an interpreter that has loaded nothing else, not even `site`."""
-    module = "logclient.protocols" + ("" if name == "__init__" else f".{name}")
+    module = f"logclient.{name}"
     home = Path(logclient.__file__).parent.parent
     program = (
         f"import sys; sys.path.insert(0, {str(home)!r}); import {module}; "

@@ -19,7 +19,7 @@ from logclient._ext.logux import (
     UNKNOWN_MESSAGE,
     Decoder,
 )
-from logclient.protocols.logux_messages import UnknownMessage, WrongFormat, parse
+from logclient.logux.messages import UnknownMessage, WrongFormat, parse
 
 pytestmark = pytest.mark.tree
 if find_spec("fuzz") is None:

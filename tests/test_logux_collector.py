@@ -24,7 +24,7 @@ from logclient._ext.logux import Decoder
 from logclient.collectors import main
 from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
-from logclient.protocols.logux_messages import Refused, Sync, compact, parse
+from logclient.logux.messages import Refused, Sync, compact, parse
 from tests.patience import PATIENCE
 from tests.support import clean_environment, need
 from tests.test_logux_messages import messages

@@ -23,6 +23,7 @@ from logclient._ext.logux import Hot
 from logclient.config import Secret
 from logclient.delivery.pump import PythonPump
 from logclient.errors import ConfigError, CredentialError, ProtocolError
+from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
 from logclient.protocols.core import (
     Alive,
     CloseWanted,
@@ -35,7 +36,6 @@ from logclient.protocols.core import (
     Reply,
     Retry,
 )
-from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle

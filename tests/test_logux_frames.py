@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from logclient._ext.logux import MAX_DEPTH
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
+from logclient.logux.frames import Probe, frames
 from logclient.protocols import readable
-from logclient.protocols.logux_frames import Probe, frames
 from tests import recordings
 from tests.lumberjack_inputs import damaged, randoms
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient.errors import ProtocolError
-from logclient.protocols import logux_messages as logux
-from logclient.protocols.logux_messages import (
+from logclient.logux import messages as logux
+from logclient.logux.messages import (
     MAX_NESTING,
     Connect,
     Connected,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.errors import ConfigError
-from logclient.protocols.logux_messages import compact, parse
-from logclient.protocols.logux_node import Heard, Login, Rules, Server, ServerNode
+from logclient.logux.messages import compact, parse
+from logclient.logux.node import Heard, Login, Rules, Server, ServerNode
 from tests.oracle import logux_messages as oracle
 
 WALL = 1_795_155_000_000

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from logclient.protocols.logux_messages import compact
-from logclient.protocols.logux_node import Login, Rules, Server, ServerNode
+from logclient.logux.messages import compact
+from logclient.logux.node import Login, Rules, Server, ServerNode
 from tests import recordings
 
 SLACK = 0.03  # seconds that a recorded timer may be late

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from logclient.errors import CredentialError
+from logclient.logux.core import DebugText, Headers, Logux, Opened, Options
 from logclient.protocols.core import Alive, CoreEvent, Fatal, Inbound, Outcome, Progress, Reply
-from logclient.protocols.logux import DebugText, Headers, Logux, Opened, Options
 from tests import recordings
 from tests.batches import flight_of
 from tests.test_logux_node_vectors import is_upgrade

@@ -18,7 +18,7 @@ import logclient
 from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
 from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
-from logclient.protocols.plog import parse_stat, split_tags
+from logclient.plog.core import parse_stat, split_tags
 from logclient.transports.udp import Udp
 from tests.patience import PATIENCE
 from tests.test_plog_core import stat_of

@@ -11,7 +11,7 @@ import pytest
 
 from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
-from logclient.protocols.plog import split_tags
+from logclient.plog.core import split_tags
 from tests import recordings
 from tests.patience import PATIENCE
 from tests.test_plog_vectors import CASES, KINDS, bytes_of, each, flat

@@ -43,9 +43,7 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols import readable
-from logclient.protocols.core import CloseWanted, Core, Outcome, Reply
-from logclient.protocols.plog import (
+from logclient.plog.core import (
     TAGGED,
     Options,
     Plog,
@@ -59,6 +57,8 @@ from logclient.protocols.plog import (
     parse_stat,
     split_tags,
 )
+from logclient.protocols import readable
+from logclient.protocols.core import CloseWanted, Core, Outcome, Reply
 from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects

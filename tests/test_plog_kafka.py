@@ -12,7 +12,7 @@ import pytest
 
 from logclient._ext.plog import fragments
 from logclient.collectors.plog import Collector
-from logclient.protocols.plog import join_tags, kafka_tags
+from logclient.plog.core import join_tags, kafka_tags
 from tests import support
 from tests.patience import PATIENCE
 from tests.test_plog_collector import event, name

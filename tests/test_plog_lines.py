@@ -22,7 +22,7 @@ from logclient._ext.plog import Hot
 from logclient.collectors.plog import Collector
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.protocols.plog import Lines, Options
+from logclient.plog.core import Lines, Options
 from logclient.transports.tcp import OneWay
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects

@@ -15,8 +15,8 @@ import pytest
 
 import logclient
 from logclient import plog
-from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
-from logclient.protocols.plog import Options, Plog
+from logclient.plog.core import Options, Plog
+from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
 from tests.batches import flight_of

@@ -29,7 +29,7 @@ from logclient._ext.plog import (
     Reassembler,
     fragments,
 )
-from logclient.protocols.plog import Options, Plog, command, parse_stat, split_tags
+from logclient.plog.core import Options, Plog, command, parse_stat, split_tags
 from tests import recordings
 from tests.batches import flight_of
 from tests.oracle import plog as oracle

@@ -183,7 +183,7 @@ def far() -> Iterator[Server]:
 
 def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, Made]:
     from logclient.client import _limits
-    from logclient.protocols.plog import Plog
+    from logclient.plog.core import Plog
 
     config = parse(url)
     transport = Made(sender)

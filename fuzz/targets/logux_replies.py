@@ -17,9 +17,9 @@ from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logux import Hot
+from logclient.logux.core import Logux, Options
+from logclient.logux.messages import parse
 from logclient.protocols.core import CloseWanted, Fatal, Outcome, Retry
-from logclient.protocols.logux import Logux, Options
-from logclient.protocols.logux_messages import parse
 from tests import recordings
 from tests.oracle import logux_client as oracle
 

@@ -1,6 +1,6 @@
 """A real Logux server for demos and tests: captures what it acknowledges, and lies on request.
 
-WebSocket over TCP or TLS, at any path. What it answers is `logclient.protocols.logux_node`'s: that of the
+WebSocket over TCP or TLS, at any path. What it answers is `logclient.logux.node`'s: that of the
 released server, but for what that one falls over. A message is one unit of the capture, in either direction.
 A sync is answered after the capture was handed to the operating system, connection by connection in the
 order of arrival: with ``synced``, and with a word on each of its actions.
@@ -25,9 +25,9 @@ from logclient.collectors.running import IDLE, MAX_CONNECTIONS
 from logclient.collectors.streams import NEVER, Connection, Step, Streams
 from logclient.collectors.tally import Tally
 from logclient.errors import ConfigError, MissingExtra
-from logclient.protocols.logux_frames import masked
-from logclient.protocols.logux_messages import Connect, Ping, Sync, compact, parse
-from logclient.protocols.logux_node import Heard, Judge, Login, Rules, Server, ServerNode
+from logclient.logux.frames import masked
+from logclient.logux.messages import Connect, Ping, Sync, compact, parse
+from logclient.logux.node import Heard, Judge, Login, Rules, Server, ServerNode
 
 try:
     from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -160,11 +160,11 @@ class Collector(Streams[Counts, _Unit, _Connection]):
             and neither may call the collector.
         subprotocol, minimum: of the application: ours, and the lowest that is taken (0: any).
         types: of actions; None: all but those that begin with ``logux/``.
-        judge: what becomes of an action: see ``logclient.protocols.logux_node.Judge``.
+        judge: what becomes of an action: see ``logclient.logux.node.Judge``.
         headers: what is said of the server to clients.
         development: as the real server does in development: what went wrong is told to the client.
         keep_log: an id that was processed is known, and a second action under it ignored.
-        strict_spec: to the letter of the text: see ``logclient.protocols.logux_node``.
+        strict_spec: to the letter of the text: see ``logclient.logux.node``.
         timeout: seconds for an answer of the client's; 0: no end.
         ping: seconds of silence before we ask whether the client is there; 0: never.
         max_message: bytes of a message; who sends a larger one is disconnected (close code 1009).

@@ -37,7 +37,7 @@ from logclient.collectors.running import IDLE, MAX_CONNECTIONS, TOO_MANY, Runnin
 from logclient.collectors.tally import Tally
 from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, LogclientError
-from logclient.protocols.plog import split_tags
+from logclient.plog.core import split_tags
 
 __all__ = ["Allowance", "Collector", "Counts", "Listener", "Taken"]
 

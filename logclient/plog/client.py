@@ -1,30 +1,4 @@
-"""plog's public face: event documents, messages for Kafka topics, and the server's commands.
-
-::
-
-    with logclient.connect("plog://127.0.0.1:23456", event_type="orders") as client:
-        client.event({"order": 7, "state": "paid"})         # an event document
-        client.publish(b"any bytes", topic="audit", key="7")
-        client.ping().seconds, client.stat().seen_messages
-        watch = client.watch()                              # then send, and ask how much was lost
-        watch.loss().lost
-
-An event document is a JSON object with these fields, and ``uuid``, which is the id:
-
-=============  ====================================================================================
-``type``       the option ``event_type``, unless a call says another
-``host``       the option ``host_name``: this machine's name unless it is given
-``timestamp``  milliseconds since 1970
-``data``       a mapping of strings to strings, or a string
-=============  ====================================================================================
-
-Over TCP (``plog+tcp://``) each of these is a line, and that is all: no tags, and no questions.
-
-A log record's ``data`` has the fields of the ECS document that other protocols ship, but for its time, each
-as a string: what is none is written in JSON. What a formatter of yours makes is taken instead: a string as it
-is, the fields of a dict. A plain text (``send("text")``) is ``data`` itself. Mappings and bytes that are
-sent travel as they are: ``send({"type": ..., "data": ...})``.
-"""
+"""The clients of plog URLs; see the package."""
 
 from __future__ import annotations
 
@@ -40,7 +14,7 @@ from logclient.config import Config
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConnectFailed, ProtocolError
-from logclient.protocols.plog import (
+from logclient.plog.core import (
     TAGGED,
     Defragmenter,
     Loss,

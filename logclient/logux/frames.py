@@ -11,7 +11,7 @@ from typing import Any
 
 from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
 from logclient.errors import CredentialError, ProtocolError
-from logclient.protocols.logux_messages import (
+from logclient.logux.messages import (
     PROTOCOL,
     Connect,
     Connected,
@@ -23,7 +23,7 @@ from logclient.protocols.logux_messages import (
     pack,
     parse,
 )
-from logclient.protocols.logux_messages import Ping as PingMessage
+from logclient.logux.messages import Ping as PingMessage
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["Probe", "frames", "masked"]

@@ -64,22 +64,8 @@ from logclient._ext.flight import Flight
 from logclient._ext.logux import Hot
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.compiled import CapsuleBatch
-from logclient.protocols.core import (
-    Alive,
-    Batch,
-    CloseWanted,
-    CoreEvent,
-    Fatal,
-    Inbound,
-    Outcome,
-    Progress,
-    Reply,
-    Retry,
-    Wire,
-)
-from logclient.protocols.logux_frames import Probe, frames
-from logclient.protocols.logux_messages import (
+from logclient.logux.frames import Probe, frames
+from logclient.logux.messages import (
     MIN_PROTOCOL,
     PROTOCOL,
     Connect,
@@ -103,7 +89,21 @@ from logclient.protocols.logux_messages import (
     version,
     wrong_format,
 )
-from logclient.protocols.logux_messages import Headers as HeadersMessage
+from logclient.logux.messages import Headers as HeadersMessage
+from logclient.protocols.compiled import CapsuleBatch
+from logclient.protocols.core import (
+    Alive,
+    Batch,
+    CloseWanted,
+    CoreEvent,
+    Fatal,
+    Inbound,
+    Outcome,
+    Progress,
+    Reply,
+    Retry,
+    Wire,
+)
 
 __all__ = [
     "Action",

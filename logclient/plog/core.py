@@ -40,9 +40,9 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.errors import ConfigError, ProtocolError
+from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.core import CoreEvent, Reply
-from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -325,7 +325,7 @@ class Options(NamedTuple):
     """Seconds that a command waits for its reply."""
     feedback: str = "none"
     """``none``: the pace is what it is, after a slow start; ``auto``: by the server's receive queue where the
-    transport can see it, else by STAT; ``stat``: by STAT. See ``protocols.pacing``."""
+    transport can see it, else by STAT; ``stat``: by STAT. See ``logclient.plog.pacing``."""
     batch_bytes: int = 1 << 20
     """Bytes of messages encoded at once, at most; a larger one goes alone."""
 

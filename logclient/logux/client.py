@@ -1,19 +1,4 @@
-"""Logux's public face: actions both ways, headers, the state of the connection.
-
-::
-
-    with logclient.connect("logux://127.0.0.1:31337", user="10", token="env:TOKEN") as client:
-        client.send({"message": "hello"})                   # data of a log/add action
-        client.add({"type": "chat/add", "text": "hi"}).result(5.0)
-        client.on("chat/add", lambda action, meta: print(action["text"]))
-        client.headers = {"locale": "fr"}
-        client.state, client.node_id, client.ping().seconds
-
-An event that is sent becomes ``{"type": "log/add", "data": <the event>, "id": <its id>}``; so does a log
-record, as the ECS document that other protocols ship. A whole action of your own goes by ``add``.
-
-Hold the client while you listen: one that nobody holds delivers what it has, and ends.
-"""
+"""The client of Logux URLs; see the package."""
 
 from __future__ import annotations
 
@@ -30,9 +15,9 @@ from logclient.delivery import report
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
-from logclient.logux_state import State
+from logclient.logux.core import Action, DebugText, Headers, Opened, Received, Undone
+from logclient.logux.state import State
 from logclient.protocols.core import Core, CoreEvent, Inbound, TakesNotes
-from logclient.protocols.logux import Action, DebugText, Headers, Opened, Received, Undone
 
 __all__ = ["Client", "Pong"]
 

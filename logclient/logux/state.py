@@ -15,7 +15,7 @@ from typing import Any
 from logclient import threads
 from logclient.errors import ConfigError
 from logclient.files import open_regular
-from logclient.protocols.logux import Logux
+from logclient.logux.core import Logux
 
 fcntl: Any
 try:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
-from logclient.protocols.logux_messages import (
+from logclient.logux.messages import (
     MIN_PROTOCOL,
     PROTOCOL,
     WRONG_CREDENTIALS,
