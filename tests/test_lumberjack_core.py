@@ -5,9 +5,10 @@ from random import random
 
 import pytest
 
+from logclient._ext.lumberjack import Reader
 from logclient.errors import ConfigError, ProtocolError
+from logclient.lumberjack.core import Lumberjack, Options, pair_block
 from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress
-from logclient.protocols.lumberjack import Lumberjack, Options, Reader, pair_block
 from tests.batches import flight_of
 
 PRODUCER = bytes(range(10))
