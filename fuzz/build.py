@@ -30,7 +30,7 @@ from fuzz.target import ROOT, MissingError, Plant, load
 from tools import extensions
 
 OUT = ROOT / "build" / "fuzz"
-# that targets use besides their codec
+# That targets use besides their codec.
 EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "handoff", "flight")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 

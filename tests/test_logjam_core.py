@@ -33,7 +33,7 @@ from logclient._ext.logjam import (
 )
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
+from logclient.logjam.core import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
@@ -328,7 +328,7 @@ class TestCompression:
             "import sys\n"
             "sys.modules['snappy'] = None\n"
             "from logclient._ext.logjam import Unpacker, pack\n"
-            "from logclient.protocols.logjam import Logjam, Options\n"
+            "from logclient.logjam.core import Logjam, Options\n"
             "name = Logjam(Options('a-b'), bytes(10)).compressor\n"
             "print(name)\n"
             "if name != 'snappy': sys.exit()\n"
@@ -926,10 +926,10 @@ class TestReadable:
         assert (reply["type"], reply["status"]) == ("reply", "202 Accepted")
 
     def test_every_fault_has_words(self) -> None:
-        from logclient.protocols import logjam
+        from logclient.logjam import frames as readable_frames
 
         silent = {"ok", "foreign", "no_id", "not_json", "ping", "heartbeat"}
-        assert set(logjam._WRONG) == set(STATUS_NAMES) - silent
+        assert set(readable_frames._WRONG) == set(STATUS_NAMES) - silent
 
 
 class TestVerify:

@@ -5,9 +5,10 @@ from random import random
 
 import pytest
 
+from logclient._ext.lumberjack import Reader
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.lumberjack import Lumberjack, Options, Reader, pair_block
+from logclient.lumberjack.core import Lumberjack, Options, pair_block
 from tests.batches import flight_of
 
 PRODUCER = bytes(range(10))

@@ -36,7 +36,7 @@ from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import Collector, decode
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.protocols.lumberjack import Lumberjack, Options, frames, pair_block
+from logclient.lumberjack.core import Lumberjack, Options, frames, pair_block
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle

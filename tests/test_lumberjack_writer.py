@@ -19,7 +19,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.lumberjack import MAX_WINDOW, Hot, Reader
-from logclient.protocols.lumberjack import pair_block
+from logclient.lumberjack.core import pair_block
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, objects
 from tests.oracle import lumberjack as oracle

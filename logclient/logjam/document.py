@@ -80,7 +80,7 @@ OWN = frozenset({
     "_id", "rts", "description", "label",
 })  # fmt: skip
 
-ERROR = 3
+INFO, ERROR = 1, 3
 
 
 def severity_of(level: float) -> int:
