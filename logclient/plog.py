@@ -356,7 +356,7 @@ class Client(_DocumentClient):
             body, kind, *changed = self.encoder.encode(event)
             self.handoff.count_changed(*changed)
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, client.tens(level), kind | TAGGED_KIND)
+        return self._engine.put(tagged, client.level_index(level), kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask for a sign of life; the answer has the same payload. None: one of our own.
