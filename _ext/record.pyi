@@ -1,4 +1,4 @@
-"""Documents: a LogRecord or a mapping becomes the bytes that travel, in the caller's thread."""
+"""Formatting: a LogRecord or a mapping becomes the bytes to send, in the caller's thread."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -9,23 +9,27 @@ from logclient._ext.handoff import Handoff
 ECS_VERSION: str
 
 class Encoder:
-    """Makes documents, and puts them into a hand-off.
+    """Encoder of log records and mappings, and the way into the queue.
+
+    A document is a JSON object (Lumberjack version 2 and the other protocols) or a pair block (Lumberjack
+    version 1): a 32-bit count, then that many keys and values, each behind its 32-bit length.
 
     Args:
-        handoff: where ``send`` puts them; None when only bytes are wanted.
-        max_event_bytes: a longer document fails as too_large.
-        truncate: cut the message of such a document instead, and mark it (``log.flags``).
-        pairs: make pair blocks (Lumberjack version 1) instead of JSON objects.
-        text: what makes a mapping of a string; None: ``{"message": ...}``.
-        complete: what adds to a dictionary what the protocol asks for, in a copy; None: nothing does.
-        ecs: documents are those of ECS: what is no mapping and has the name of one of its objects moves to
-            ``labels.<name>``, and no scalar stays beside a field below it.
-        carriers: the fields that may carry the event's id; ``@metadata``: Lumberjack's two. What an
-            application has there moves to `labels`.
-        identity: ``own``: it stays there, and is the event's id; ``none``: it stays, no event has an id.
-        trust_metadata: keep ``@metadata`` of the application's, all but its ``_id``.
-        flat: mappings become text in the end, and are no objects.
-        labels: what the names of fields that move begin with.
+        handoff: the queue that ``put`` writes to; None if only bytes are wanted.
+        max_event_bytes: largest document in bytes; a longer one fails as too_large.
+        truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
+        pairs: write pair blocks instead of JSON objects.
+        text: returns the mapping for a string; None: ``{"message": ...}``.
+        complete: returns a copy of a dict with what the protocol requires; None: dicts stay as they are.
+        ecs: write documents of ECS: a field that has the name of an ECS object but is no mapping moves to
+            ``labels.<name>``, and so does a scalar whose name is the prefix of another field.
+        carriers: the fields that may carry the event's id; ``@metadata`` stands for the two of Lumberjack.
+        identity: ``id``: the application's values in these fields move to `labels`, so that no one mistakes
+            them for ours; ``own``: they stay and are the event's id; ``none``: they stay, and events have no
+            id.
+        trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
+        flat: the protocol turns mappings into text, so they are not objects.
+        labels: the prefix of fields that move.
     """
 
     def __init__(
@@ -65,7 +69,10 @@ class Encoder:
     @property
     def labels(self) -> str: ...
     def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int, int]:
-        """(body, kind, mangled values, moved fields) of a mapping or a string.
+        """Encode a mapping or a string.
+
+        Returns:
+            The body, its kind (``K_DOCUMENT`` and flags), and the numbers of mangled values and moved fields.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
@@ -73,33 +80,39 @@ class Encoder:
         """
 
     def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int, int]:
-        """(body, kind, mangled values, moved fields) of a record.
+        """Encode a LogRecord.
+
+        Returns:
+            As ``encode``.
 
         Raises:
-            EncodeError: as above.
+            EncodeError: as ``encode``.
         """
 
-def tens(level: int | str) -> int:
-    """A level of ``logging``, a number or a name, as the hand-off keeps it: 0 to 5."""
+def level_index(level: int | str) -> int:
+    """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
 
-class Sender:
-    """The compiled half of ``logclient.Client``: ``send`` in one call."""
+class FastClient:
+    """Base of ``logclient.Client`` with a compiled ``send``."""
 
     @property
     def encoder(self) -> Encoder: ...
     @property
     def handoff(self) -> Handoff: ...
-    def _bind(self, encoder: Encoder, slowly: Callable[[int, Any, int], int]) -> None: ...
+    def _bind(self, encoder: Encoder, fallback: Callable[[int, Any, int], int]) -> None: ...
     def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
-        Bytes are sent unchanged but for the id. What cannot be encoded is counted as failed, then
-        raised. Returns the event's sequence, or 0 when it was dropped at once (a full queue with
-        ``overflow=drop_new``, a closed client).
+        Bytes are sent unchanged but for the id. An event that cannot be encoded is counted as failed before
+        the exception is raised.
 
         Args:
             event: what to send.
             level: a level of ``logging``, as a number or by its name, for ``keep_level``.
+
+        Returns:
+            The event's sequence, or 0 if it was dropped at once: the queue is full and ``overflow`` is
+            ``drop_new``, or the client is closed.
 
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
@@ -109,50 +122,57 @@ class Sender:
             TypeError: ``__init__`` has not run.
         """
 
-class Emitter:
-    """The compiled half of ``logclient.Handler``: ``handle`` in one call, without the handler's lock."""
+class FastHandler:
+    """Base of ``logclient.Handler`` with a compiled ``handle`` that takes no lock.
+
+    It must be the first base, before ``logging.Handler``.
+    """
 
     @property
     def encoder(self) -> Encoder: ...
     @property
     def filters(self) -> list[Any]:
-        """``logging.Filterer``'s list."""
+        """The list of ``logging.Filterer``."""
 
     @filters.setter
     def filters(self, value: list[Any]) -> None: ...
     @property
     def formatter(self) -> logging.Formatter | None:
-        """The formatter; without one of the user's, the one of our own documents."""
+        """The application's formatter, or the one that stands for our own documents."""
 
     @formatter.setter
     def formatter(self, value: logging.Formatter | None) -> None: ...
     def _bind(
         self,
         encoder: Encoder,
-        attend: Callable[[], object],
-        put_slowly: Callable[[int, bytes, int, int], object],
-        maker: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
+        on_wakeup_needed: Callable[[], object],
+        put_fallback: Callable[[int, bytes, int, int], object],
+        ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
         formatter: logging.Formatter,
         own_emit: bool,
         own_format: bool,
     ) -> None: ...
     def handle(self, record: logging.LogRecord) -> Any:
-        """Ship a record unless a filter refuses it: the record, or False. Never raises an Exception.
+        """Ship a record unless a filter refuses it.
 
-        Before ``__init__`` a record is ignored.
+        Never raises an ``Exception``. Ignores records before ``__init__``.
+
+        Returns:
+            The record, or False if it was refused.
         """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Ship a record, whatever the filters say. Before ``__init__`` it is ignored."""
+        """Ship a record without asking the filters. Ignores records before ``__init__``."""
 
-def own_thread(own: bool = True) -> bool:
-    """Mark (or unmark) the calling thread as one of a sender's: what it logs is ignored.
+def mark_sender_thread(own: bool = True) -> bool:
+    """Mark or unmark the calling thread as a sender's, whose own log records are ignored.
 
-    Returns what it was before.
+    Returns:
+        Whether it was marked before.
     """
 
 def encode_mapping(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
-    """What ``Encoder.encode`` makes of a mapping or a string: a JSON object."""
+    """Encode a mapping or a string as a JSON object; see ``Encoder.encode``."""
 
 def encode_pairs(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
-    """What ``Encoder.encode`` makes of a mapping or a string: a pair block."""
+    """Encode a mapping or a string as a pair block; see ``Encoder.encode``."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import registry
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
-from logclient._ext.record import Encoder, Sender
-from logclient._ext.record import tens as tens
+from logclient._ext.record import Encoder, FastClient
+from logclient._ext.record import level_index as level_index
 from logclient.config import Config, options_of, parse
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits
@@ -73,10 +73,10 @@ def outlets(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[
     ``lost()`` counts one that was not made. They hold the engine, never the client."""
 
     def put(body: bytes, level: int, kind: int) -> int:
-        return engine.put(body, tens(level), kind)
+        return engine.put(body, level_index(level), kind)
 
     def lost() -> None:
-        engine.put(_UNENCODABLE, tens(INFO), K_TOMB)
+        engine.put(_UNENCODABLE, level_index(INFO), K_TOMB)
 
     return put, lost
 
@@ -107,7 +107,7 @@ class _Unmade:
 UNMADE: Any = _Unmade()
 
 
-class Client(Sender):
+class Client(FastClient):
     """Ships events to one server (or one of several) and knows the fate of each.
 
     Every method may be called from any thread. ``send`` is compiled (``_ext/record.pyx``) and never
@@ -178,7 +178,7 @@ class Client(Sender):
     def submit(self, event: Event, level: Level = INFO) -> Delivery:
         """Like ``send``, and follow the event: ``submit(event).result(5.0)``. Raises what ``send`` raises."""
         submit = self._engine.submit
-        kept = tens(level)
+        kept = level_index(level)
         try:
             body, kind, mangled, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):

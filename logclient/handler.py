@@ -13,7 +13,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from logclient._ext.record import Emitter
+from logclient._ext.record import FastHandler
 from logclient.client import UNMADE, Client, open_client
 from logclient.config import parse
 from logclient.formatters import EcsFormatter
@@ -32,7 +32,7 @@ def _locks_logging() -> bool:
     return owned is not None and bool(owned())
 
 
-class Handler(Emitter, logging.Handler):
+class Handler(FastHandler, logging.Handler):
     """Ships log records.
 
     A log call costs the making of its document and a copy into the queue: it never waits for the

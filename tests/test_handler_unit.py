@@ -26,7 +26,7 @@ from logclient import formatters
 from logclient._ext.constants import K_MASK, K_RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient._ext.record import Emitter, Encoder, own_thread
+from logclient._ext.record import Encoder, FastHandler, mark_sender_thread
 from logclient.delivery.report import Reporter
 from logclient.handler import Handler
 from tests.patience import PATIENCE
@@ -447,11 +447,11 @@ class TestIgnored:
         one = make()
 
         def sender() -> None:
-            assert own_thread() is False
+            assert mark_sender_thread() is False
             one.log.error("mine")
             one.handler.setFormatter(logging.Formatter())
             one.log.error("mine")
-            assert own_thread(False) is True
+            assert mark_sender_thread(False) is True
             one.log.error("yours")
 
         thread = threading.Thread(target=sender)
@@ -598,7 +598,7 @@ class TestLife:
         with pytest.raises(logclient.ConfigError, match="windw"):
             Handler(NOWHERE, windw=3)
         with pytest.raises(TypeError, match="encoder"):
-            Emitter()._bind(Encoder(), print, print, None, logging.Formatter(), False, False)
+            FastHandler()._bind(Encoder(), print, print, None, logging.Formatter(), False, False)
 
     def test_close(self, make: Make) -> None:
         """A client of the user's stays open; a handler's own is closed."""

@@ -18,7 +18,7 @@ import pytest
 import logclient
 import logclient._ext
 from logclient import client, lumberjack, plog
-from logclient._ext.record import own_thread
+from logclient._ext.record import mark_sender_thread
 from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
 from tests.patience import PATIENCE
@@ -215,12 +215,12 @@ def test_what_a_finalizer_logs_in_the_sender_thread_is_shipped() -> None:
     thing.me = thing
     weakref.finalize(thing, log.info, "from a finalizer")
     del thing
-    before = own_thread(True)
+    before = mark_sender_thread(True)
     try:
         log.info("of the sender")
         gc.collect()
     finally:
-        own_thread(before)
+        mark_sender_thread(before)
     stats = handler.client.stats()
     assert (stats.sent, stats.ignored) == (1, 1)
     handler.close()

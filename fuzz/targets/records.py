@@ -23,7 +23,7 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, Plant, must
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient._ext.record import Emitter, Encoder, Sender
+from logclient._ext.record import Encoder, FastClient, FastHandler
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs
 
@@ -51,12 +51,12 @@ DICTIONARY = [
     b"logclient.x", b"zmq.auth", b"websockets",
 ]  # fmt: skip
 
-ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "Sender", "Emitter")
+ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient", "FastHandler")
 _MISTAKE = "a caller's mistake, no input's: tests/test_handler_unit.py, tests/test_memory_safety.py"
 APART = {
     "__init__ has": _MISTAKE,
     "needs a hand-off": _MISTAKE,
-    "own_thread()": "of the sender's thread: tests/test_handler_unit.py",
+    "mark_sender_thread()": "of the sender's thread: tests/test_handler_unit.py",
     "_in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
     "not _in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
     "self.handoff.count_ignored()": "of the sender's thread: tests/test_handler_unit.py",
@@ -66,14 +66,15 @@ APART = {
     "size = 0xFFFFFFF0": "four GiB: tests/test_records.py",
 }
 
-_ODDLY = "            status = self._oddly(o, record, s.of, step)\n"
-_ROOM = "            if _reserve(o, LC_WORST * n + 2 * LC_SLACK) < 0:\n                return -1\n"
+_IN_PYTHON = "            status = self._write_step_in_python(doc, record, s.values, step)\n"
+_ROOM = "            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:\n                return -1\n"
 PLANTS = (
-    Plant("borrowed", "_ext/record.pyx", f"            attributes = self._hold(attributes, s)\n{_ODDLY}",
-          f"            pass\n{_ODDLY}", (ASAN,)),
-    Plant("length", "_ext/record.pyx", f"{_ROOM}            o.p = lc_quote1(",
-          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            o.p = lc_quote1(", (ASAN,)),
-    Plant("allocation", "_ext/record.pyx", "        want = used + more\n",
+    Plant("borrowed", "_ext/record/record_encoder.pyx",
+          f"            attributes = self._take_references(attributes, s)\n{_IN_PYTHON}",
+          f"            pass\n{_IN_PYTHON}", (ASAN,)),
+    Plant("length", "_ext/record/json_encode.pyx", f"{_ROOM}            doc.p = lc_quote1(",
+          f"{_ROOM.replace('LC_WORST * n + 2 * LC_SLACK', 'n')}            doc.p = lc_quote1(", (ASAN,)),
+    Plant("allocation", "_ext/record/json_encode.pyx", "        want = used + more\n",
           "        want = used + more << 17\n", (MEMORY,)),
 )  # fmt: skip
 
@@ -347,7 +348,7 @@ class OwnMessage(logging.LogRecord):
         return "own message"
 
 
-class Handler(Emitter, logging.Handler):
+class Handler(FastHandler, logging.Handler):
     program: Program
 
     def createLock(self) -> None:
@@ -372,7 +373,7 @@ class Rig:
         self.handoff.needs_attention = bool(way & ATTENTION)
         self.encoder = Encoder(self.handoff, **encoder)
         self.flight = Flight(self.handoff)
-        self.sender = Sender()
+        self.sender = FastClient()
         self.sender._bind(self.encoder, lambda seq, event, level: seq)
 
     def handler(self, program: Program, maker: Callable[..., object] | None, own_emit: bool) -> Any:
@@ -557,7 +558,7 @@ def _handle(
         if how & SUBCLASS and way & SENT == SENT:
             handler.handle(program.value())
         elif way & EMITTED:
-            Emitter.emit(handler, record)
+            FastHandler.emit(handler, record)
         else:
             handler.handle(record)
     finally:

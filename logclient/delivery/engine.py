@@ -33,7 +33,7 @@ from logclient import threads
 from logclient._ext.constants import PUT_FORKED, PUT_FULL, R_CLOSED, R_FATAL, R_POISON, REASONS, STATUSES
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff, Turn
-from logclient._ext.record import own_thread
+from logclient._ext.record import mark_sender_thread
 from logclient.delivery import lifecycle, report
 from logclient.delivery.ages import Ages
 from logclient.delivery.calls import Call, Calls
@@ -698,7 +698,7 @@ class Engine:
                     self.handoff.wake()
                     continue
                 self.sender_ident = threads.get_ident()
-                own = own_thread(True)
+                own = mark_sender_thread(True)
                 self._drive_by = deadline
                 try:
                     self.turn(min(deadline, time.monotonic() + SLICE))
@@ -708,7 +708,7 @@ class Engine:
                         self._total_ledger()
                 finally:
                     self._drive_by = FOREVER
-                    own_thread(own)
+                    mark_sender_thread(own)
                     self.sender_ident = 0
         if self._inline:
             self.callbacks.drain(deadline)
@@ -814,7 +814,7 @@ class Engine:
     def _leave_inline(self, by: float) -> None:
         """The rest of a sender's life, in the calling thread, which holds the role."""
         self.sender_ident = threads.get_ident()
-        own = own_thread(True)
+        own = mark_sender_thread(True)
         self._drive_by = by
         self._part_at = FOREVER  # or one client would take the time of the next
         try:
@@ -824,7 +824,7 @@ class Engine:
                 self._go()
         finally:
             self._drive_by = FOREVER
-            own_thread(own)
+            mark_sender_thread(own)
             self.sender_ident = 0
 
     def _go(self) -> None:
@@ -1054,7 +1054,7 @@ class Engine:
         lifecycle.start_next()
         with self._role:
             self.sender_ident = threads.get_ident()
-            own_thread(True)
+            mark_sender_thread(True)
             leaves = False
             try:
                 while not self._stopping and not self._ended and (self._parting or not self.exiting):

@@ -134,7 +134,7 @@ class Client(client.Client):
             raise
         if mangled or moved:
             self.handoff.count_changed(mangled, moved)
-        return self._engine.submit(head + body, client.tens(level), WHOLE_WITH_META if head else WHOLE)
+        return self._engine.submit(head + body, client.level_index(level), WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
         """Subscribe to a channel, now and on each later connection.
@@ -382,7 +382,7 @@ class Inbox:
                 elif outcome.reason in REFUSED:
                     del self.channels[action]
                 else:
-                    self.channels[action] = self.engine.submit(action, client.tens(URGENT), WHOLE)
+                    self.channels[action] = self.engine.submit(action, client.level_index(URGENT), WHOLE)
 
     def _enqueue(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
         """Queue an action for the callbacks.

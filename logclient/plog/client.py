@@ -349,7 +349,7 @@ class Client(_DocumentClient):
             body, kind, *changed = self.encoder.encode(event)
             self.handoff.count_changed(*changed)
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, client.tens(level), kind | TAGGED_KIND)
+        return self._engine.put(tagged, client.level_index(level), kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask the server for a sign of life. Its answer has the same payload.

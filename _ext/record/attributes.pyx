@@ -1,0 +1,424 @@
+# The attributes of a LogRecord and the fields made of them, as far as no Python code has to run.
+
+ECS_VERSION = "8.11.0"       # also in the literals of _write_origin and _write_steps
+
+cdef enum:
+    FIRST_US = -62135596800000000     # the year 1
+    LAST_US = 253402300799999999      # the end of the year 9999
+
+# The attributes that a document needs.
+cdef enum:
+    A_NAME, A_MSG, A_ARGS, A_LEVELNAME, A_LEVELNO, A_FILENAME, A_EXC_INFO, A_EXC_TEXT, A_STACK_INFO, A_LINENO
+    A_FUNCNAME, A_CREATED, A_THREAD, A_THREADNAME, A_PROCESSNAME, A_PROCESS
+    A_UNUSED
+    ATTRIBUTES
+    ORDER = 32
+
+# The fields of a record's document in order; the exception and the application's fields follow.
+cdef enum:
+    STEP_TIME, STEP_LEVEL, STEP_MESSAGE, STEP_ECS
+    STEP_LOGGER, STEP_FILE, STEP_LINE, STEP_FUNCTION
+    STEP_PID, STEP_PROCESS, STEP_THREAD_ID, STEP_THREAD
+    STEPS
+
+cdef enum:
+    NEEDS_PYTHON = 1         # a status: the object cannot be written without running Python code
+
+# The attributes of one record. The references are borrowed until `held`: until then no Python code runs.
+ctypedef struct Attributes:
+    PyObject *values[ATTRIBUTES]
+    Py_ssize_t first_extra   # position of the first attribute that logging did not make, or -1
+    bint extras_mixed        # some of logging's own come after it
+    bint held
+
+cdef tuple ATTRIBUTE_NAMES = (
+    "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
+    "funcName", "created", "thread", "threadName", "processName", "process",
+)
+
+
+# The message.
+
+cdef int _write_percent_format(Document *doc, PyObject *msg, PyObject *args) noexcept nogil:
+    """Write `msg % args` if it has only %s, %d and %% and values of built-in types.
+
+    Returns:
+        1; 0 if it has anything else (the caller discards what was written); or -1.
+    """
+    cdef const uint8_t *p
+    cdef const uint8_t *q
+    cdef const uint8_t *end
+    cdef PyObject *v
+    cdef Py_ssize_t used = 0
+    cdef Py_ssize_t given = PyTuple_GET_SIZE(args)
+    cdef size_t n
+    cdef int overflow = 0
+    cdef long long number
+    cdef uint8_t c
+    cdef uint8_t *to
+    if not PyUnicode_IS_COMPACT_ASCII(msg) or doc.unquoted or doc.mode != WHOLE:
+        return 0
+    n = <size_t> PyUnicode_GET_LENGTH(msg)
+    if n > SEGMENT:
+        return 0
+    p = <uint8_t *> PyUnicode_DATA(msg)
+    end = p + n
+    while True:
+        if _reserve(doc, LC_WORST * <size_t> (end - p) + 2 * LC_SLACK + 40) < 0:
+            return -1
+        q = <const uint8_t *> memchr(p, c'%', <size_t> (end - p))
+        if q == NULL:
+            doc.p = lc_quote1(doc.p, p, <size_t> (end - p))
+            return used == given
+        if q + 1 >= end:
+            return 0
+        doc.p = lc_quote1(doc.p, p, <size_t> (q - p))
+        p = q + 2
+        c = q[1]
+        if c == c'%':
+            doc.p[0] = c'%'
+            doc.p += 1
+            continue
+        if used == given:
+            return 0
+        v = PyTuple_GET_ITEM(args, used)
+        used += 1
+        if PyLong_CheckExact(v) and (c == c's' or c == c'd'):
+            number = _int_value(v, &overflow)
+            if overflow:
+                return 0
+            doc.p = lc_int(doc.p, number)
+        elif c != c's':
+            return 0
+        elif PyUnicode_CheckExact(v):
+            if _write_chars(doc, v) < 0:
+                return -1
+        elif PyFloat_CheckExact(v):
+            to = lc_float(doc.p, PyFloat_AS_DOUBLE(v))
+            if to == NULL:
+                return 0
+            doc.p = to
+        elif v == Py_None:
+            memcpy(doc.p, b"None", 4)
+            doc.p += 4
+        else:
+            return 0
+
+
+cdef str _format_message(Document *doc, object msg, object args):
+    """Return what ``LogRecord.getMessage`` returns; append arguments that do not fit the format."""
+    cdef str text
+    try:
+        text = _exact_str(msg if type(msg) is str else str(msg))
+    except Exception:
+        text = _unprintable(doc, msg)
+    try:
+        if args:
+            text = _exact_str(text % args)
+    except Exception:
+        doc.mangled += 1
+        try:
+            text = f"{text} % {args!r}"
+        except Exception:
+            text = f"{text} % <unprintable arguments>"
+    return text
+
+
+cdef str _call_get_message(Document *doc, object record):
+    """Return the message of a record whose class overrides ``getMessage``."""
+    try:
+        return _exact_str(record.getMessage())
+    except Exception:
+        return _format_message(doc, getattr(record, "msg", ""), getattr(record, "args", None))
+
+
+cdef inline bint _is_short(PyObject *v) noexcept nogil:
+    return (v != NULL and PyUnicode_CheckExact(v) and PyUnicode_IS_COMPACT_ASCII(v)
+            and PyUnicode_GET_LENGTH(v) <= 128)
+
+
+# Write ecs.version, log.logger and log.origin.* with one reservation; return 0 if they are not short strings.
+cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
+    cdef PyObject *name = values[A_NAME]
+    cdef PyObject *file = values[A_FILENAME]
+    cdef PyObject *line = values[A_LINENO]
+    cdef PyObject *function = values[A_FUNCNAME]
+    cdef uint8_t *p
+    if (doc.overridden or doc.pair_block or not _is_short(name) or not _is_short(file)
+            or not _is_short(function) or line == NULL or not PyLong_CheckExact(line)
+            or not lc_compact(line)):
+        return 0
+    if _reserve(doc, LC_WORST * 3 * 128 + 8 * LC_SLACK) < 0:
+        return -1
+    p = doc.p
+    memcpy(p, b',"ecs.version":"8.11.0"', 23)
+    p = lc_field(p + 23, KEY_LOGGER, PyUnicode_DATA(name), <size_t> PyUnicode_GET_LENGTH(name))
+    p = lc_field(p, KEY_FILE, PyUnicode_DATA(file), <size_t> PyUnicode_GET_LENGTH(file))
+    memcpy(p, lc_keys[<int> KEY_LINE].text, LC_SLACK)
+    p = lc_int(p + lc_keys[<int> KEY_LINE].n + 4, lc_compact_value(line))
+    doc.p = lc_field(p, KEY_FUNCTION, PyUnicode_DATA(function), <size_t> PyUnicode_GET_LENGTH(function))
+    return 1
+
+
+cdef inline PyObject *_step_value(PyObject **values, int step, int *key) noexcept nogil:
+    # Return the attribute of a step from STEP_LOGGER on, and its key.
+    if step == STEP_LOGGER:
+        key[0] = KEY_LOGGER
+        return values[A_NAME]
+    if step == STEP_FILE:
+        key[0] = KEY_FILE
+        return values[A_FILENAME]
+    if step == STEP_LINE:
+        key[0] = KEY_LINE
+        return values[A_LINENO]
+    if step == STEP_FUNCTION:
+        key[0] = KEY_FUNCTION
+        return values[A_FUNCNAME]
+    if step == STEP_PID:
+        key[0] = KEY_PID
+        return values[A_PROCESS]
+    if step == STEP_PROCESS:
+        key[0] = KEY_PROCESS
+        return values[A_PROCESSNAME]
+    if step == STEP_THREAD_ID:
+        key[0] = KEY_THREAD_ID
+        return values[A_THREAD]
+    key[0] = KEY_THREAD
+    return values[A_THREADNAME]
+
+
+# Write the steps from *step to `end`. Returns 0, -1, or NEEDS_PYTHON with *step at the field in question.
+cdef int _write_plain_steps(Document *doc, PyObject **values, int *step, int end) noexcept nogil:
+    cdef PyObject *v
+    cdef int key = 0, status
+    while step[0] < end:
+        v = _step_value(values, step[0], &key)
+        if key == KEY_LINE or key == KEY_PID or key == KEY_THREAD_ID:
+            status = _write_number_field(doc, key, v)
+        else:
+            status = _write_text_field(doc, key, v)
+        if status:
+            return status
+        step[0] += 1
+    return 0
+
+
+# Write process.*. They rarely change within a thread, so it caches their text. Returns 0, -1 or NEEDS_PYTHON.
+cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept nogil:
+    cdef PyObject *process_name = values[A_PROCESSNAME]
+    cdef PyObject *thread_name = values[A_THREADNAME]
+    cdef int status, overflow = 0
+    cdef int64_t pid = 0, thread = 0
+    cdef size_t start, process_n = 0, thread_n = 0
+    cdef lc_here *last = NULL
+    if (doc.overridden == 0 and not doc.pair_block and _is_short(process_name) and _is_short(thread_name)
+            and values[A_PROCESS] != NULL and PyLong_CheckExact(values[A_PROCESS])
+            and values[A_THREAD] != NULL and PyLong_CheckExact(values[A_THREAD])):
+        pid = _int_value(values[A_PROCESS], &overflow)
+        if overflow == 0:
+            thread = _int_value(values[A_THREAD], &overflow)
+        process_n = <size_t> PyUnicode_GET_LENGTH(process_name)
+        thread_n = <size_t> PyUnicode_GET_LENGTH(thread_name)
+        if overflow == 0 and process_n <= 32 and thread_n <= 32:
+            last = doc.thread
+            if (last.size and last.thread == thread and last.pid == pid
+                    and last.process_n == process_n and last.thread_n == thread_n
+                    and memcmp(last.process_name, PyUnicode_DATA(process_name), process_n) == 0
+                    and memcmp(last.thread_name, PyUnicode_DATA(thread_name), thread_n) == 0):
+                if _reserve(doc, sizeof(last.text) + LC_SLACK) < 0:
+                    return -1
+                memcpy(doc.p, last.text, last.size)
+                doc.p += last.size
+                return 0
+    start = <size_t> (doc.p - doc.base)
+    status = _write_plain_steps(doc, values, step, STEPS)
+    if status:
+        return status
+    if last != NULL:
+        start = <size_t> (doc.p - doc.base) - start
+        last.size = 0
+        if start <= sizeof(last.text):
+            last.pid = pid
+            last.thread = thread
+            last.process_n = <uint8_t> process_n
+            last.thread_n = <uint8_t> thread_n
+            memcpy(last.process_name, PyUnicode_DATA(process_name), process_n)
+            memcpy(last.thread_name, PyUnicode_DATA(thread_name), thread_n)
+            memcpy(last.text, doc.p - start, start)
+            last.size = <uint32_t> start
+    return 0
+
+
+cdef int _write_level(Document *doc, PyObject *v) noexcept nogil:
+    # Write the level's name in lower case; return 0, -1 or NEEDS_PYTHON.
+    cdef size_t start
+    cdef uint8_t *p
+    if v == NULL or v == Py_None or doc.overridden >> KEY_LEVEL & 1:
+        return 0
+    if not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v):
+        return NEEDS_PYTHON
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, KEY_LEVEL, True)
+    start = <size_t> (doc.p - doc.base)
+    if _write_chars(doc, v) < 0:
+        return -1
+    p = doc.base + start
+    while p < doc.p:
+        if c'A' <= p[0] <= c'Z':
+            p[0] |= 0x20
+        p += 1
+    return _close_field(doc, True)
+
+
+# Write the message; return 0, -1 or NEEDS_PYTHON. `text`: NULL, or the message to use in place of the
+# record's; `subclass`: the record's class may override getMessage().
+cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint subclass) noexcept nogil:
+    cdef PyObject *v = values[A_MSG] if text == NULL else text
+    cdef PyObject *args = NULL
+    cdef size_t start
+    cdef uint32_t mangled
+    cdef int status
+    if doc.overridden >> KEY_MESSAGE & 1:
+        return 0
+    if text == NULL:
+        if subclass or v == NULL or not PyUnicode_CheckExact(v):
+            return NEEDS_PYTHON
+        args = values[A_ARGS]
+        if args == Py_None:
+            args = NULL
+        elif args != NULL:
+            if not PyTuple_CheckExact(args):
+                return NEEDS_PYTHON
+            if PyTuple_GET_SIZE(args) == 0:
+                args = NULL
+            elif doc.pair_block:
+                return NEEDS_PYTHON               # _write_percent_format cannot write there
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    start = <size_t> (doc.p - doc.base)
+    mangled = doc.mangled
+    _open_field(doc, KEY_MESSAGE, True)
+    if args == NULL:
+        if _write_message_chars(doc, v) < 0:
+            return -1
+    else:
+        status = _write_percent_format(doc, v, args)
+        if status < 0:
+            return -1
+        if status == 0:
+            doc.p = doc.base + start
+            doc.mangled = mangled
+            return NEEDS_PYTHON
+        if doc.mangled > mangled:
+            doc.mangled = mangled + 1      # the message counts as one value
+    return _close_field(doc, True)
+
+
+# Write a document's steps from *step on, until one needs Python code. Returns 0 after the last step, -1, or
+# NEEDS_PYTHON with *step at the field in question.
+cdef int _write_steps(Document *doc, PyObject **values, PyObject *text, bint subclass, int64_t created_us,
+                  int *step) noexcept nogil:
+    cdef int status
+    if step[0] <= STEP_TIME and not doc.overridden >> KEY_TIMESTAMP & 1:
+        if _reserve(doc, 4 * LC_SLACK) < 0:
+            return -1
+        _open_field(doc, KEY_TIMESTAMP, True)
+        doc.p = lc_time(doc.p, created_us, doc.thread)
+        _close_field(doc, True)
+    if step[0] <= STEP_LEVEL:
+        status = _write_level(doc, values[A_LEVELNAME])
+        if status:
+            step[0] = STEP_LEVEL
+            return status
+    if step[0] <= STEP_MESSAGE:
+        status = _write_message(doc, values, text, subclass)
+        if status:
+            step[0] = STEP_MESSAGE
+            return status
+    if step[0] <= STEP_ECS:
+        status = _write_origin(doc, values)
+        if status < 0:
+            return -1
+        step[0] = STEP_PID
+        if status == 0:
+            step[0] = STEP_LOGGER
+            if not doc.overridden >> KEY_ECS & 1:
+                if _reserve(doc, 3 * LC_SLACK) < 0:
+                    return -1
+                _open_field(doc, KEY_ECS, True)
+                memcpy(doc.p, b"8.11.0", 6)
+                doc.p += 6
+                _close_field(doc, True)
+    status = _write_plain_steps(doc, values, step, STEP_PID)
+    if status:
+        return status
+    if step[0] == STEP_PID:
+        return _write_process(doc, values, step)
+    return _write_plain_steps(doc, values, step, STEPS)
+
+
+cdef inline object _or_none(PyObject *v):
+    return None if v == NULL else <object> v
+
+
+cdef inline bint _given(PyObject *v) noexcept:
+    return v != NULL and v != Py_None
+
+
+cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode, bint pair_block) noexcept nogil:
+    # Start again a document that is too large: first to measure what is left for the message, then with as
+    # much of the message.
+    cdef size_t used = <size_t> (doc.p - doc.base)
+    cdef size_t limit = doc.limit
+    free(doc.heap)
+    _start_document(doc, stack, STACK, limit, pair_block, mode, limit - used if mode == CUT else 0)
+
+
+cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:
+    # Return whether it is a float in range, and its microseconds.
+    cdef double seconds
+    if v == NULL or not PyFloat_CheckExact(v):
+        return False
+    seconds = PyFloat_AS_DOUBLE(v)
+    if not (seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US):
+        return False
+    us[0] = llrint(seconds * 1e6)
+    return us[0] != 0
+
+
+cdef int64_t _created_us(PyObject *v) noexcept:
+    # Return the microseconds of any object, or those of the clock. The caller holds a reference to it.
+    cdef double seconds = 0
+    cdef int64_t us
+    if _timestamp_us(v, &us):
+        return us
+    if v != NULL:
+        try:
+            seconds = PyFloat_AsDouble(<object> v)
+        except Exception:
+            seconds = 0
+    if seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US:
+        us = llrint(seconds * 1e6)
+        if us:
+            return us
+    import time
+    return <int64_t> (time.time_ns() // 1000)
+
+
+cdef uint8_t _level_index(PyObject *v) noexcept nogil:
+    # Return the level as the queue keeps it: levelno // 10, at most 5.
+    cdef int overflow = 0
+    cdef long long number
+    if v == NULL or not PyLong_Check(v):
+        return 0
+    number = PyLong_AsLongLongAndOverflow(v, &overflow)
+    if overflow > 0 or number >= 50:
+        return 5
+    if overflow < 0 or number < 0:
+        return 0
+    return <uint8_t> (number // 10)
+
+
+cdef object _lower(object name):
+    return _exact_str(name).lower() if isinstance(name, str) else name

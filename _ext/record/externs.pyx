@@ -1,0 +1,140 @@
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        const char *tp_name
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+    void Py_INCREF(PyObject *o)
+    void Py_XINCREF(PyObject *o)
+    void Py_XDECREF(PyObject *o)
+    void Py_DECREF(PyObject *o)
+    PyObject *Py_None
+    PyObject *Py_True
+    PyObject *Py_False
+    int PyUnicode_CheckExact(PyObject *o) nogil
+    int PyUnicode_Check(PyObject *o) nogil
+    int PyLong_CheckExact(PyObject *o) nogil
+    int PyLong_Check(PyObject *o) nogil
+    int PyFloat_CheckExact(PyObject *o) nogil
+    int PyFloat_Check(PyObject *o) nogil
+    double PyFloat_AS_DOUBLE(PyObject *o) nogil
+    int PyDict_CheckExact(PyObject *o) nogil
+    int PyDict_Check(PyObject *o) nogil
+    int PyList_CheckExact(PyObject *o) nogil
+    int PyList_Check(PyObject *o) nogil
+    int PyTuple_CheckExact(PyObject *o) nogil
+    int PyTuple_Check(PyObject *o) nogil
+    Py_ssize_t PyList_GET_SIZE(PyObject *o) nogil
+    PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o) nogil
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
+    int PyDict_Next(PyObject *d, Py_ssize_t *pos, PyObject **key, PyObject **value) nogil
+    long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow) nogil     # never fails for an int
+    double PyFloat_AsDouble(object o) except? -1
+    char *PyOS_double_to_string(double v, char code, int precision, int flags, int *kind) except NULL
+    void PyMem_Free(void *p)
+    dict PyDict_Copy(object o)
+    object PyObject_GenericGetDict(object o, void *context)
+    object PyUnicode_FromObject(object o)
+    object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030C0000
+    /* A string of the old C API may not be in its final form. */
+    static inline int lc_ready(PyObject *s) {
+        if (PyUnicode_READY(s) == 0) return 0;
+        PyErr_Clear();
+        return -1;
+    }
+    #else
+    #define lc_ready(s) 0
+    #endif
+    #ifdef Py_GIL_DISABLED
+    #define LC_SHARED 1
+    #else
+    #define LC_SHARED 0
+    #endif
+    #define lc_raise_what_is_set() (-1)
+    /* What an exact string stands for in a dict whose keys are exact strings: no Python code runs. */
+    static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
+        return PyDict_GetItemWithError(dict, key);
+    }
+    /* Whether more than one dict holds it: then a program has it, and it comes again. */
+    #define lc_lasting(s) (Py_REFCNT(s) > 1)
+    /* Hold an exact str in place of another one: no Python code runs. */
+    static inline void lc_keep(PyObject **place, PyObject *s) {
+        PyObject *before = *place;
+        Py_INCREF(s);
+        *place = s;
+        Py_XDECREF(before);
+    }
+    /* An int that is small enough (they nearly all are), without a call; else 0. */
+    #if PY_VERSION_HEX >= 0x030C0000
+    #define lc_compact(v) PyUnstable_Long_IsCompact((PyLongObject *)(v))
+    #define lc_compact_value(v) ((long long)PyUnstable_Long_CompactValue((PyLongObject *)(v)))
+    #else
+    #define lc_compact(v) ((size_t)Py_SIZE(v) <= 1)
+    #define lc_compact_value(v) (Py_SIZE(v) ? (long long)((PyLongObject *)(v))->ob_digit[0] : 0LL)
+    #endif
+    """
+    bint lc_compact(PyObject *v) nogil
+    long long lc_compact_value(PyObject *v) nogil
+    int lc_raise_what_is_set() except -1
+    int lc_ready(PyObject *s) nogil
+    PyObject *lc_find(PyObject *dict, PyObject *key) nogil
+    bint lc_lasting(PyObject *s) nogil
+    void lc_keep(PyObject **place, PyObject *s) nogil
+    bint LC_SHARED           # another thread may change a container while it is read
+    bint PyUnicode_IS_COMPACT_ASCII(PyObject *s) nogil
+    int PyUnicode_KIND(PyObject *s) nogil
+    void *PyUnicode_DATA(PyObject *s) nogil
+    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *s) nogil
+    enum: Py_DTSF_ADD_DOT_0
+    enum: PyUnicode_1BYTE_KIND
+    enum: PyUnicode_2BYTE_KIND
+
+cdef extern from "text.h" nogil:
+    enum: LC_SLACK
+    enum: LC_WORST
+    enum:
+        KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID
+        KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS
+        KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
+    enum:
+        NAME_OBJECT, NAME_FILLED, NAME_LABELS, NAME_PLAIN, NAME_CARRIER, NAME_BELOW, NAME_BELOW_FILLED
+        NAME_BELOW_LABELS, NAME_BELOW_ID, NAME_BELOW_OURS, NAME_DOTTED
+    enum: LC_NAMES
+    ctypedef struct lc_name:
+        const char *text
+        uint8_t n
+        uint8_t what
+    const lc_name *lc_names
+    int lc_what(const void *text, size_t n)
+    ctypedef struct lc_key:
+        const char *text
+        uint8_t n
+    const lc_key *lc_keys
+    ctypedef struct lc_here:
+        int own
+        int64_t pid
+        int64_t thread
+        uint32_t size
+        uint8_t process_n
+        uint8_t thread_n
+        char process_name[32]
+        char thread_name[32]
+        char text[256]
+    lc_here lc_this_thread
+    uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
+    uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
+    uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
+    uint8_t *lc_quote2(uint8_t *to, const uint16_t *source, size_t n, int *bad)
+    uint8_t *lc_quote4(uint8_t *to, const uint32_t *source, size_t n, int *bad)
+    uint8_t *lc_plain(uint8_t *to, const void *source, int kind, size_t n, int *bad)
+    uint8_t *lc_int(uint8_t *to, int64_t v)
+    uint8_t *lc_float(uint8_t *to, double v)
+    uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
+    void lc_prefetch(const void *p)
+    long long llrint(double v)
+    int isfinite(double v)
+
+ECS_VERSION = "8.11.0"       # also inside the literal in _fill

@@ -1,0 +1,303 @@
+def mark_sender_thread(bint own=True):
+    """Mark or unmark the calling thread as a sender's, whose own log records are ignored.
+
+    Returns:
+        Whether it was marked before.
+    """
+    cdef bint before = lc_this_thread.own
+    lc_this_thread.own = own
+    return before
+
+
+cdef bint _in_destructor() except -1:
+    # Return whether a `__del__` or a callback of `weakref.finalize` is on the stack. A garbage collection in
+    # the sender's thread runs those of the application there, and their log records must be shipped.
+    cdef object weakref = sys.modules.get("weakref")
+    cdef object finalize = None if weakref is None else weakref.finalize.__call__.__code__
+    cdef object frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code is finalize:
+            return True
+        frame = frame.f_back
+    return False
+
+
+cdef bint _is_own_logger(PyObject *name) noexcept nogil:
+    # Return whether it is "logclient", "zmq", "websockets" or below one of them.
+    cdef const char *s
+    cdef Py_ssize_t n, own
+    if name == NULL or not PyUnicode_CheckExact(name) or not PyUnicode_IS_COMPACT_ASCII(name):
+        return False
+    s = <const char *> PyUnicode_DATA(name)
+    n = PyUnicode_GET_LENGTH(name)
+    if s[0] == c'l':
+        own = 9
+        if n < own or memcmp(s, b"logclient", 9) != 0:
+            return False
+    elif s[0] == c'z':
+        own = 3
+        if n < own or memcmp(s, b"zmq", 3) != 0:
+            return False
+    elif s[0] == c'w':
+        own = 10
+        if n < own or memcmp(s, b"websockets", 10) != 0:
+            return False
+    else:
+        return False
+    return n == own or s[own] == c'.'
+
+
+cdef object _attribute(object record, str name):
+    # Return an attribute of a record, or None if it has none or a property raises.
+    try:
+        return getattr(record, name, None)
+    except Exception:
+        return None
+
+
+cdef class FastHandler:
+    """Base of ``logclient.Handler`` with a compiled ``handle`` that takes no lock.
+
+    It must be the first base, before ``logging.Handler``.
+    """
+
+    cdef readonly Encoder encoder
+    cdef Handoff handoff
+    cdef object on_wakeup_needed     # Client.attend()
+    cdef object put_fallback         # Client.put_slowly(code, body, level, kind)
+    cdef object ship                 # ship(record, made) of another protocol; None: our own document
+    cdef object own_formatter
+    cdef bint own_emit               # a subclass overrides emit()
+    cdef bint own_format             # ... format()
+    # The next two change while other threads log: access them in a critical section of this object.
+    cdef object user_formatter       # None: our document
+    cdef object other_filters        # None: `own_filters` apply
+    # The list that logging.Filterer makes. `handle` reads it outside: without the GIL it is never replaced.
+    cdef list own_filters
+    cdef bint direct                 # bound and not customised, but for `own_filters`
+
+    def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, formatter, bint own_emit,
+              bint own_format):
+        """Attach the encoder; called once, before ``logging.Handler.__init__``.
+
+        Args:
+            encoder: an encoder with a queue.
+            on_wakeup_needed: called without arguments when the sender has to be started or woken.
+            put_fallback: called as ``put_fallback(code, body, level, kind)`` when the queue is full or is the
+                parent process's.
+            ship: ships a record by another protocol, called with the record and what `format` returned or
+                None; None: the handler writes documents itself.
+            formatter: the value of `formatter` while the application has set none.
+            own_emit: a subclass overrides ``emit``.
+            own_format: a subclass overrides ``format``.
+        """
+        if self.encoder is not None:
+            raise TypeError(f"{type(self).__name__}: __init__ has run already")
+        if encoder.handoff is None:
+            raise TypeError("encoder: needs a hand-off")
+        self.handoff = encoder.handoff
+        self.on_wakeup_needed = on_wakeup_needed
+        self.put_fallback = put_fallback
+        self.ship = ship
+        self.own_formatter = formatter
+        self.own_emit = own_emit
+        self.own_format = own_format
+        self.encoder = encoder
+        self.formatter = None
+
+    cdef void _update_direct(self) noexcept:
+        # Recompute `direct`, inside the critical section.
+        self.direct = (self.encoder is not None and self.own_filters is not None
+                       and self.other_filters is None and self.user_formatter is None
+                       and not self.own_emit and not self.own_format)
+
+    cdef object _filters(self):
+        with cython.critical_section(self):
+            return self.own_filters if self.other_filters is None else self.other_filters
+
+    @property
+    def filters(self):
+        """The list of ``logging.Filterer``."""
+        return self._filters()
+
+    @filters.setter
+    def filters(self, value):
+        with cython.critical_section(self):
+            if type(value) is list and (self.own_filters is None or not LC_SHARED):
+                self.own_filters = value
+                self.other_filters = None
+            else:
+                self.other_filters = None if value is self.own_filters else value
+            self._update_direct()
+
+    @property
+    def formatter(self):
+        """The application's formatter, or the one that stands for our own documents."""
+        with cython.critical_section(self):
+            return self.own_formatter if self.user_formatter is None else self.user_formatter
+
+    @formatter.setter
+    def formatter(self, value):
+        with cython.critical_section(self):
+            self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
+            self._update_direct()
+
+    @cython.binding(False)           # a plain method descriptor costs a third per call
+    @cython.always_allow_keywords(False)
+    def handle(self, record):
+        """Ship a record unless a filter refuses it.
+
+        Never raises an ``Exception``. Ignores records before ``__init__``.
+
+        Returns:
+            The record, or False if it was refused.
+        """
+        if self.direct and PyList_GET_SIZE(<PyObject *> self.own_filters) == 0:
+            self._ship(record, None)
+            return record
+        return self._handle_generic(record)
+
+    def emit(self, record):
+        """Ship a record without asking the filters. Ignores records before ``__init__``."""
+        self._ship_formatted(record)
+
+    cdef object _handle_generic(self, object record):
+        if self.encoder is None:
+            return False
+        if self._filters():
+            try:
+                verdict = self.filter(record)
+            except Exception:
+                # The filter may have been there to remove secrets: do not ship the record.
+                self._put_tombstone(record, <uint8_t> R_UNENCODABLE, 2)
+                self._report_error(record)
+                return False
+            if not verdict:
+                return False
+            if isinstance(verdict, logging.LogRecord):     # since 3.12 filters may replace it
+                record = verdict
+        if not self.own_emit:
+            self._ship_formatted(record)
+            return record
+        try:
+            self.emit(record)
+        except Exception:
+            self._report_error(record)
+        return record
+
+    cdef int _ship_formatted(self, object record) except -1:
+        # Ship a record with the application's formatter, or the format() of a subclass.
+        cdef object name
+        cdef object made = None
+        if self.encoder is None:
+            return 0
+        if self.user_formatter is None and not self.own_format or lc_this_thread.own:
+            return self._ship(record, None)
+        name = _attribute(record, "name")
+        if _is_own_logger(<PyObject *> name):
+            return self._ship(record, None)
+        try:
+            made = self.format(record)
+            if isinstance(made, bytes):
+                if not self.encoder.pairs:
+                    return self._ship_bytes(record, made)
+                made = made.decode("utf-8", "replace")
+            elif not isinstance(made, (str, dict)):
+                made = str(made)
+        except Exception:
+            # Ship our own document: a broken formatter must not lose records.
+            self._report_error(record)
+            made = None
+        return self._ship(record, made)
+
+    cdef int _ship_bytes(self, object record, bytes body) except -1:
+        cdef object level = _attribute(record, "levelno")
+        cdef object created = _attribute(record, "created")
+        return self._put(record, <const uint8_t *> PyBytes_AS_STRING(body), <size_t> PyBytes_GET_SIZE(body),
+                         _level_index(<PyObject *> level), <uint8_t> K_RAW, _created_us(<PyObject *> created))
+
+    cdef int _ship(self, object record, object made) except -1:
+        cdef uint8_t stack[STACK]
+        cdef Document doc
+        cdef int64_t created_us = 0
+        cdef uint8_t level = 0
+        cdef int status
+        cdef lc_here *thread = &lc_this_thread
+        if thread.own and not _in_destructor():
+            self.handoff.count_ignored()
+            return 0
+        if self.ship is not None:
+            return self._ship_by_protocol(record, made)
+        status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, made,
+                                                           True, &created_us, &level)
+        if status == 0:
+            if doc.mangled or doc.moved:
+                self.handoff.count_changed(doc.mangled, doc.moved)
+            if doc.heap == NULL:
+                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
+                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
+            try:
+                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
+                                 <uint8_t> K_DOCUMENT | doc.flags, created_us)
+            finally:
+                free(doc.heap)
+        free(doc.heap)
+        if status == 1:
+            self.handoff.count_ignored()
+        elif status == -1:
+            try:
+                raise _error(doc.reason, record, self.encoder.max_event_bytes)
+            except Exception:
+                self._report_error(record)
+            return self._put_tombstone(record, doc.reason, level)
+        else:
+            try:
+                lc_raise_what_is_set()
+            except Exception:
+                self._report_error(record)
+                return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, level)
+        return 0
+
+    cdef int _ship_by_protocol(self, object record, object made) except -1:
+        # Ship a record of another protocol: its document, or a line of the current request.
+        cdef object name = _attribute(record, "name")
+        if _is_own_logger(<PyObject *> name):
+            self.handoff.count_ignored()
+            return 0
+        try:
+            self.ship(record, made)
+        except Exception:
+            self._report_error(record)
+            return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, 2)
+        return 0
+
+    cdef inline int _put(self, object record, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
+                         int64_t created_us) except -1:
+        cdef int64_t seq
+        if size > 0xFFFFFFF0:
+            size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
+        seq = self.handoff.put(body, <uint32_t> size, level, kind, created_us)
+        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.attention():
+            self._put_fallback(record, seq, body, size, level, kind)
+        return 0
+
+    cdef int _put_fallback(self, object record, int64_t seq, const uint8_t *body, size_t size, uint8_t level,
+                     uint8_t kind) except -1:
+        try:
+            if seq == PUT_FORKED or seq == PUT_FULL:
+                self.put_fallback(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
+            else:
+                self.on_wakeup_needed()
+        except Exception:
+            self._report_error(record)
+        return 0
+
+    cdef int _put_tombstone(self, object record, uint8_t reason, uint8_t level) except -1:
+        return self._put(record, &reason, 1, level, <uint8_t> K_TOMB, 0)
+
+    cdef int _report_error(self, object record) except -1:
+        try:
+            self.handleError(record)
+        except Exception:
+            pass
+        return 0

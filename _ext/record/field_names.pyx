@@ -1,0 +1,300 @@
+# Names of the application's fields: what they mean in ECS and to the protocol, and which conflict.
+#
+# Elasticsearch refuses a document in which a name is both a value and an object: `a` beside `a.b`, or a
+# string named `host`. Such fields move to `labels.<name>`. The common case is decided in one pass from cached
+# names; `_rearrange` handles the rest in Python.
+
+# Placement of a field.
+cdef enum:
+    STAY, MOVE, REARRANGE
+
+# What the fields of a document contain.
+cdef enum:
+    SEEN_MAPPING = 1
+    SEEN_LABELS = 2          # `labels` or a name below it
+    SEEN_BELOW = 4           # <object of ECS>.<name>
+    SEEN_MOVING = 8          # a field of a record that moves
+    SEEN_CHECK_VALUE = 64    # the placement of the name depends on the value
+    SEEN_UNKNOWN_TEXT = 128  # the encoded text of the name is not cached
+
+cdef enum:
+    CACHE_SLOTS = 256        # names that an encoder remembers
+    MAX_COMPARED_NAMES = 64  # `_has_name_conflict` compares up to so many names
+    MAX_NAME_CHARS = 256     # ... of up to so many characters
+    MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
+
+
+cdef inline int _our_key(PyObject *key) noexcept nogil:
+    # Return KEY_... of a name that we write ourselves, or -1. `key` is an exact str.
+    cdef int what
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        return -1
+    what = lc_what(PyUnicode_DATA(key), <size_t> PyUnicode_GET_LENGTH(key))
+    return what if what < KEYS else -1
+
+
+cdef bint _has_dot(PyObject *text) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int kind
+    cdef void *data
+    if lc_ready(text) < 0:
+        return True
+    kind = PyUnicode_KIND(text)
+    data = PyUnicode_DATA(text)
+    if kind == PyUnicode_1BYTE_KIND:
+        return memchr(data, c'.', <size_t> PyUnicode_GET_LENGTH(text)) != NULL
+    for i in range(PyUnicode_GET_LENGTH(text)):
+        if c'.' == ((<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]):
+            return True
+    return False
+
+
+# Return NAME_... or KEY_... of an exact str, whatever the protocol.
+cdef int _classify_name(PyObject *key) noexcept nogil:
+    cdef const char *s
+    cdef const char *dot
+    cdef size_t n, head
+    cdef int what
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        return NAME_DOTTED if _has_dot(key) else NAME_PLAIN
+    s = <const char *> PyUnicode_DATA(key)
+    n = <size_t> PyUnicode_GET_LENGTH(key)
+    what = lc_what(s, n)
+    if what != NAME_PLAIN:
+        return what
+    dot = <const char *> memchr(s, c'.', n)
+    if dot == NULL:
+        return NAME_PLAIN
+    head = <size_t> (dot - s)
+    what = lc_what(s, head)
+    if what == KEY_METADATA or (what == KEY_EVENTS and n > 8 and memcmp(s, b"event.id.", 9) == 0):
+        return NAME_BELOW_ID
+    if what == NAME_LABELS:
+        return NAME_BELOW_LABELS
+    if what == KEY_MESSAGE or what == KEY_TIMESTAMP:
+        return NAME_BELOW_OURS
+    if memchr(dot + 1, c'.', n - head - 1) != NULL:
+        return NAME_BELOW_OURS if what == NAME_FILLED else NAME_DOTTED
+    if what == NAME_FILLED:
+        return NAME_BELOW_FILLED
+    return NAME_BELOW if what == NAME_OBJECT or what == KEY_EVENTS else NAME_DOTTED
+
+
+# Return whether a mapping may have an `id`, or a name below it.
+cdef bint _may_hold_id(PyObject *d) noexcept nogil:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    cdef const char *s
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or _has_surrogate(k):
+            return True
+        if PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) >= 2:
+            s = <const char *> PyUnicode_DATA(k)
+            if s[0] == c'i' and s[1] == c'd' and (s[2] == c'.' or s[2] == 0):
+                return True
+    return False
+
+
+# What an encoder remembers of a field's name.
+ctypedef struct CachedName:
+    PyObject *key            # a strong reference, or NULL
+    uint8_t what             # NAME_... or KEY_...
+    uint8_t traits           # SEEN_... if it stays in every mapping; else SEEN_CHECK_VALUE or more
+    uint8_t size             # of `text`
+    char text[32]            # ,"key":
+    uint64_t own_bit         # one of 64 bits, by a hash of the name
+    uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
+
+
+cdef class Encoder
+
+
+cdef inline size_t _cache_slot(PyObject *key) noexcept nogil:
+    return (<size_t> key >> 4 ^ <size_t> key >> 12) & (CACHE_SLOTS - 1)
+
+
+cdef inline bint _is_object(int what) noexcept nogil:
+    return what == NAME_OBJECT or what == NAME_FILLED or what == NAME_LABELS or what == KEY_EVENTS
+
+
+# Return what a name adds to `seen` with any value, or SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its text.
+cdef uint8_t _traits_of(Encoder e, CachedName *cached, PyObject *key) noexcept nogil:
+    cdef uint8_t quoted[LC_WORST * 32 + 2 * LC_SLACK]
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef Document doc
+    cached.size = 0
+    if n > 28 or not PyUnicode_IS_COMPACT_ASCII(key):
+        return SEEN_UNKNOWN_TEXT
+    if lc_quote1(quoted, <uint8_t *> PyUnicode_DATA(key), n) != quoted + n:
+        return SEEN_UNKNOWN_TEXT
+    cached.size = <uint8_t> n + 4
+    memcpy(cached.text, b',"', 2)
+    memcpy(cached.text + 2, quoted, n)
+    memcpy(cached.text + 2 + n, b'":', 2)
+    doc.seen = 0
+    # If a scalar stays, a mapping does, too.
+    if cached.what != NAME_PLAIN and _placement(e, &doc, cached.what, Py_None, False) != STAY:
+        return SEEN_CHECK_VALUE
+    return doc.seen
+
+
+# Return the placement of a field whose name is not NAME_PLAIN.
+cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record) noexcept nogil:
+    if what == NAME_CARRIER:
+        return REARRANGE
+    if not e.ecs:
+        return STAY
+    if _is_object(what):
+        if PyDict_CheckExact(v) and not e.flat:
+            if what == NAME_LABELS:
+                doc.seen |= SEEN_LABELS
+            elif what == NAME_FILLED and record or what == KEY_EVENTS and e.sets_event_id and _may_hold_id(v):
+                return REARRANGE
+            return STAY
+        if (_is_inert(v) or v == Py_True or v == Py_False or PyList_CheckExact(v) or PyTuple_CheckExact(v)
+                or PyDict_CheckExact(v)):
+            return MOVE
+        return REARRANGE
+    if what < KEYS:
+        if what == KEY_METADATA:
+            return REARRANGE if e.lumberjack else STAY
+        if what == KEY_EVENT_ID and e.sets_event_id:
+            return REARRANGE
+        if record and (what == KEY_TIMESTAMP or what == KEY_LEVEL):
+            return REARRANGE
+        if what != KEY_MESSAGE and what != KEY_TIMESTAMP:
+            doc.seen |= SEEN_BELOW
+        return STAY
+    if (what == NAME_BELOW_ID and e.lumberjack
+            or record and (what == NAME_BELOW_FILLED or what == NAME_BELOW_OURS)):
+        return REARRANGE
+    doc.seen |= SEEN_LABELS if what == NAME_BELOW_LABELS else SEEN_BELOW
+    return STAY
+
+
+cdef inline uint64_t _name_bit(const uint8_t *s, size_t n) noexcept nogil:
+    return <uint64_t> 1 << ((n * 5 + s[0] * 3 + s[n - 1]) & 63)
+
+
+# Compute the bits of a name. Objects of ECS are never scalars, so names below them do not conflict.
+cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
+    cdef const uint8_t *s
+    cdef const uint8_t *dot
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef bint first = True
+    cached.own_bit = cached.parent_bits = 0
+    if n == 0:
+        return
+    if not PyUnicode_IS_COMPACT_ASCII(key):
+        if cached.what == NAME_DOTTED:
+            cached.parent_bits = ~<uint64_t> 0      # could be any
+        return
+    s = <const uint8_t *> PyUnicode_DATA(key)
+    cached.own_bit = _name_bit(s, n)
+    if cached.what == NAME_PLAIN:
+        return
+    dot = <const uint8_t *> memchr(s, c'.', n)
+    while dot != NULL:
+        if dot > s and not (first and _is_object(lc_what(s, <size_t> (dot - s)))):
+            cached.parent_bits |= _name_bit(s, <size_t> (dot - s))
+        first = False
+        dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (s + n - dot - 1))
+
+
+# Return whether one name is a prefix of another up to a dot, or there are too many names to compare.
+# `standard`: NULL, or the names to skip.
+cdef bint _has_name_conflict(PyObject *d, Py_ssize_t start, PyObject *standard) noexcept nogil:
+    cdef const uint8_t *names[MAX_COMPARED_NAMES]
+    cdef uint16_t sizes[MAX_COMPARED_NAMES]
+    cdef const uint8_t *dot
+    cdef const uint8_t *end
+    cdef uint64_t there = 0
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = start
+    cdef uint32_t count = 0, i, j, n
+    while PyDict_Next(d, &at, &k, &v):
+        if standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        n = <uint32_t> min(PyUnicode_GET_LENGTH(k), <Py_ssize_t> MAX_NAME_CHARS)
+        if count == MAX_COMPARED_NAMES or n >= MAX_NAME_CHARS or not PyUnicode_IS_COMPACT_ASCII(k):
+            return True
+        if n == 0:
+            continue
+        names[count] = <const uint8_t *> PyUnicode_DATA(k)
+        sizes[count] = <uint16_t> n
+        there |= _name_bit(names[count], n)
+        count += 1
+    for i in range(count):
+        end = names[i] + sizes[i]
+        dot = <const uint8_t *> memchr(names[i] + 1, c'.', sizes[i] - 1)
+        while dot != NULL:
+            n = <uint32_t> (dot - names[i])
+            if there & _name_bit(names[i], n):
+                for j in range(count):
+                    if sizes[j] == n and memcmp(names[i], names[j], n) == 0:
+                        return True
+            dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (end - dot - 1))
+    return False
+
+
+# Return whether the fields need _rearrange, now that all have been seen.
+cdef inline bint _must_rearrange(Document *doc, bint moves, PyObject *d, Py_ssize_t at,
+                            PyObject *standard) noexcept nogil:
+    if moves and doc.seen & SEEN_LABELS:
+        return True
+    if doc.name_bits & doc.parent_bits or doc.seen & SEEN_BELOW and doc.seen & SEEN_MAPPING:
+        return _has_name_conflict(d, at, standard)
+    return False
+
+
+# Return the bits of our keys that the application's fields replace; set *rearrange if they need _rearrange.
+# `standard`: NULL, or the names to skip.
+cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, PyObject *standard,
+                     bint *rearrange) noexcept nogil:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t start = at
+    cdef uint32_t bits = 0
+    cdef int place
+    cdef CachedName uncached
+    cdef CachedName *cached
+    rearrange[0] = False
+    doc.seen = 0
+    doc.name_bits = doc.parent_bits = 0
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or _has_surrogate(k):
+            rearrange[0] = True
+            return bits
+        if standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        cached = e.find_name(k, &uncached)
+        if cached.what < KEYS:
+            bits |= <uint32_t> 1 << cached.what
+        if e.checks_names and not doc.rearranged:
+            place = e.placement(doc, cached, v, True)
+            if place == REARRANGE:
+                rearrange[0] = True
+                return bits
+            if place == MOVE:
+                doc.seen |= SEEN_MOVING
+        if not _is_inert(v):
+            doc.seen |= SEEN_MAPPING
+    if e.checks_names and not doc.rearranged:
+        rearrange[0] = _must_rearrange(doc, doc.seen & SEEN_MOVING != 0, d, start, standard)
+    return bits
+
+
+cdef bint _is_among(PyObject *text, PyObject *some) noexcept nogil:
+    # Return whether a str is in a tuple of ASCII strings.
+    cdef PyObject *one
+    cdef Py_ssize_t i, n = PyUnicode_GET_LENGTH(text)
+    cdef void *data = PyUnicode_DATA(text)
+    if not PyUnicode_IS_COMPACT_ASCII(text):
+        return False
+    for i in range(PyTuple_GET_SIZE(some)):
+        one = PyTuple_GET_ITEM(some, i)
+        if PyUnicode_GET_LENGTH(one) == n and memcmp(PyUnicode_DATA(one), data, <size_t> n) == 0:
+            return True
+    return False

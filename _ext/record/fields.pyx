@@ -1,0 +1,287 @@
+# Fields at the top of a document.
+#
+# Every field of a JSON object begins with a comma; in the end the opening brace overwrites the first one.
+
+cdef inline void _put_u32(uint8_t *p, uint32_t v) noexcept nogil:
+    p[0] = <uint8_t> (v >> 24)
+    p[1] = <uint8_t> (v >> 16)
+    p[2] = <uint8_t> (v >> 8)
+    p[3] = <uint8_t> v
+
+
+cdef inline void _end_pair(Document *doc) noexcept nogil:
+    _put_u32(doc.base + doc.value_start - 4, <uint32_t> (<size_t> (doc.p - doc.base) - doc.value_start))
+
+
+# Write one of our keys and, for a `text` in an object, the opening quote. LC_SLACK bytes must be reserved.
+cdef inline void _open_field(Document *doc, int key, bint text) noexcept nogil:
+    cdef const lc_key *k = &lc_keys[key]
+    if doc.pair_block:
+        _put_u32(doc.p, k.n)
+        memcpy(doc.p + 4, k.text + 2, k.n)
+        doc.p += k.n + 8
+        doc.value_start = <size_t> (doc.p - doc.base)
+        doc.pairs += 1
+    else:
+        memcpy(doc.p, k.text, LC_SLACK)        # a constant size compiles to two registers
+        doc.p += k.n + 4 + text
+
+
+# End a field. _write_chars and _write_int leave room for this.
+cdef inline int _close_field(Document *doc, bint text) noexcept nogil:
+    if doc.pair_block:
+        _end_pair(doc)
+    elif text:
+        doc.p[0] = c'"'
+        doc.p += 1
+    return 0
+
+
+cdef int _write_text_field(Document *doc, int key, PyObject *v) noexcept nogil:
+    # Write a str; return 0, -1 or NEEDS_PYTHON.
+    if v == NULL or v == Py_None or doc.overridden >> key & 1:
+        return 0
+    if not PyUnicode_CheckExact(v):
+        return NEEDS_PYTHON
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, key, True)
+    if _write_chars(doc, v) < 0:
+        return -1
+    return _close_field(doc, True)
+
+
+cdef int _write_number_field(Document *doc, int key, PyObject *v) noexcept nogil:
+    cdef int overflow = 0
+    cdef long long number
+    if v == NULL or v == Py_None or doc.overridden >> key & 1:
+        return 0
+    if not PyLong_CheckExact(v):
+        return NEEDS_PYTHON
+    number = _int_value(v, &overflow)
+    if overflow:
+        return NEEDS_PYTHON
+    if _reserve(doc, 3 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, key, False)
+    doc.p = lc_int(doc.p, number)
+    return _close_field(doc, False)
+
+
+# Write a field of ours; the caller holds a reference to `v`.
+cdef int _write_any_text_field(Document *doc, int key, PyObject *v) except -2:
+    cdef int status = _write_text_field(doc, key, v)
+    return _write_any_field(doc, key, v) if status == NEEDS_PYTHON else status
+
+
+cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
+    # The application replaced an attribute of the record by an object of another type.
+    cdef int status
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, key, False)
+    status = _write_held(doc, v, 1)
+    if status < 0:
+        return status
+    return _close_field(doc, False)
+
+
+cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
+    # Write the message, or as much of it as the mode asks for.
+    cdef Py_ssize_t i, n
+    cdef size_t room = doc.message_room
+    cdef uint8_t *p
+    cdef uint32_t c
+    cdef int bad = 0, kind
+    cdef void *data
+    if doc.mode == WHOLE:
+        return _write_chars(doc, s)
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    if lc_ready(s) < 0:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if doc.mode == MEASURE:
+        return 0
+    n = PyUnicode_GET_LENGTH(s)
+    kind = PyUnicode_KIND(s)
+    data = PyUnicode_DATA(s)
+    for i in range(n):
+        if _reserve(doc, 3 * LC_SLACK) < 0:
+            return -1
+        if kind == PyUnicode_1BYTE_KIND:
+            c = (<uint8_t *> data)[i]
+        elif kind == PyUnicode_2BYTE_KIND:
+            c = (<uint16_t *> data)[i]
+        else:
+            c = (<uint32_t *> data)[i]
+        p = lc_plain(doc.p, &c, 4, 1, &bad) if doc.unquoted else lc_quote4(doc.p, &c, 1, &bad)
+        if <size_t> (p - doc.p) > room:
+            break
+        room -= <size_t> (p - doc.p)
+        doc.p = p
+    if bad:
+        doc.mangled += 1
+    return 0
+
+
+cdef int _mark_truncated(Document *doc) noexcept nogil:
+    # Add the flag with which Filebeat marks a line that it cut.
+    if doc.mode == WHOLE:
+        return 0
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, KEY_FLAGS, False)
+    if _append(doc, b'["truncated"]', 13) < 0:
+        return -1
+    return _close_field(doc, False)
+
+
+# Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
+# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first.
+cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, dict standard,
+                            bint record) except -2:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t start = at
+    cdef uint32_t mangled
+    cdef uint32_t moved = doc.moved
+    # _scan_fields has checked those of a record, and has seen whether any moves.
+    cdef bint checks = e.checks_names and not doc.rearranged and (not record or doc.seen & SEEN_MOVING)
+    cdef bint moves
+    cdef CachedName *cached
+    # Names with lower traits are written from the cache, unchecked.
+    cdef bint cut = doc.pair_block or doc.mode != WHOLE
+    cdef uint8_t stops = 0 if cut else SEEN_CHECK_VALUE if checks else SEEN_UNKNOWN_TEXT
+    cdef uint8_t seen = 0
+    cdef uint64_t names = 0, above = 0
+    cdef CachedName uncached
+    cdef int own = NAME_PLAIN, place, status
+    cdef uint8_t *p
+    while PyDict_Next(d, &at, &k, &v):
+        cached = &e.cache[_cache_slot(k)]
+        if cached.key == k and cached.traits < stops and standard is None:
+            if _reserve(doc, 3 * LC_SLACK) < 0:
+                return -1
+            memcpy(doc.p, cached.text, 32)
+            doc.p += cached.size
+            seen |= cached.traits
+            names |= cached.own_bit
+            above |= cached.parent_bits
+            if _is_inert(v):
+                if _write_value(doc, v, 1) < 0:
+                    return -1
+                continue
+            doc.seen |= SEEN_MAPPING
+            status = _write_held(doc, v, 1)
+            if status < 0:
+                return status
+            continue
+        if not PyUnicode_CheckExact(k):
+            return 1
+        if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
+            continue
+        moves = False
+        if checks:
+            place = e.placement(doc, e.find_name(k, &uncached), v, record)
+            if place == REARRANGE and not record:
+                return 1
+            moves = place == MOVE
+        if doc.mode != WHOLE:
+            own = _our_key(k)
+        if moves:
+            # Only names of ECS objects move: short, with nothing to escape.
+            doc.moved += 1
+            if _write_labels_key(doc, k) < 0:
+                return -1
+        elif not doc.pair_block and PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) <= SEGMENT:
+            if _reserve(doc, LC_WORST * <size_t> PyUnicode_GET_LENGTH(k) + 2 * LC_SLACK) < 0:
+                return -1
+            doc.p[0] = c','
+            doc.p[1] = c'"'
+            p = lc_quote_short(doc.p + 2, <uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k))
+            p[0] = c'"'
+            p[1] = c':'
+            doc.p = p + 2
+            if _is_inert(v) and doc.mode == WHOLE:
+                if _write_value(doc, v, 1) < 0:
+                    return -1
+                continue
+        elif doc.pair_block:
+            if _reserve(doc, 4 + 2 * LC_SLACK) < 0:
+                return -1
+            doc.p += 4
+            doc.value_start = <size_t> (doc.p - doc.base)
+            mangled = doc.mangled
+            if _write_chars(doc, k) < 0:
+                return -1
+            if doc.mangled != mangled:
+                return 1
+            _end_pair(doc)
+            doc.p += 4
+            doc.value_start = <size_t> (doc.p - doc.base)
+            doc.pairs += 1
+        else:
+            mangled = doc.mangled
+            if _append(doc, b',"', 2) < 0 or _write_chars(doc, k) < 0 or _append(doc, b'":', 2) < 0:
+                return -1
+            if doc.mangled != mangled:
+                return 1
+        if checks and not _is_inert(v):
+            doc.seen |= SEEN_MAPPING
+        if doc.mode != WHOLE and own == KEY_MESSAGE and PyUnicode_Check(v):
+            if not doc.pair_block:
+                doc.p[0] = c'"'
+                doc.p += 1
+            if _write_message_chars(doc, v) < 0:
+                return -1
+            _close_field(doc, True)
+            continue
+        status = _write_held(doc, v, 1)
+        if status < 0:
+            return status
+        if doc.pair_block:
+            _end_pair(doc)
+    doc.seen |= seen
+    doc.name_bits |= names
+    doc.parent_bits |= above
+    return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)
+
+
+# Write the key of a field that moves to `labels`.
+cdef int _write_labels_key(Document *doc, PyObject *k) noexcept nogil:
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(k)
+    if _reserve(doc, n + 2 * LC_SLACK) < 0:
+        return -1
+    if doc.pair_block:
+        _put_u32(doc.p, <uint32_t> n + 7)
+        memcpy(doc.p + 4, b"labels.", 7)
+        memcpy(doc.p + 11, PyUnicode_DATA(k), n)
+        doc.p += n + 15
+        doc.value_start = <size_t> (doc.p - doc.base)
+        doc.pairs += 1
+    else:
+        memcpy(doc.p, b',"labels.', 9)
+        memcpy(doc.p + 9, PyUnicode_DATA(k), n)
+        doc.p += n + 9
+        memcpy(doc.p, b'":', 2)
+        doc.p += 2
+    return 0
+
+
+cdef int _finish_document(Document *doc) noexcept nogil:
+    # Write the braces or the count, and check the size.
+    if doc.pair_block:
+        _put_u32(doc.base, doc.pairs)
+    else:
+        if _reserve(doc, LC_SLACK) < 0:
+            return -1
+        if doc.p == doc.base:
+            doc.p += 1
+        doc.base[0] = c'{'
+        doc.p[0] = c'}'
+        doc.p += 1
+    if <size_t> (doc.p - doc.base) > doc.limit:
+        doc.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    return 0

@@ -1,0 +1,484 @@
+# The buffer that a document is written to, and JSON values.
+
+cdef enum:
+    STACK = 8192             # bytes of the buffer on the stack; longer documents move to the heap
+    SEGMENT = 1024           # characters for which space is reserved at once
+    MAX_DEPTH = 128
+    NUMBER_BITS = 1023       # a larger integer exceeds every double, and real servers refuse its whole window
+
+
+# How much of the message is written.
+cdef enum:
+    WHOLE = 0
+    MEASURE = 1              # nothing, to measure the rest of the document
+    CUT = 2                  # as much as fits into `message_room`
+
+
+# A document being written.
+#
+# Functions that write return 0; -1 if the event fails (`reason` is set, no Python exception is); or -2 with a
+# Python exception set that must reach the caller (KeyboardInterrupt).
+ctypedef struct Document:
+    uint8_t *p               # where the next byte goes
+    uint8_t *end
+    uint8_t *base
+    uint8_t *heap            # NULL while `base` is on the stack
+    size_t limit             # max_event_bytes
+    size_t message_room      # bytes for the message, in mode CUT
+    size_t value_start       # offset of the value of the current pair
+    uint32_t mangled         # values that were replaced
+    uint32_t overridden      # 1 << KEY_...: the application's value replaces ours
+    uint32_t pairs           # pairs written
+    uint32_t moved           # fields of the application that were renamed or dropped
+    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN | K_METADATA_OPEN
+    uint8_t reason           # R_...
+    uint8_t mode             # WHOLE, MEASURE or CUT
+    uint8_t seen             # SEEN_...
+    uint64_t name_bits       # union of CachedName.own_bit
+    uint64_t parent_bits     # union of CachedName.parent_bits
+    bint rearranged          # the fields are checked already
+    bint pair_block          # a pair block, not a JSON object
+    bint unquoted            # write strings unescaped: at the top of a pair block
+    bint skip_own            # refuse records of our own loggers
+    lc_here *thread          # the thread's cache; records only
+
+
+cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, size_t limit, bint pair_block,
+                                 uint8_t mode, size_t message_room) noexcept nogil:
+    doc.p = doc.base = stack
+    doc.end = stack + size
+    doc.heap = NULL
+    doc.limit = limit
+    doc.message_room = message_room
+    doc.value_start = 0
+    doc.mangled = 0
+    doc.overridden = 0
+    doc.pairs = 0
+    doc.moved = 0
+    doc.flags = 0
+    doc.seen = 0
+    doc.name_bits = doc.parent_bits = 0
+    doc.rearranged = False
+    doc.reason = <uint8_t> R_NONE
+    doc.mode = mode
+    doc.pair_block = pair_block
+    doc.unquoted = pair_block
+    doc.skip_own = False
+    if pair_block:
+        doc.p += 4
+
+
+cdef int _grow(Document *doc, size_t more) noexcept nogil:
+    cdef size_t used = <size_t> (doc.p - doc.base)
+    cdef size_t want = 2 * <size_t> (doc.end - doc.base)
+    cdef uint8_t *heap
+    if used > doc.limit:
+        doc.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    if want < used + more:
+        want = used + more
+    heap = <uint8_t *> realloc(doc.heap, want)
+    if heap == NULL:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if doc.heap == NULL:
+        memcpy(heap, doc.base, used)
+    doc.heap = doc.base = heap
+    doc.p = heap + used
+    doc.end = heap + want
+    return 0
+
+
+cdef inline int _reserve(Document *doc, size_t more) noexcept nogil:
+    if <size_t> (doc.end - doc.p) < more:
+        return _grow(doc, more)
+    return 0
+
+
+cdef inline int _append(Document *doc, const char *text, size_t n) noexcept nogil:
+    if _reserve(doc, n + LC_SLACK) < 0:
+        return -1
+    memcpy(doc.p, text, n)
+    doc.p += n
+    return 0
+
+
+# Strings and numbers.
+
+cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
+    # Write any string in segments: reserving the worst case at once takes six times its size.
+    cdef size_t n, step, at = 0
+    cdef int kind, bad = 0
+    cdef uint8_t *data
+    if lc_ready(s) < 0:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    n = <size_t> PyUnicode_GET_LENGTH(s)
+    kind = PyUnicode_KIND(s)
+    data = <uint8_t *> PyUnicode_DATA(s)
+    if n > doc.limit:
+        doc.reason = <uint8_t> R_TOO_LARGE
+        return -1
+    while at < n:
+        step = n - at
+        if step > SEGMENT:
+            step = SEGMENT
+        if _reserve(doc, LC_WORST * step + 2 * LC_SLACK) < 0:
+            return -1
+        if doc.unquoted:
+            doc.p = lc_plain(doc.p, data + at * kind, kind, step, &bad)
+        elif kind == PyUnicode_1BYTE_KIND:
+            doc.p = lc_quote1(doc.p, data + at, step)
+        elif kind == PyUnicode_2BYTE_KIND:
+            doc.p = lc_quote2(doc.p, <uint16_t *> data + at, step, &bad)
+        else:
+            doc.p = lc_quote4(doc.p, <uint32_t *> data + at, step, &bad)
+        at += step
+    if bad:
+        doc.mangled += 1
+    return 0
+
+
+# Write the characters of a str without quotes; leave room for the closing quote.
+cdef inline int _write_chars(Document *doc, PyObject *s) noexcept nogil:
+    cdef size_t n
+    if PyUnicode_IS_COMPACT_ASCII(s) and not doc.unquoted:
+        n = <size_t> PyUnicode_GET_LENGTH(s)
+        if n <= SEGMENT:
+            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
+                return -1
+            doc.p = lc_quote1(doc.p, <uint8_t *> PyUnicode_DATA(s), n)
+            return 0
+    if _reserve(doc, 2 * LC_SLACK) < 0:
+        return -1
+    return _write_chars_wide(doc, s)
+
+
+cdef int _write_string(Document *doc, PyObject *s) noexcept nogil:
+    cdef size_t n
+    cdef uint8_t *p
+    if doc.unquoted:
+        return _write_chars(doc, s)
+    if PyUnicode_IS_COMPACT_ASCII(s):
+        n = <size_t> PyUnicode_GET_LENGTH(s)
+        if n <= SEGMENT:
+            if _reserve(doc, LC_WORST * n + 2 * LC_SLACK) < 0:
+                return -1
+            doc.p[0] = c'"'
+            p = lc_quote_short(doc.p + 1, <uint8_t *> PyUnicode_DATA(s), n)
+            p[0] = c'"'
+            doc.p = p + 1
+            return 0
+    if _append(doc, b'"', 1) < 0 or _write_chars(doc, s) < 0:
+        return -1
+    return _append(doc, b'"', 1)
+
+
+cdef inline long long _int_value(PyObject *v, int *overflow) noexcept nogil:
+    # Return the value of an int or of an instance of a subclass.
+    if lc_compact(v):
+        return lc_compact_value(v)
+    return PyLong_AsLongLongAndOverflow(v, overflow)
+
+
+cdef int _write_int(Document *doc, PyObject *v) except -2:
+    cdef int overflow = 0
+    cdef long long value = _int_value(v, &overflow)
+    if overflow == 0:
+        if _reserve(doc, 24) < 0:
+            return -1
+        doc.p = lc_int(doc.p, value)
+        return 0
+    return _write_big_int(doc, v)
+
+
+cdef int _write_big_int(Document *doc, PyObject *number) except -2:
+    cdef object v = <object> number      # a strong reference: a garbage collection may run here
+    cdef str text
+    try:
+        text = int.__repr__(v)
+    except ValueError:       # longer than sys.get_int_max_str_digits()
+        text = hex(v)
+    if int.bit_length(v) > NUMBER_BITS:
+        doc.mangled += 1
+        return _write_string(doc, <PyObject *> text)
+    if _reserve(doc, <size_t> len(text) + LC_SLACK) < 0:
+        return -1
+    doc.p = lc_quote1(doc.p, <uint8_t *> PyUnicode_DATA(<PyObject *> text), <size_t> len(text))
+    return 0
+
+
+cdef int _write_float(Document *doc, double v) except -2:
+    cdef uint8_t *p
+    cdef char *text
+    cdef int status = 0
+    if _reserve(doc, 40) < 0:
+        return -1
+    p = lc_float(doc.p, v)
+    if p != NULL:
+        doc.p = p
+        return 0
+    if not isfinite(v):
+        doc.mangled += 1
+        return _append(doc, b"null", 4)
+    text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
+    p = <uint8_t *> text
+    while p[0]:
+        p += 1
+    status = _append(doc, text, <size_t> (p - <uint8_t *> text))
+    PyMem_Free(text)
+    return status
+
+
+# Values.
+
+cdef inline bint _is_inert(PyObject *v) noexcept nogil:
+    # Return whether encoding it runs no Python code, so that a borrowed reference stays valid.
+    return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
+
+
+cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
+    if PyUnicode_CheckExact(v):
+        return _write_string(doc, v)
+    if PyLong_CheckExact(v):
+        return _write_int(doc, v)
+    if v == Py_None:
+        return _append(doc, b"null", 4)
+    if v == Py_True:
+        return _append(doc, b"true", 4)
+    if v == Py_False:
+        return _append(doc, b"false", 5)
+    if PyFloat_CheckExact(v):
+        return _write_float(doc, PyFloat_AS_DOUBLE(v))
+    if PyDict_CheckExact(v):
+        return _write_dict(doc, v, depth)
+    if PyList_CheckExact(v) or PyTuple_CheckExact(v):
+        return _write_list(doc, v, depth)
+    return _write_other(doc, <object> v, depth)
+
+
+cdef int _write_held(Document *doc, PyObject *v, int depth) except -2:
+    # Write a value of a container that may drop it while Python code runs.
+    if _is_inert(v):
+        return _write_value(doc, v, depth)
+    Py_INCREF(v)
+    try:
+        return _write_value(doc, v, depth)
+    finally:
+        Py_DECREF(v)
+
+
+cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
+    cdef bint plain = doc.unquoted
+    cdef size_t start
+    cdef uint32_t mangled = doc.mangled
+    cdef int status
+    cdef dict copy
+    if depth >= MAX_DEPTH:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if _reserve(doc, LC_SLACK) < 0:
+        return -1
+    doc.unquoted = False
+    start = <size_t> (doc.p - doc.base)
+    if LC_SHARED:
+        copy = dict(<object> d)
+        status = _write_items(doc, <PyObject *> copy, depth)
+    else:
+        status = _write_items(doc, d, depth)
+    if status == 1:
+        # A key is not a valid string. Replaced keys may be equal to others, so build a new dict first.
+        doc.p = doc.base + start
+        doc.mangled = mangled
+        copy = _clean_dict(doc, <object> d, None)
+        if copy is None:
+            return -1
+        status = _write_items(doc, <PyObject *> copy, depth)
+        if status == 1:
+            doc.reason = <uint8_t> R_UNENCODABLE
+            status = -1
+    doc.unquoted = plain
+    return status
+
+
+# Write a dict; return 1 at a key that needs _clean_dict.
+cdef int _write_items(Document *doc, PyObject *d, int depth) except -2:
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    cdef size_t start = <size_t> (doc.p - doc.base)
+    cdef uint32_t mangled
+    cdef int status
+    doc.p[0] = c'{'
+    doc.p += 1
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k):
+            return 1
+        mangled = doc.mangled
+        if _write_string(doc, k) < 0 or _reserve(doc, LC_SLACK) < 0:
+            return -1
+        if doc.mangled != mangled:
+            return 1
+        doc.p[0] = c':'
+        doc.p += 1
+        status = _write_held(doc, v, depth + 1)
+        if status < 0:
+            return status
+        if _reserve(doc, LC_SLACK) < 0:
+            return -1
+        doc.p[0] = c','
+        doc.p += 1
+    if <size_t> (doc.p - doc.base) > start + 1:
+        doc.p -= 1
+    doc.p[0] = c'}'
+    doc.p += 1
+    return 0
+
+
+cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
+    cdef bint plain = doc.unquoted
+    cdef bint is_list = PyList_Check(items)
+    cdef PyObject *v
+    cdef object copy
+    cdef Py_ssize_t i = 0
+    cdef int status
+    if depth >= MAX_DEPTH:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
+    if LC_SHARED and is_list:
+        copy = tuple(<object> items)
+        items = <PyObject *> copy
+        is_list = False
+    if _append(doc, b"[", 1) < 0:
+        return -1
+    doc.unquoted = False
+    while i < (PyList_GET_SIZE(items) if is_list else PyTuple_GET_SIZE(items)):
+        v = PyList_GET_ITEM(items, i) if is_list else PyTuple_GET_ITEM(items, i)
+        status = _write_held(doc, v, depth + 1)
+        if status < 0:
+            return status
+        if _append(doc, b",", 1) < 0:
+            return -1
+        i += 1
+    doc.unquoted = plain
+    if i:
+        doc.p -= 1
+    return _append(doc, b"]", 1)
+
+
+cdef int _write_other(Document *doc, object v, int depth) except -2:
+    # Write subclasses of built-in types by value, containers as lists and dicts, and the rest as str().
+    cdef object other
+    if isinstance(v, str):
+        return _write_string(doc, <PyObject *> v)
+    if isinstance(v, int):
+        return _write_int(doc, <PyObject *> v)
+    if isinstance(v, float):
+        return _write_float(doc, PyFloat_AS_DOUBLE(<PyObject *> v))
+    try:
+        if isinstance(v, (list, tuple)):
+            other = tuple(v)
+        elif isinstance(v, (set, frozenset)):
+            other = list(v)
+        elif isinstance(v, Mapping):
+            other = dict(v)
+        else:
+            other = _text_of(doc, v)
+    except Exception:
+        other = _unprintable(doc, v)
+    return _write_value(doc, <PyObject *> other, depth)
+
+
+cdef bint _has_proper_str(object v) except -1:
+    # Return whether str() of it loses nothing. A module that is not imported has no instances.
+    cdef tuple row
+    for row in (("uuid", "UUID"), ("decimal", "Decimal"), ("enum", "Enum"), ("pathlib", "PurePath")):
+        module = sys.modules.get(row[0])
+        if module is not None:
+            kind = getattr(module, row[1], None)
+            if isinstance(kind, type) and isinstance(v, kind):
+                return True
+    return False
+
+
+cdef str _text_of(Document *doc, object v):
+    cdef str text
+    if isinstance(v, (bytes, bytearray, memoryview)):
+        text = str(bytes(v), "utf-8", "replace")
+        doc.mangled += 1
+        return text
+    module = sys.modules.get("datetime")
+    if module is not None and isinstance(v, (module.date, module.time)):
+        # ISO 8601 with a T: Elasticsearch detects it as a date.
+        return _exact_str(v.isoformat())
+    text = _exact_str(str(v))
+    if not _has_proper_str(v):
+        doc.mangled += 1
+    return text
+
+
+cdef inline str _exact_str(object text):
+    return text if type(text) is str else PyUnicode_FromObject(text)
+
+
+cdef str _unprintable(Document *doc, object v):
+    doc.mangled += 1
+    return f"<unprintable {type(v).__name__}>"
+
+
+# Keys.
+
+cdef bint _has_surrogate(PyObject *text) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef uint32_t c
+    cdef int kind
+    cdef void *data
+    if lc_ready(text) < 0:
+        return True
+    kind = PyUnicode_KIND(text)
+    if kind == PyUnicode_1BYTE_KIND:
+        return False
+    data = PyUnicode_DATA(text)
+    for i in range(PyUnicode_GET_LENGTH(text)):
+        c = (<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]
+        if 0xD800 <= c <= 0xDFFF:
+            return True
+    return False
+
+
+cdef str _clean_key(Document *doc, object key):
+    cdef str text
+    if type(key) is str:
+        text = key
+    elif isinstance(key, str):
+        text = PyUnicode_FromObject(key)
+    else:
+        doc.mangled += 1
+        try:
+            if isinstance(key, (bytes, bytearray)):
+                text = str(bytes(key), "utf-8", "replace")
+            else:
+                text = _exact_str(str(key))
+        except Exception:
+            text = f"<unprintable {type(key).__name__}>"
+    if _has_surrogate(<PyObject *> text):
+        doc.mangled += 1
+        text = "".join(["\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text])
+    return text
+
+
+cdef dict _clean_dict(Document *doc, object d, dict without):
+    """Copy a mapping with keys that are valid strings; of equal keys the last counts.
+
+    Returns:
+        The copy without the keys that are in `without`, or None if the mapping cannot be read.
+    """
+    cdef dict copy = {}
+    try:
+        for key, value in list(d.items()):
+            if without is None or key not in without:
+                copy[_clean_key(doc, key)] = value
+    except Exception:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return None
+    return copy
