@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
+from logclient.config.logjam import LogjamConfig
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConfigError, EncodeError
@@ -435,9 +436,11 @@ class Client(client.Client):
 
     def _promise(self, config: Config) -> dict[str, str]:
         """Whether messages are answered: else nobody promised an order."""
-        return {"mode": "async" if config.scheme == "logjam+push" else config.mode}
+        assert isinstance(config, LogjamConfig)
+        return {"mode": config.mode}
 
     def _documents(self, config: Config, engine: Engine) -> Agent:
+        assert isinstance(config, LogjamConfig)
         put, lost = client.outlets(engine)
         self.agent = Agent(
             put,

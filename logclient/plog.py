@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
+from logclient.config.plog import PlogConfig
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConnectFailed, ProtocolError
@@ -236,6 +237,7 @@ class _DocumentClient(client.Client):
     documents: Documents = client.UNMADE
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
+        assert isinstance(config, PlogConfig)
         put, lost = client.outlets(engine)
         return Documents(
             put,

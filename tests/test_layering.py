@@ -22,7 +22,7 @@ LEAVES_OWN = {
     "errors": set(),
     "files": {"errors"},
     "registry": {"errors"},
-    "config": {"errors", "registry"},
+    "config": {"config", "errors", "registry"},
     "options": {"config"},
     "readable": set(),
     "threads": {"errors"},

@@ -188,15 +188,14 @@ class Logjam(CompiledCore):
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Logjam:
-        """From whatever has the options as attributes (a ``logclient.config.Config``).
+        """Make a core from a `logclient.config.Config`.
 
         Raises:
-            ConfigError: the path is no app-env, or an option is outside its range.
+            ConfigError: The path is no app-env, or an option is outside its range.
         """
+        own = ("app_env", "push", "batch_bytes")
+        same = config.pick(tuple(name for name in Options._fields if name not in own))
         push = config.scheme == "logjam+push"
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        if push and "mode" not in config.given:
-            same["mode"] = "async"
         return cls(Options(app_env=config.path[1:], push=push, **same), producer)
 
     @property

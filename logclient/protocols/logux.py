@@ -333,13 +333,12 @@ class Logux:
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Logux:
-        """From whatever has the options as attributes (a ``logclient.config.Config``).
+        """Make a core from a `logclient.config.Config`.
 
         Raises:
-            ConfigError: an option is outside its range.
+            ConfigError: An option is outside its range.
         """
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        return cls(Options(**same), producer)
+        return cls(Options(**config.pick(Options._fields)), producer)
 
     def _reset(self) -> None:
         self._out.clear()

@@ -128,8 +128,8 @@ class Lumberjack(CompiledCore):
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Lumberjack:
-        """From whatever has the options as attributes (a ``logclient.config.Config``)."""
-        return cls(Options(*(getattr(config, name) for name in Options._fields)), producer)
+        """Make a core from a `logclient.config.Config`."""
+        return cls(Options(**config.pick(Options._fields)), producer)
 
     @property
     def windows(self) -> int:

@@ -406,12 +406,13 @@ class Plog(CompiledCore):
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Plog:
-        """From whatever has the options as attributes (a ``logclient.config.Config``).
+        """Make a core from a `logclient.config.Config`.
 
         Raises:
-            ConfigError: an option outside its range.
+            ConfigError: An option is outside its range.
         """
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
+        own = ("max_message", "tags", "reply_timeout", "batch_bytes")
+        same = config.pick(tuple(name for name in Options._fields if name not in own))
         same["max_message"] = config.max_event_bytes
         same["tags"] = (*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag))
         return cls(Options(**same), producer)
@@ -732,7 +733,7 @@ class Lines(CompiledCore):
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Lines:
-        """From whatever has the options as attributes (a ``logclient.config.Config``)."""
+        """Make a core from a `logclient.config.Config`."""
         return cls(
             Options(max_message=config.max_event_bytes, identity=config.identity, check=config.check),
             producer,
