@@ -115,8 +115,7 @@ check: build $(VENV)/.test lint
 
 # What is written from the table of options: commit it.
 generated: build
-	@$(PY) -m logclient.config > docs/options.md
-	@$(PY) -m tools.typed_options > logclient/options.py
+	@$(PY) -m tools.options
 
 docs: build $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)

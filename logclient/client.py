@@ -145,10 +145,10 @@ class Client(FastClient):
             self._engine.handoff,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
-            pairs=config.frames == "data",
+            pairs=config.options.get("frames") == "data",
             text=None if self.documents is None else self.documents.text,
             identity=config.identity,
-            trust_metadata=config.trust == "metadata",
+            trust_metadata=config.options.get("trust") == "metadata",
             **self._names(config),
         )
         self._bind(encoder, _slow_sender(self._engine, encoder, config))
@@ -258,12 +258,13 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
             "verify",
             "verify=none: whoever answers is believed to be the server, and may read and change what is sent",
         )
-    in_clear = [name for name in ("token", "http_headers") if getattr(config, name) and not config.tls]
+    options = config.options
+    in_clear = [name for name in ("token", "http_headers") if options.get(name) and not config.tls]
     if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
         for name in in_clear:
             encrypted = f"{config.scheme}+tls encrypts"
             yield name, f"{name}: sent in clear, for all on the way to read and use; {encrypted}"
-    secrets = {name: getattr(config, name) for name in ("tls_password", "token", "curve_secret")}
+    secrets = {name: options.get(name) for name in ("tls_password", "token", "curve_secret")}
     files = {name: s.source[5:] for name, s in secrets.items() if s is not None and s.source[:5] == "file:"}
     if config.key or config.cert:
         files["key" if config.key else "cert"] = config.key or config.cert
@@ -288,12 +289,13 @@ def _is_here(host: str) -> bool:
 
 
 def _limits(config: Config) -> Limits:
+    events, size = config.batch_limits
     return options_of(
         Limits,
         config,
         keep_level=config.keep_level // 10,
-        batch_events=config.window,
-        batch_bytes=config.window_bytes,
+        batch_events=events,
+        batch_bytes=size,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
+__all__ = ["CONFIGS", "SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
 
 
 class Scheme(NamedTuple):
@@ -106,6 +106,15 @@ SCHEMES: dict[str, Scheme] = {
         tls=True,
         path=True,
     ),
+}
+
+
+# The class of a protocol's configuration, which declares its options; in the order of the documentation.
+CONFIGS = {
+    "lumberjack": "logclient.config.lumberjack:LumberjackConfig",
+    "logjam": "logclient.config.logjam:LogjamConfig",
+    "plog": "logclient.config.plog:PlogConfig",
+    "logux": "logclient.config.logux:LoguxConfig",
 }
 
 

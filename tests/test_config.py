@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import config, registry
+from logclient import registry
 from logclient.config import (
-    OPTIONS,
-    Config,
     Secret,
+    declared_options,
     dns_name,
     options_of,
     parse,
@@ -23,8 +21,6 @@ from logclient.config import (
     parse_size,
 )
 from logclient.errors import ConfigError
-from tests.patience import PATIENCE
-from tests.support import ROOT
 
 URL = "lumberjack://host:5044"
 
@@ -153,9 +149,10 @@ class TestEndpoints:
 
 
 class TestOptions:
-    def test_defaults_are_those_of_the_table(self) -> None:
+    def test_defaults_are_those_of_the_declarations(self) -> None:
         plain = parse(URL)
-        assert dict(plain.options) == {name: option.default for name, option in OPTIONS.items()}
+        declared = declared_options(type(plain))
+        assert dict(plain.options) == {name: option.default for name, option in declared.items()}
         assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
         assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
         assert (plain.connect_timeout, plain.silence, plain.no_progress) == (10, 30, 300)
@@ -170,9 +167,20 @@ class TestOptions:
         assert "overflow: a Handler never raises" in message(URL, handler=True, overflow="raise")
         assert "overflow: a Handler never raises" in message(URL + "?overflow=raise", handler=True)
 
-    def test_every_option_is_a_field_and_no_field_lacks_its_option(self) -> None:
-        rest = {"scheme", "protocol", "tls", "endpoints", "path", "redacted", "given"}
-        assert set(Config._fields) - rest == set(OPTIONS)
+    def test_an_option_of_another_protocol_is_no_attribute(self) -> None:
+        with pytest.raises(AttributeError, match="curve_server"):
+            _ = parse(URL).curve_server  # type: ignore[attr-defined]
+
+    def test_a_copy_with_other_values(self) -> None:
+        one = parse(URL, window=5)
+        other = one.replace(endpoints=(("h", 1),), silence=1.0)
+        assert (other.endpoints, other.silence, other.window) == ((("h", 1),), 1.0, 5)
+        assert (one.endpoints, one.silence) == ((("host", 5044),), 30.0)
+        assert other != one and other.replace(endpoints=one.endpoints, silence=one.silence) == one
+        with pytest.raises(TypeError, match="has no 'windw'"):
+            one.replace(windw=5)
+        with pytest.raises(AttributeError, match="cannot be changed"):
+            one.silence = 1.0
 
     def test_a_keyword_wins_over_the_url(self) -> None:
         both = parse(URL + "?window=5&inflight=3", window=7)
@@ -567,7 +575,7 @@ class TestSecrets:
             assert one.tls_password == Secret("hunter2")
             assert one.path == "/some path"
             assert one.endpoints == (("host", 1),)
-            for shown in (repr(one), str(one), f"{one}", one.redacted, repr(one.options), repr(tuple(one))):
+            for shown in (repr(one), str(one), f"{one}", one.redacted, repr(one.options)):
                 assert "hunter2" not in shown
             assert hash(one.tls_password) == hash(Secret("hunter2"))
         assert parse(f"{tls}?tls_password=env:TEST_SECRET").redacted.endswith("?tls_password=***")
@@ -588,6 +596,9 @@ class TestSecrets:
 
 
 class TestRegistry:
+    def test_every_protocol_has_its_options(self) -> None:
+        assert set(registry.CONFIGS) == {row.protocol for row in registry.SCHEMES.values()}
+
     def test_every_scheme_has_its_protocol_and_a_port(self) -> None:
         for name, row in registry.SCHEMES.items():
             assert name.split("+")[0] == row.protocol
@@ -602,44 +613,6 @@ class TestRegistry:
         row = registry.lookup("lumberjack")
         assert registry.load(row.core).__name__ == "Lumberjack"
         assert registry.load(row.transport).__name__ == "Tcp"
-
-
-class TestDocs:
-    @pytest.mark.tree
-    def test_the_page_of_options_is_current(self) -> None:
-        page = ROOT / "docs" / "options.md"
-        assert page.read_text(encoding="utf-8") == config.options_markdown(), (
-            "run: python -m logclient.config > docs/options.md"
-        )
-
-    def test_an_option_stands_where_its_protocol_does(self) -> None:
-        sections = config.options_markdown().split("\n## ")
-        where = [section.split("\n")[0] for section in sections if "| `window` |" in section]
-        assert where == ["Lumberjack", "Logux"]
-        where = [section.split("\n")[0] for section in sections if "| `slow_min` |" in section]
-        assert where == ["TLS", "Logjam", "Logux"]
-        every = next(section for section in sections if section.startswith("Every protocol\n"))
-        assert "| `max_events` |" in every
-        assert "| `ca` |" not in every
-
-    def test_it_prints_itself(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "logclient.config"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=2 * PATIENCE,
-        )
-        assert done.stdout == config.options_markdown()
-
-    def test_options_of_protocols_that_are_not_here_are_left_out(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert "`token`" in config.options_markdown()
-        for name in ("logux", "logux+tls"):
-            monkeypatch.delitem(registry.SCHEMES, name)
-        assert "`token`" not in config.options_markdown()
-        assert "`window`" in config.options_markdown()
 
 
 class TestOptionsOf:

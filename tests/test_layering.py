@@ -24,7 +24,7 @@ LEAVES_OWN = {
     "files": {"errors"},
     "lazy": set(),
     "registry": {"errors"},
-    "config": {"errors", "registry"},
+    "config": {"config", "errors", "registry"},
     "options": {"config"},
     "readable": set(),
     "threads": {"errors"},

@@ -175,7 +175,7 @@ class TestOptions:
             curve_server="a" * 40,
         )
         public, secret = (key.decode() for key in zmq.curve_keypair())
-        transport = Zmq.from_config(config._replace(curve_server=public))
+        transport = Zmq.from_config(config.replace(curve_server=public))
         assert (transport.kind, transport.hwm, transport.heartbeat) == ("DEALER", 7, 2.0)
         assert transport.drains_on_close
         assert transport.curve is not None and transport.curve[0] == public

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings for each endpoint; returns UNREACHABLE unless no step failed."""
-    given = config.parse(arguments.url)._replace(ledger=None, state=None)
+    given = config.parse(arguments.url).without_files()
     progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     passed = 0
@@ -142,7 +142,7 @@ def examine(
         yield finding
         if finding.status == FAILED:
             return
-    [check] = check_endpoints(given._replace(endpoints=(endpoint,)), timeout, event=event)
+    [check] = check_endpoints(given.replace(endpoints=(endpoint,)), timeout, event=event)
     yield from _checked(check, stream)
 
 
@@ -233,7 +233,7 @@ def _start(given: config.Config, port: int) -> str:
 
 def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
     given = check.given
-    shield = "TLS" if given.tls else "CURVE" if given.curve_server is not None else ""
+    shield = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") is not None else ""
     if check.stage == "connect":
         yield Finding(
             shield or "protocol", FAILED, check.words.removeprefix("cannot connect: "), _fix_handshake(check)

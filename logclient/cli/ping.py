@@ -81,7 +81,7 @@ def check_endpoints(
     Returns:
         The finished checks, in the order of the endpoints.
     """
-    given = given._replace(connect_timeout=min(given.connect_timeout, timeout), ledger=None, state=None)
+    given = given.without_files().replace(connect_timeout=min(given.connect_timeout, timeout))
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     checks = [
         EndpointCheck(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints
@@ -238,9 +238,10 @@ class EndpointCheck:
 
     def _without_token(self, data: bytes) -> bytes:
         """Mask our token in an answer: a server may send back what it received."""
-        if self.given.token is None:
+        secret = self.given.options.get("token")
+        if secret is None:
             return data
-        token = json.dumps(self.given.token.reveal(), ensure_ascii=False)[1:-1]
+        token = json.dumps(secret.reveal(), ensure_ascii=False)[1:-1]
         return data.replace(token.encode(), b"***")
 
     def _broken(self, why: str) -> None:
@@ -281,7 +282,7 @@ class EndpointCheck:
         if registry.lookup(self.given.scheme).document == "ecs":
             event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-ping"}
         begun = time.monotonic()
-        client = open_client(self.given._replace(endpoints=(self.endpoint,)))
+        client = open_client(self.given.replace(endpoints=(self.endpoint,)))
         try:
             outcome = client.submit(event).result(self.timeout)
             taken = time.monotonic() - begun

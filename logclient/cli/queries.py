@@ -34,7 +34,7 @@ def plog_question(
 
     def ask_endpoint(endpoint: config.Endpoint) -> Answer:
         with ClientMessages():  # the error says it
-            client = Client(given._replace(endpoints=(endpoint,), ledger=None))
+            client = Client(given.without_files().replace(endpoints=(endpoint,)))
             try:
                 return ask(client)
             finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments, port
 from logclient.cli.queries import answers, plog_question
+from logclient.config.logjam import LogjamConfig
 from logclient.errors import ConfigError, ExitCode
 from logclient.readable import escape
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the counters of each endpoint; returns UNREACHABLE unless all of them answer."""
     given = config.parse(arguments.url)
     endpoints: tuple[config.Endpoint, ...] = given.endpoints
-    if given.protocol == "logjam":
+    if isinstance(given, LogjamConfig):
         endpoints, ask = _logjam_devices(given, arguments)
     elif arguments.port is not None:
         raise ConfigError("--port: only for Logjam devices, which publish their counters there")
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _logjam_devices(
-    given: config.Config, arguments: argparse.Namespace
+    given: LogjamConfig, arguments: argparse.Namespace
 ) -> tuple[tuple[config.Endpoint, ...], Callable[[config.Endpoint], _Counters]]:
     """Return where the devices publish their counters, and a function that waits for those of one."""
     from logclient.collectors import subscriber

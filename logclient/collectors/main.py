@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
 from logclient.collectors.lumberjack import Collector
+from logclient.config import readers
+from logclient.config.logux import subprotocol_version
+from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
 
@@ -35,7 +38,7 @@ def _warn_if_open(path: str) -> None:
 
 
 def _secret(text: str) -> str:
-    secret: config.Secret = config._secret_from_url(text)
+    secret: config.Secret = readers.secret.read_text(text)
     if secret.source.startswith("file:"):
         _warn_if_open(secret.source.removeprefix("file:"))
     return secret.reveal()
@@ -54,56 +57,56 @@ def _keys(path: str) -> frozenset[str]:
 
 
 # Options of collectors in URLs, by scheme.
-_PORT = config._integer(0, 65535)
+_PORT = readers.integer(0, 65535)
 _ALL: dict[str, Callable[[str], Any]] = {
-    "idle": config._duration(0, 30 * 86400),
-    "max_connections": config._integer(1, 1_000_000),
+    "idle": readers.duration(0, 30 * 86400),
+    "max_connections": readers.integer(1, 1_000_000),
 }
-_LUMBERJACK: dict[str, Callable[[str], Any]] = {**_ALL, "strict_spec": config._boolean}
+_LUMBERJACK: dict[str, Callable[[str], Any]] = {**_ALL, "strict_spec": readers.boolean}
 _LOGJAM: dict[str, Callable[[str], Any]] = {
     **_ALL,
     "push": _PORT,
-    "publish": config._optional(_PORT),
+    "publish": readers.optional(_PORT),
     "stats": _PORT,
-    "device": config._integer(1, (1 << 32) - 1),
-    "allow_invalid": config._boolean,
-    "recompress": config._choice("none", "zlib", "snappy", "lz4"),
-    "heartbeat": config._duration(0, 3600),
+    "device": readers.integer(1, (1 << 32) - 1),
+    "allow_invalid": readers.boolean,
+    "recompress": readers.choice("none", "zlib", "snappy", "lz4"),
+    "heartbeat": readers.duration(0, 3600),
     "curve_secret": _secret,
     "curve_clients": _keys,
 }
 _PLOG: dict[str, Callable[[str], Any]] = {
     **_ALL,
     "tcp": _PORT,
-    "allow_kill": config._boolean,
-    "max_size": config._size(1 << 16, 1 << 32),
-    "expire_time": config._duration(0.001, 86400),
-    "max_line": config._size(1, 1 << 30),
-    "receive_buffer": config._size(0, 1 << 30),
-    "reply_rate": config._integer(0, 1_000_000),
-    "kafka": config._text,
-    "kafka_topic": config._text,
+    "allow_kill": readers.boolean,
+    "max_size": readers.size(1 << 16, 1 << 32),
+    "expire_time": readers.duration(0.001, 86400),
+    "max_line": readers.size(1, 1 << 30),
+    "receive_buffer": readers.size(0, 1 << 30),
+    "reply_rate": readers.integer(0, 1_000_000),
+    "kafka": readers.text,
+    "kafka_topic": readers.text,
 }
 _LOGUX: dict[str, Callable[[str], Any]] = {
     **_ALL,
     "token": _secret,
-    "subprotocol": config._subprotocol,
-    "minimum": config._subprotocol,
+    "subprotocol": subprotocol_version,
+    "minimum": subprotocol_version,
     "types": lambda text: frozenset(text.split(",")),
-    "development": config._boolean,
-    "keep_log": config._boolean,
-    "strict_spec": config._boolean,
-    "timeout": config._duration(0, 86400),
-    "ping": config._duration(0, 86400),
-    "max_message": config._size(1 << 10, 1 << 30),
-    "deflate": config._choice("off", "on"),
+    "development": readers.boolean,
+    "keep_log": readers.boolean,
+    "strict_spec": readers.boolean,
+    "timeout": readers.duration(0, 86400),
+    "ping": readers.duration(0, 86400),
+    "max_message": readers.size(1 << 10, 1 << 30),
+    "deflate": readers.choice("off", "on"),
 }
 _CONSUMER: dict[str, Callable[[str], Any]] = {
-    "app_envs": config._names,
-    "topics": config._names,
-    "hwm": config._integer(1, 10_000_000),
-    "max_bytes": config._size(1, 1 << 30),
-    "curve_server": config._z85,
+    "app_envs": readers.names,
+    "topics": readers.names,
+    "hwm": readers.integer(1, 10_000_000),
+    "max_bytes": readers.size(1, 1 << 30),
+    "curve_server": readers.curve_key,
     "curve_secret": _secret,
 }
 _OWN = {
@@ -216,7 +219,7 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
     from logclient.collectors import consumer
     from logclient.collectors.subscriber import PORT
 
-    _, endpoints, path, pairs = config._split(url, 1)
+    _, endpoints, path, pairs = split_url(url)
     if not endpoints:
         raise ConfigError("host: must not be empty")
     if pairs:

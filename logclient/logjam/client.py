@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from logclient import client
 from logclient.config import Config
+from logclient.config.logjam import LogjamConfig
 from logclient.delivery.engine import Engine
 from logclient.logjam.agent import Agent
 from logclient.logjam.document import MASKED
@@ -35,9 +36,11 @@ class Client(client.Client):
 
     def _promise(self, config: Config) -> dict[str, str]:
         """Whether messages are answered: else nobody promised an order."""
-        return {"mode": "async" if config.scheme == "logjam+push" else config.mode}
+        assert isinstance(config, LogjamConfig)
+        return {"mode": config.mode}
 
     def _documents(self, config: Config, engine: Engine) -> Agent:
+        assert isinstance(config, LogjamConfig)
         put, lost = client.outlets(engine)
         self.agent = Agent(
             put,

@@ -186,14 +186,13 @@ class Logjam(CompiledCore):
 
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Logjam:
-        """From whatever has the options as attributes (a ``logclient.config.Config``).
+        """Make a core from a `logclient.config.Config`.
 
         Raises:
-            ConfigError: the path is no app-env, or an option is outside its range.
+            ConfigError: The path is no app-env, or an option is outside its range.
         """
         push = config.scheme == "logjam+push"
-        mode = "async" if push and "mode" not in config.given else config.mode
-        given = {"app_env": config.path[1:], "push": push, "mode": mode}
+        given = {"app_env": config.path[1:], "push": push}
         return cls(options_of(Options, config, fixed=("batch_bytes",), **given), producer)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
+from logclient.config.logux import LoguxConfig
 from logclient.delivery import report
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
@@ -67,6 +68,7 @@ class Client(client.Client):
     _plain: Encoder = client.UNMADE
 
     def __init__(self, config: Config) -> None:
+        assert isinstance(config, LoguxConfig)
         state = None if config.state is None else State(config.state, report.process.complain)
         self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
@@ -102,6 +104,7 @@ class Client(client.Client):
 
     def _promise(self, config: Config) -> dict[str, str]:
         """Return what the ledger says about the meaning of acked."""
+        assert isinstance(config, LoguxConfig)
         return {"ack": config.ack}
 
     # -- to the server

@@ -46,7 +46,8 @@ from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.flight import Batch as FlightBatch
 from logclient._ext.flight import Flight
 from logclient._ext.logux import ActionTracker
-from logclient.config import Config, Secret
+from logclient.config import Secret
+from logclient.config.logux import LoguxConfig
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -207,7 +208,7 @@ class Logux(Core):
         return max(self._last_received, self._tracker.received)
 
     @classmethod
-    def from_config(cls, config: Config, producer: bytes) -> Logux:
+    def from_config(cls, config: LoguxConfig, producer: bytes) -> Logux:
         """Make a core with the options of a URL.
 
         Raises:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logclient.config import Config, Secret
+from logclient.config import Secret
+from logclient.config.logux import LoguxConfig
 
 __all__ = ["Options"]
 
@@ -45,7 +46,7 @@ class Options(NamedTuple):
     """The file of the client's state. With one, the core reports what it has received."""
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: LoguxConfig) -> Options:
         """Take the options of a URL."""
         return cls(
             token=config.token,

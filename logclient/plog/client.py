@@ -11,6 +11,7 @@ from logclient import client, threads
 from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
+from logclient.config.plog import PlogConfig
 from logclient.delivery.engine import Engine
 from logclient.delivery.report import Reporter
 from logclient.errors import ConnectFailed, ProtocolError
@@ -213,6 +214,7 @@ class _DocumentClient(client.Client):
     documents: Documents = client.UNMADE
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
+        assert isinstance(config, PlogConfig)
         put, count_lost = client.outlets(engine)
         return Documents(
             put,

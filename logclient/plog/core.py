@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from logclient._ext.plog import HEADER, MAX_DATAGRAM, Hot
-from logclient.config import Config
+from logclient.config.plog import PlogConfig
 from logclient.delivery.compiled import CompiledCore
 from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
@@ -140,7 +140,7 @@ class Plog(CompiledCore):
         self._late_stats = 0  # STATs given up, whose answer may still come
 
     @classmethod
-    def from_config(cls, config: Config, producer: bytes) -> Plog:
+    def from_config(cls, config: PlogConfig, producer: bytes) -> Plog:
         """Make a core with the options of a URL.
 
         Raises:
@@ -492,7 +492,7 @@ class Lines(CompiledCore):
         super().__init__(hot)
 
     @classmethod
-    def from_config(cls, config: Config, producer: bytes) -> Lines:
+    def from_config(cls, config: PlogConfig, producer: bytes) -> Lines:
         """Make a core with the options of a URL.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logclient.config import Config
+from logclient.config.plog import PlogConfig
 from logclient.plog.messages import kafka_tags
 
 __all__ = ["Options"]
@@ -42,7 +42,7 @@ class Options(NamedTuple):
     """Bytes of messages encoded at once, at most; a larger message is encoded alone."""
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: PlogConfig) -> Options:
         """Take the options of a URL."""
         return cls(
             mtu=config.mtu,

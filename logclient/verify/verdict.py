@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logclient.config import OPTIONS
+from logclient.config import all_options
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify import captures, compare
 from logclient.verify.compare import (
@@ -1255,9 +1255,10 @@ def harmless(url: str) -> str:
     if "@" in rest:
         head = f"{scheme}{colons}***@{rest.rpartition('@')[2]}"
     pairs = []
+    known = all_options()
     for pair in query.split("&") if mark else ():
         name, equals, _ = pair.partition("=")
-        open_ = name in OPTIONS and not OPTIONS[name].secret
+        open_ = name in known and not any(option.reader.secret for option in known[name])
         pairs.append(pair if open_ or not equals else f"{name}=***")
     return head + mark + "&".join(pairs)
 

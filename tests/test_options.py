@@ -1,4 +1,4 @@
-"""Options have types: those of the table, and type checkers know them."""
+"""What is made from the options: their page, and their types, which type checkers know."""
 
 from __future__ import annotations
 
@@ -16,27 +16,36 @@ import logclient
 from logclient import config
 from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment, missing, need
-from tools import typed_options
+from tools import options
 
 USES = ROOT / "tests" / "typing" / "options.py"
 
 
 @pytest.mark.tree
-def test_they_are_made_from_the_table() -> None:
-    assert (ROOT / "logclient" / "options.py").read_text(encoding="utf-8") == typed_options.text(), (
-        "run: python -m tools.typed_options > logclient/options.py"
-    )
+def test_the_files_made_from_the_options_are_current() -> None:
+    assert options.PAGE.read_text(encoding="utf-8") == options.page(), "run: python -m tools.options"
+    assert options.TYPES.read_text(encoding="utf-8") == options.types(), "run: python -m tools.options"
+
+
+def test_an_option_stands_where_its_protocol_does() -> None:
+    sections = options.page().split("\n## ")
+    for name, titles in {"window": ["Lumberjack", "Logux"], "slow_min": ["TLS", "Logjam", "Logux"]}.items():
+        assert titles == [section.split("\n")[0] for section in sections if f"| `{name}` |" in section]
+    every = next(section for section in sections if section.startswith("Every protocol\n"))
+    assert "| `max_events` |" in every
+    assert "| `ca` |" not in every
 
 
 def test_every_option_has_a_type_and_takes_none() -> None:
     types = typing.get_type_hints(logclient.Options)
-    assert set(types) == set(config.OPTIONS)
+    assert set(types) == set(config.all_options())
     assert all(type(None) in typing.get_args(of) for of in types.values())
 
 
-@pytest.mark.parametrize(
-    "option", [o for o in config._TABLE if o.default not in (None, ())], ids=lambda o: o.name
-)
+EVERY = [one for same in config.all_options().values() for one in same]
+
+
+@pytest.mark.parametrize("option", [o for o in EVERY if o.default not in (None, ())], ids=lambda o: o.name)
 def test_the_default_is_of_its_type(option: config.Option) -> None:
     allowed: list[object] = []
     for of in typing.get_args(typing.get_type_hints(logclient.Options)[option.name]):
@@ -45,7 +54,7 @@ def test_the_default_is_of_its_type(option: config.Option) -> None:
     assert any(
         isinstance(option.default, of) if isinstance(of, type) else option.default == of for of in allowed
     )
-    assert option.read(option.default) == option.default
+    assert option.reader(option.default) == option.default
 
 
 def with_mypy(folder: Path) -> set[int]:

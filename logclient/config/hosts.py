@@ -1,0 +1,45 @@
+"""Names and addresses of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from logclient.config.echo import echo
+
+__all__ = ["dns_name", "host_port"]
+
+# Letters that IDNA 2003 replaces by others: such a name may belong to somebody else.
+_OTHER_IN_IDNA_2003 = frozenset("\u00df\u1e9e\u03c2")
+
+
+def host_port(host: str, port: int) -> str:
+    """Write host and port as a URL has them: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def dns_name(host: str) -> bytes:
+    """Encode the name of a host for the DNS by IDNA 2008; an address stays as it is.
+
+    Without the package idna, Python's own codec for IDNA 2003 is used. The two differ in a few letters, and a
+    name with one of these is then refused.
+
+    Raises:
+        ValueError: It is no host name, or the package is needed.
+    """
+    if host.isascii():
+        return host.encode()
+    try:
+        import idna
+    except ImportError:
+        if not _OTHER_IN_IDNA_2003.isdisjoint(host):
+            needs = 'needs IDNA 2008, and the package idna for it: pip install "logclient[idna]"'
+            raise ValueError(f"{echo(host)} {needs}") from None
+        return _encoded(host, lambda label: label.encode("idna"))
+    return _encoded(host, lambda label: idna.encode(label, uts46=True))
+
+
+def _encoded(host: str, encode: Callable[[str], bytes]) -> bytes:
+    try:
+        return b".".join(label.encode() if label.isascii() else encode(label) for label in host.split("."))
+    except UnicodeError:
+        raise ValueError(f"{echo(host)} is no host name") from None

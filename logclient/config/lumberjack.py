@@ -1,0 +1,87 @@
+"""Options of Lumberjack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logclient.config.common import Config
+from logclient.config.option import option
+from logclient.config.readers import boolean, choice, integer, size
+from logclient.errors import ConfigError
+
+__all__ = ["LumberjackConfig"]
+
+
+class LumberjackConfig(Config):
+    """The configuration of a Lumberjack client."""
+
+    title = "Lumberjack"
+
+    window: int = option(
+        integer(1, 10_000),
+        "2048",
+        "Events in a window (batch) at most. Servers refuse more than 10000.",
+    )
+    window_bytes: int = option(
+        size(1024, 64 << 20),
+        "1MiB",
+        "Bytes of events in a window at most, without ids, uncompressed; a longer event travels alone.",
+    )
+    inflight: int = option(
+        integer(1, 64),
+        "2",
+        "Windows sent and not yet acknowledged.",
+    )
+    compression: int = option(
+        integer(0, 9),
+        "3",
+        "zlib level; 0 sends uncompressed frames.",
+    )
+    version: int = option(
+        integer(1, 2),
+        "2",
+        "Protocol version: 2 sends JSON frames, 1 sends pairs of strings.",
+    )
+    frames: str = option(
+        choice("json", "data"),
+        "json",
+        "What events travel in: json, or data, pairs of strings. A choice only with strict_spec, where the "
+        "default is json.",
+        shown="json (version=1: data)",
+    )
+    strict_spec: bool = option(
+        boolean,
+        "false",
+        "Speak to the letter of the protocol's text where released servers differ; see lumberjack.md.",
+    )
+    trust: str = option(
+        choice("none", "metadata"),
+        "none",
+        "metadata: an application's @metadata is sent, all but its _id; none: it is left out. Raw bytes are "
+        "not changed.",
+    )
+
+    @classmethod
+    def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
+        """Choose the kind of frames, which follows from the version.
+
+        Raises:
+            ConfigError: Options contradict each other, as a version and frames that it does not have.
+        """
+        super().complete(scheme, values, given)
+        strict = values["strict_spec"]
+        if strict:
+            if values["version"] == 2 and "version" in given:
+                raise ConfigError("version: the protocol's text has 1 alone (strict_spec)")
+            values["version"] = 1
+        frames = "data" if values["version"] == 1 and not strict else "json"
+        if "frames" not in given:
+            values["frames"] = frames
+        if values["frames"] != frames and not strict:
+            version = values["version"]
+            raise ConfigError(f"frames: version {version} has {frames} alone; strict_spec=true has both")
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """A window."""
+        return self.window, self.window_bytes

@@ -1,0 +1,89 @@
+"""Options: how they are declared in `Config` classes, and how they are found."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from logclient import registry
+from logclient.config.readers import Reader
+
+__all__ = ["Option", "all_options", "declared_options", "option", "options_of", "redeclared"]
+
+T = TypeVar("T")
+
+
+class Option:
+    """One option, declared as an attribute of a `Config` class."""
+
+    __slots__ = ("default", "help", "name", "reader", "shown", "tls_only")
+
+    def __init__(self, reader: Reader, default: Any, help: str, shown: str, tls_only: bool) -> None:
+        self.name = ""
+        self.reader = reader
+        self.default = default
+        self.help = help
+        self.shown = shown
+        self.tls_only = tls_only
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Option {self.name}>"
+
+
+def option(reader: Reader, default: str | None, help: str, *, shown: str = "", tls_only: bool = False) -> Any:
+    """Declare an option.
+
+    Args:
+        reader: Reads its values.
+        default: The default as a user would write it; None: the value None.
+        help: One line for the documentation.
+        shown: The default as the documentation shows it, if that differs.
+        tls_only: Only for schemes with TLS.
+    """
+    value = None if default is None else reader(default)
+    return Option(reader, value, help, shown or default or "none", tls_only)
+
+
+def redeclared(base: type, name: str, *, tls_only: bool) -> Any:
+    """Declare an option of a base class once more, for other schemes."""
+    same: Option = vars(base)[name]
+    return Option(same.reader, same.default, same.help, same.shown, tls_only)
+
+
+def declared_options(of: type) -> dict[str, Option]:
+    """Return the options of a `Config` class by name: those of its base first."""
+    found: dict[str, Option] = {}
+    for base in reversed(of.__mro__):
+        found |= {name: value for name, value in vars(base).items() if isinstance(value, Option)}
+    return found
+
+
+def all_options() -> dict[str, list[Option]]:
+    """Return every option by name. An option may mean different things to different protocols."""
+    found: dict[str, list[Option]] = {}
+    for config_class in registry.CONFIGS.values():
+        for name, one in declared_options(registry.load(config_class)).items():
+            if one not in found.setdefault(name, []):
+                found[name].append(one)
+    return found
+
+
+def options_of(kind: type[T], config: Any, *, fixed: tuple[str, ...] = (), **given: Any) -> T:
+    """Take the options of `kind` from a configuration; every field must have a source.
+
+    Args:
+        kind: a NamedTuple, such as a core's ``Options``.
+        config: has the options as attributes, like `Config`.
+        fixed: fields that are no option of users: they keep their defaults.
+        given: fields with other values, or that go by another name in `config`.
+
+    Raises:
+        AttributeError: `config` has no option of a field's name.
+        TypeError: `kind` has no field of a given name.
+    """
+    row: Any = kind
+    taken = {name: getattr(config, name) for name in row._fields if name not in fixed and name not in given}
+    made: T = row(**taken, **{name: row._field_defaults[name] for name in fixed}, **given)
+    return made

@@ -1,0 +1,103 @@
+"""`parse`: a URL and keywords become a `Config`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from logclient import registry
+from logclient.config.common import Config
+from logclient.config.option import Option, all_options, declared_options
+from logclient.config.url import environment_endpoints, redacted_url, split_url
+from logclient.errors import ConfigError
+
+__all__ = ["parse"]
+
+
+def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keywords: Any) -> Config:
+    """Read and check a URL and keywords; a keyword wins over the same option in the URL.
+
+    Args:
+        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
+        handler: Apply a Handler's rules: ``overflow`` is ``drop_oldest`` by default, and never ``raise``.
+        listen: The URL is that of a server: port 0 is allowed and means any free one.
+        keywords: Options by name, as plain values; None means the default.
+
+    Raises:
+        ConfigError: With one line that names the field and the rule.
+    """
+    parts = split_url(url, 0 if listen else 1)
+    row = registry.lookup(parts.scheme)
+    if parts.path and not row.path:
+        raise ConfigError(f"path: {parts.scheme} takes none")
+    if not parts.endpoints and not (row.hosts_in and not listen):
+        raise ConfigError("host: must not be empty")
+    endpoints = tuple((host, row.port if port is None else port) for host, port in parts.endpoints)
+    if not endpoints:
+        endpoints = environment_endpoints(row)
+
+    kind: type[Config] = registry.load(registry.CONFIGS[row.protocol])
+    declared = declared_options(kind)
+    values = {name: option.default for name, option in declared.items()}
+    if handler:
+        values["overflow"] = "drop_oldest"
+    given: set[str] = set()
+    for name, text in parts.options:
+        option = _find(name, declared, row)
+        if name in given:
+            raise ConfigError(f"{name}: given twice in the URL")
+        values[name] = _read(option, text, in_url=True)
+        given.add(name)
+    for name, value in keywords.items():
+        option = _find(name, declared, row)
+        if value is not None:
+            values[name] = _read(option, value)
+            given.add(name)
+
+    if handler and values["overflow"] == "raise":
+        raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
+    kind.complete(parts.scheme, values, given)
+    shown = [(name, None if declared[name].reader.secret else text) for name, text in parts.options]
+    return kind(
+        scheme=parts.scheme,
+        protocol=row.protocol,
+        tls=row.tls,
+        endpoints=endpoints,
+        path=parts.path,
+        redacted=redacted_url(parts.scheme, endpoints, parts.path, shown),
+        given=frozenset(given),
+        **values,
+    )
+
+
+def _read(option: Option, value: Any, in_url: bool = False) -> Any:
+    try:
+        return option.reader.read_text(value) if in_url else option.reader(value)
+    except ValueError as error:
+        # From None: the traceback of the cause would show the value, which may be a secret.
+        raise ConfigError(f"{option.name}: {error}") from None
+
+
+def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Option:
+    """Find an option of a scheme by its name.
+
+    Raises:
+        ConfigError: The scheme does not have it.
+    """
+    option = declared.get(name)
+    if option is not None:
+        if option.tls_only and not row.tls:
+            raise ConfigError(f"{name}: only for a scheme with TLS")
+        return option
+    if not (name.isascii() and name.isidentifier() and len(name) <= 40):
+        raise ConfigError("options: each must be name=value, joined by &")
+    if name in all_options():
+        raise ConfigError(f"{name}: not an option of {row.protocol}")
+    raise ConfigError(f"{name}: unknown option{_hint(name, declared)}")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,94 @@
+"""Options of plog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logclient.config.common import Config
+from logclient.config.option import option
+from logclient.config.readers import boolean, choice, integer, optional, size, text
+from logclient.errors import ConfigError
+
+__all__ = ["PlogConfig"]
+
+_DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "burst", "pace_bytes", "feedback"))
+"""Options without a meaning for lines over TCP."""
+
+
+class PlogConfig(Config):
+    """The configuration of a plog client."""
+
+    title = "plog"
+
+    max_event_bytes: int = option(
+        size(64, (1 << 31) - 1),
+        "256KiB",
+        "An encoded event longer than this, the id in, fails as too_large; a server takes no more unless its "
+        "defrag.max_size is raised.",
+    )
+    event_type: str = option(
+        text,
+        "log",
+        "The type that event documents say; a server's pipeline may know only a few.",
+    )
+    mtu: int | None = option(
+        optional(integer(576, 65_535)),
+        "none",
+        "Bytes of an IP packet at most; longer events travel in fragments.",
+        shown="the path's",
+    )
+    unboxed: bool = option(
+        boolean,
+        "false",
+        "Send without a header what may travel so; the server then sees no holes, and checks nothing.",
+    )
+    topic: str = option(
+        text,
+        "",
+        "Kafka topic of each event (tag kt:).",
+        shown="the server's",
+    )
+    tags: str = option(
+        text,
+        "",
+        "More tags of each event, with commas between them.",
+    )
+    pace: int = option(
+        integer(0, 1_000_000_000),
+        "10000",
+        "Packets a second; 0: as fast as it goes.",
+    )
+    burst: int | None = option(
+        optional(integer(1, 1_000_000)),
+        "none",
+        "Packets sent at once after a pause.",
+        shown="6.4 ms of the pace, 64 at least",
+    )
+    pace_bytes: int = option(
+        size(0, 1 << 50),
+        "64MiB",
+        "Bytes a second; 0: as many as go.",
+    )
+    feedback: str = option(
+        choice("none", "auto", "stat"),
+        "none",
+        "auto: the pace follows the server's receive queue where it is on this machine, else its counters "
+        "(STAT); stat: its counters; none: pace alone, after a slow start.",
+    )
+    host_name: str | None = option(
+        optional(text),
+        "none",
+        "What documents say of where they were made.",
+        shown="this machine's",
+    )
+
+    @classmethod
+    def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
+        """Refuse options of datagrams for lines over TCP.
+
+        Raises:
+            ConfigError: Options contradict each other or the scheme.
+        """
+        super().complete(scheme, values, given)
+        if scheme == "plog+tcp" and given & _DATAGRAMS:
+            raise ConfigError(f"{min(given & _DATAGRAMS)}: only for datagrams, which plog+tcp does not send")

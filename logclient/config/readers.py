@@ -1,0 +1,311 @@
+"""Readers: one for each kind of value of an option.
+
+A reader takes what a user gives: a string from a URL, or any plain value from a keyword. It returns the
+value, or raises ValueError with the rule; the caller puts the option's name before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from logclient.config.echo import echo
+from logclient.config.hosts import dns_name
+from logclient.config.secrets import read_secret
+
+__all__ = [
+    "Reader",
+    "boolean",
+    "choice",
+    "curve_key",
+    "directory",
+    "duration",
+    "file_path",
+    "host",
+    "integer",
+    "is_key",
+    "level",
+    "names",
+    "optional",
+    "parse_duration",
+    "parse_size",
+    "secret",
+    "size",
+    "text",
+]
+
+_TRUE = frozenset(("true", "yes", "on", "1"))
+_FALSE = frozenset(("false", "no", "off", "0"))
+_TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3,
+}  # fmt: skip
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
+_NO_LEVEL = 60
+"""Above every level that the queue knows: it keeps a level divided by ten, up to 5."""
+
+
+class Reader:
+    """Reads values of one kind.
+
+    Args:
+        kind: What the documentation calls the kind.
+        read: Returns the value, or raises ValueError with the rule.
+        choices: The values there are; empty: not only these.
+        secret: The value is never written in a URL, and never shown.
+    """
+
+    __slots__ = ("choices", "kind", "read", "secret")
+
+    def __init__(
+        self, kind: str, read: Callable[[Any], Any], *, choices: tuple[str, ...] = (), secret: bool = False
+    ) -> None:
+        self.kind = kind
+        self.read = read
+        self.choices = choices
+        self.secret = secret
+
+    def __call__(self, value: Any) -> Any:
+        """Read a keyword."""
+        return self.read(value)
+
+    def read_text(self, value: str) -> Any:
+        """Read a value from a URL, where no secret may stand.
+
+        Raises:
+            ValueError: With the rule.
+        """
+        if self.secret and not value.startswith(("env:", "file:")):
+            raise ValueError("must not be written in a URL; give env:NAME, file:PATH or a keyword")
+        return self.read(value)
+
+
+# -- numbers, durations, sizes
+
+
+def _number(digits: str) -> float | None:
+    """Read ASCII digits with at most one point; returns None for anything else (signs, exponents)."""
+    whole, point, part = digits.partition(".")
+    both = whole + part
+    if not both.isascii() or not both.isdigit() or len(both) > 18 or (point and not part):
+        return None
+    return float(digits)
+
+
+def _split_unit(value: str) -> tuple[str, str]:
+    stripped = value.strip()
+    end = len(stripped)
+    while end and not (stripped[end - 1].isdigit() or stripped[end - 1] == "."):
+        end -= 1
+    return stripped[:end], stripped[end:].strip().lower()
+
+
+def parse_duration(value: object) -> float:
+    """Read a duration: ``5``, ``5s``, ``200ms``, ``5m``, ``1.5h``, or a number of seconds.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: With the rule.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not 0 <= value < 1e15:
+            raise ValueError(f"must be a duration of 0 or more, got {echo(value)}")
+        return float(value)
+    if isinstance(value, str):
+        digits, unit = _split_unit(value)
+        number = _number(digits)
+        if number is not None and unit in _TIMES:
+            return number * _TIMES[unit]
+    raise ValueError(f"must be a duration such as 5s, 200ms or 5m, got {echo(value)}")
+
+
+def parse_size(value: object) -> int:
+    """Read a size: ``1048576``, ``64MiB``, ``1k``, or a number of bytes.
+
+    k, M, G and KiB, MiB, GiB are powers of 1024; kB, MB and GB are powers of 1000.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ValueError: With the rule.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str):
+        digits, unit = _split_unit(value)
+        number = _number(digits)
+        if number is not None and unit in _SIZES:
+            found = number * _SIZES[unit]
+            if found == int(found):
+                return int(found)
+    raise ValueError(f"must be a size in bytes such as 65536 or 64MiB, got {echo(value)}")
+
+
+def integer(low: int, high: int) -> Reader:
+    """Make a reader of whole numbers within bounds."""
+
+    def read(value: Any) -> int:
+        number: int | None = None
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = value
+        elif isinstance(value, str):
+            digits = value.strip().replace("_", "")
+            if digits.isascii() and digits.isdigit() and len(digits) <= 18:
+                number = int(digits)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}, got {echo(value)}")
+        return number
+
+    return Reader("number", read)
+
+
+def size(low: int, high: int) -> Reader:
+    """Make a reader of sizes within bounds, in bytes."""
+
+    def read(value: Any) -> int:
+        found = parse_size(value)
+        if not low <= found <= high:
+            raise ValueError(f"must be from {low} to {high} bytes, got {echo(value)}")
+        return found
+
+    return Reader("size", read)
+
+
+def duration(low: float, high: float) -> Reader:
+    """Make a reader of durations within bounds, in seconds."""
+
+    def read(value: Any) -> float:
+        seconds = parse_duration(value)
+        if not low <= seconds <= high:
+            raise ValueError(f"must be from {_seconds(low)} to {_seconds(high)}, got {echo(value)}")
+        return seconds
+
+    return Reader("duration", read)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:g}s"
+
+
+# -- words
+
+
+def optional(reader: Reader) -> Reader:
+    """Make a reader that also takes ``none``, which is None."""
+
+    def read(value: Any) -> Any:
+        return None if value is None or value == "none" else reader.read(value)
+
+    return Reader(reader.kind, read, choices=reader.choices, secret=reader.secret)
+
+
+def choice(*words: str, instead: str = "") -> Reader:
+    """Make a reader of one of several words.
+
+    Args:
+        words: The words.
+        instead: What an error says in place of the value, if that may hold a secret.
+    """
+
+    def read(value: Any) -> str:
+        if value not in words:
+            found = f"; {instead}" if instead else f", got {echo(value)}"
+            raise ValueError(f"must be one of {', '.join(words)}{found}")
+        return str(value)
+
+    return Reader("choice", read, choices=words)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else str(value) if value in (0, 1) else ""
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"must be true or false, got {echo(value)}")
+
+
+def _level(value: Any) -> int:
+    if value is None:
+        return _NO_LEVEL
+    if isinstance(value, str):
+        name = value.strip().upper()
+        if name == "NONE":
+            return _NO_LEVEL
+        if name in _LEVELS:
+            return _LEVELS[name]
+        if name.isascii() and name.isdigit() and len(name) <= 3:
+            value = int(name)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NO_LEVEL:
+        return value
+    raise ValueError(f"must be a level name, a number from 0 to {_NO_LEVEL} or none, got {echo(value)}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, got {echo(value)}")
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Read names with commas between them; a keyword may also be a list of them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"must be names with commas between them, got {echo(value)}")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+# -- places and keys
+
+
+def _path_reader(what: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+        if not isinstance(found, str) or not found or "\0" in found:
+            raise ValueError(f"must be {what}, got {echo(value)}")
+        return found
+
+    return read
+
+
+def _host(value: Any) -> str:
+    """Read a name or an address, as a certificate has it."""
+    name = value.rstrip(".") if isinstance(value, str) else ""
+    if not name or len(name) > 253 or name[0] == "." or not all(c.isalnum() or c in "._-:" for c in name):
+        raise ValueError(f"must be a host name or an address, got {echo(value)}")
+    dns_name(name)
+    return name
+
+
+def is_key(value: object) -> bool:
+    """Return whether the value is a CURVE key as text: 40 characters of the Z85 alphabet."""
+    return (
+        isinstance(value, str)
+        and len(value) == 40
+        and all(char.isascii() and (char.isalnum() or char in ".-:+=^!/*?&<>()[]{}@%$#") for char in value)
+    )
+
+
+def _curve_key(value: Any) -> str:
+    if not is_key(value):
+        raise ValueError(f"must be a key of 40 characters of Z85, got {echo(value)}")
+    return str(value)
+
+
+boolean = Reader("boolean", _boolean)
+level = Reader("level", _level)
+text = Reader("text", _text)
+names = Reader("names", _names)
+directory = Reader("directory", _path_reader("the path of a directory"))
+file_path = Reader("path", _path_reader("a path"))
+host = Reader("host", _host)
+curve_key = Reader("text", _curve_key)
+secret = Reader("secret", read_secret, secret=True)

@@ -1,0 +1,144 @@
+"""Write docs/options.md and logclient/options.py from the options that `Config` classes declare.
+
+Run ``python -m tools.options`` after a change of an option.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+from logclient import registry
+from logclient.config import Config, Option, all_options, declared_options
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "options.md"
+TYPES = ROOT / "logclient" / "options.py"
+
+PAGE_HEAD = """\
+# Options
+
+Made from the options in `logclient/config/` by `python -m tools.options`.
+
+An option stands in the URL (`?window=500&overflow=block`) or is given as a keyword, which wins. Values in a
+URL may be percent-encoded. Durations: `5`, `5s`, `200ms`, `5m`, `1h`. Sizes: bytes, or `64KiB`, `64k`, `1MiB`
+and `1M` (1024), `64kB` and `1MB` (1000). Secrets are never written in a URL: give `env:NAME`, `file:PATH`, or
+a keyword.
+
+Type checkers and editors know them as keywords: `logclient.Options` is a `TypedDict`, for
+`**options: Unpack[logclient.Options]` in functions of your own.
+
+An option of a protocol replaces one of the same name for every protocol.
+"""
+
+TYPES_HEAD = '''\
+"""The keywords of ``connect``, ``Handler`` and ``AsyncClient``, for type checkers and editors.
+
+Made from the options in logclient/config by ``python -m tools.options``; do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Literal, TypedDict
+
+from logclient.config import Secret
+
+__all__ = ["Options"]
+
+
+class Options(TypedDict, total=False):
+    """Options by name; None means the default."""
+'''
+
+KEYWORD_TYPES = {
+    "boolean": "bool",
+    "directory": "str | PathLike[str]",
+    "duration": "float | str",
+    "headers": "str | Mapping[str, str | Secret]",
+    "host": "str",
+    "level": "int | str",
+    "names": "str | list[str] | tuple[str, ...]",
+    "number": "int",
+    "path": "str | PathLike[str]",
+    "secret": "str | Secret",
+    "size": "int | str",
+    "text": "str",
+    "version": "int | str",
+}
+"""The type of a keyword, by the kind of its option."""
+
+WIDTH = 110
+INDENT = "    "
+
+
+def classes() -> list[type[Config]]:
+    """Return the `Config` classes of all protocols."""
+    return [registry.load(name) for name in registry.CONFIGS.values()]
+
+
+def own_options(of: type[Config]) -> list[Option]:
+    """Return the options that a class itself declares."""
+    return [option for name, option in declared_options(of).items() if name in vars(of)]
+
+
+def page() -> str:
+    """Write docs/options.md."""
+    common = own_options(Config)
+    groups = [
+        ("Every protocol", "", [option for option in common if not option.tls_only]),
+        ("TLS", "For schemes that end in `+tls`.", [option for option in common if option.tls_only]),
+        *((of.title, "", own_options(of)) for of in classes()),
+    ]
+    lines = [PAGE_HEAD.rstrip("\n")]
+    for title, text, options in groups:
+        lines += ["", f"## {title}", ""]
+        if text:
+            lines += [text, ""]
+        lines += ["| option | kind | default | what it does |", "|---|---|---|---|"]
+        lines += [f"| `{one.name}` | {one.reader.kind} | {one.shown} | {one.help} |" for one in options]
+    return "\n".join(lines) + "\n"
+
+
+def keyword_type(option: Option) -> str:
+    """Write the type of a keyword."""
+    if option.reader.choices:
+        words = ", ".join(f'"{word}"' for word in option.reader.choices)
+        return f"Literal[{words}]"
+    return KEYWORD_TYPES[option.reader.kind]
+
+
+def scope(option: Option) -> str:
+    """Say for which schemes an option is, if not for all."""
+    titles = [of.title for of in classes() if option in own_options(of)]
+    if option.tls_only:
+        titles.insert(0, "TLS")
+    return f"{', '.join(titles)}: " if titles else ""
+
+
+def field(options: list[Option]) -> str:
+    """Write the field of an option, which may differ between protocols."""
+    types = list(dict.fromkeys(keyword_type(option) for option in options))
+    by_text: dict[str, str] = {}
+    for option in options:
+        text = f"{option.help} Default: {option.shown}."
+        by_text[text] = (
+            f"{by_text[text].removesuffix(': ')}, {scope(option)}" if text in by_text else scope(option)
+        )
+    words = " ".join(f"{scopes}{text}" for text, scopes in by_text.items())
+    lines = textwrap.wrap(f'"""{words}"""', WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return "\n".join([f"{INDENT}{options[0].name}: {' | '.join([*types, 'None'])}", *lines]) + "\n"
+
+
+def types() -> str:
+    """Write logclient/options.py."""
+    return "\n".join([TYPES_HEAD, *(field(options) for options in all_options().values())])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        sys.exit("usage: python -m tools.options")
+    PAGE.write_text(page(), encoding="utf-8")
+    TYPES.write_text(types(), encoding="utf-8")
