@@ -248,20 +248,25 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
 
     @property
     def size(self) -> int:
+        """Number of events: 1."""
         return 1
 
     @property
     def is_answered(self) -> bool:
+        """True for a request."""
         return self._reply is not None
 
     def original(self) -> Message:
+        """Return the message."""
         return self._message
 
     def event_ids(self) -> list[str]:
+        """Return the event's id, if it has one of our form."""
         found = event_id(self._message, self._limit)
         return [found] if found else []
 
     def corrupted(self, random: Random) -> tuple[list[Message], list[str]] | None:
+        """Flip a bit of the body, and keep its id and its form."""
         method, carrier = self._message.meta.compression, _carrier(self._message.topic)
         try:
             body = decompress(method, self._message.body, self._limit)
@@ -286,6 +291,7 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
         return [message, message.with_body(compress(method, body))], [new]
 
     def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
+        """Return the answer, if there is one."""
         if self._reply is None or plan.fault == "no-reply":
             return []
         return [Reply(self._reply, counter_of(self._reply), plan.due)]

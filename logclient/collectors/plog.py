@@ -280,7 +280,7 @@ class Collector(CollectorBase[Counts]):
             },
         }
         if self._forwarder is not None:
-            found["kafka"] = self._forwarder.shown()
+            found["kafka"] = self._forwarder.public_settings()
         return found
 
     def _values(self, raw: bytes) -> list[Any]:
@@ -467,7 +467,7 @@ class Collector(CollectorBase[Counts]):
             self._count["kills"] += listener.kills - kills
             if taken.killed >= 0:
                 whom = batch.sources[taken.killed]
-                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'somebody'}")
+                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'an unknown sender'}")
             else:
                 self._count_reason("kill: not allowed")
         if EMPTY in taken.judged.verdict.tolist():
