@@ -322,13 +322,13 @@ class Collector(CollectorBase[Counts]):
             for connection in list(self._connections):
                 self._close(connection)
             self._peers.clear()
+            self._close_evidence(self._capture, self._line_capture)
             if self._forwarder is not None:
                 self._forwarder.close()
                 self._poll_kafka(self._forwarder)
                 self._count["forwarded"] += self._forwarder.delivered
                 self._count["failed_to_send"] += self._forwarder.failed_to_send
                 self._forwarder = None
-            self._close_evidence(self._capture, self._line_capture)
 
     def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
         """Wait, read, capture, judge, answer."""
