@@ -1,12 +1,12 @@
-"""Captures: what arrived at a collector, whole wire units in the order they came.
+"""Captures: the wire units that arrived at a collector, in order.
 
-The format is in ``docs/formats.md``: segments of length + CRC records, append-only. Standard
-library only, because the pytest fixture must need nothing else. The verifier has its own, compiled
-reader; this one is plain and is what the tests believe.
+The format is in ``docs/formats.md``: append-only segments of records with length and CRC. This module needs
+the standard library only, for the pytest fixture. The verifier has its own compiled reader; this one is its
+reference in tests.
 
-Two rules make a capture evidence. A unit is handed to the operating system before any ack for it
-is sent, so an acknowledged unit survives ``kill -9`` of the collector (not a power cut: nothing is
-fsynced). And ``arrival`` has no gaps over segments and restarts, so a hole is seen to be one.
+Two rules make a capture evidence. A unit is handed to the operating system before its ack is sent, so an
+acknowledged unit survives ``kill -9`` of the collector (but not a power cut: nothing is fsynced). And
+``arrival`` has no gaps over segments and restarts, so that a missing unit is noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logclient.files import open_regular, own_directory
 
 try:
     import fcntl
-except ImportError:  # Windows: two collectors on one capture are told apart by O_EXCL alone
+except ImportError:  # Windows: only O_EXCL keeps a second collector away
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["CaptureReader", "CaptureWriter", "Problem", "Unit"]
@@ -35,10 +35,10 @@ VERSION = 1
 SEGMENT, STREAM, UNIT, END = 1, 2, 3, 4
 FROM_PEER, TO_PEER = 0, 1
 
-#: A longer record is damage, not a record whose tail is missing.
+#: A longer record is damage, not a torn one.
 MAX_RECORD = 1 << 30
 SEGMENT_BYTES = 256 << 20
-#: Arrivals, and the numbers of segments, are below this.
+#: Upper bound of arrivals and of segment numbers.
 MANY = 1 << 63
 
 _RECORD = struct.Struct("<II")  # length of payload, CRC-32 of payload
@@ -51,13 +51,13 @@ _IOV_MAX = 1024
 
 
 class Unit(NamedTuple):
-    """One wire unit as it came (``direction`` 0) or as it was answered (1)."""
+    """One wire unit: received (``direction`` 0) or sent as an answer (1)."""
 
     listener: str
     protocol: str
     run: str
     segment: str  # file name
-    offset: int  # of its record in the segment
+    offset: int  # byte offset of its record in the segment
     direction: int
     stream: int
     peer: str
@@ -67,11 +67,10 @@ class Unit(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a capture cannot speak for all that arrived.
+    """Why a capture is incomplete.
 
-    ``kind`` is ``damage`` (bytes that are no record, or a file that is not read), ``gap`` (arrivals
-    ``first`` .. ``last`` are in no segment) or ``unclosed`` (no end record: the collector was killed, or
-    is still at it).
+    ``kind`` is ``damage`` (bytes that are no record, or an unreadable file), ``gap`` (no segment has the
+    arrivals ``first`` to ``last``) or ``unclosed`` (no end record: the collector was killed, or still runs).
     """
 
     kind: str
@@ -84,13 +83,13 @@ class Problem(NamedTuple):
 
 class _Record(NamedTuple):
     offset: int
-    end: int  # where the next one starts; the end of the file when none can be found
-    payload: bytes  # empty: not readable, see problem
-    problem: str  # "", "torn" (the tail of the file is missing) or words for damage
+    end: int  # where the next one starts; the end of the file when that is unknown
+    payload: bytes  # empty: unreadable, see `problem`
+    problem: str  # "", "torn" (the end of the record is missing) or a description of the damage
 
 
 def _records(file: BinaryIO) -> Iterator[_Record]:
-    """Walk the records of one segment; stops at what cannot be walked over."""
+    """Yield the records of one segment, up to damage that hides where the next one starts."""
     size = os.fstat(file.fileno()).st_size
     offset = 0
     while offset < size:
@@ -100,7 +99,7 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
             return
         length, crc = _RECORD.unpack(head)
         if length == 0 or length > MAX_RECORD:
-            # A crash of the machine may leave a tail of zeros: those were never written by us.
+            # A crash of the machine may leave a tail of zeros that were never written.
             zeros = length == 0 and crc == 0 and not any(iter(lambda: file.read(1 << 20).strip(b"\0"), b""))
             yield _Record(offset, size, b"", "torn" if zeros else f"a record of {length} bytes")
             return
@@ -119,7 +118,7 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
 
 
 def _sound(payload: bytes) -> bool:
-    """Whether a record can be what its type says."""
+    """Return True when a record is valid for its type."""
     head = {SEGMENT: _HEAD, STREAM: _STREAM, UNIT: _UNIT, END: _END}.get(payload[0])
     if head is None or len(payload) < head.size:
         return False
@@ -130,7 +129,7 @@ def _sound(payload: bytes) -> bool:
 
 
 def _segments(directory: str) -> dict[str, list[tuple[int, str]]]:
-    """Listener -> its segments as (number, file name), rising."""
+    """Return the segments of each listener as (number, file name), in ascending order."""
     found: dict[str, list[tuple[int, str]]] = {}
     for name in os.listdir(directory):
         match = _NAME.fullmatch(name)
@@ -148,18 +147,18 @@ def _record(payload: bytes) -> bytes:
 class CaptureWriter:
     """Append units to the capture of one listener. Not thread-safe: one thread writes.
 
-    A capture that an earlier collector left behind is taken over, and ``arrival`` goes on. When it was
-    killed, the torn record is cut off and the segment gets ``end(recovered)``; when it closed the segment,
-    that becomes ``end(resumed)``. So a segment that is not the last says that another one follows.
+    A capture that an earlier collector left is continued, and so is ``arrival``. Where that one was killed,
+    the torn record is cut off and its segment gets ``end(recovered)``. Where it closed the segment, the end
+    record becomes ``end(resumed)``. So each segment but the last says that another one follows.
 
     Args:
-        directory: made with mode 0700 when missing.
-        listener: stable over restarts; the first part of each segment's name.
-        protocol: what its units are (``lumberjack``).
-        url: where it listens, redacted; several are joined by commas.
-        source: whose order this is: ``producers`` sent it here, or ``devices`` published it.
+        directory: created with mode 0700 when it is missing.
+        listener: the same over restarts; the first part of each segment's name.
+        protocol: the protocol of the units (``lumberjack``).
+        url: where the collector listens, redacted; several URLs are joined by commas.
+        source: whose order this is, ``producers`` (who sent it here) or ``devices`` (who published it).
         run: any name for this run, kept in each segment.
-        segment_bytes: a longer segment is closed and the next one begun.
+        segment_bytes: a longer segment is closed and the next one started.
 
     Raises:
         ConfigError: the listener's name cannot be a file name.
@@ -181,7 +180,7 @@ class CaptureWriter:
             raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
         self.directory = os.fspath(directory)
         self.listener = listener
-        self.recovered = False  # what was found had not been closed
+        self.recovered = False  # the capture that was found had not been closed
         self._protocol = protocol
         self._url = url
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
@@ -190,14 +189,14 @@ class CaptureWriter:
         self._fd = -1
         self._number = 0
         self._next = 1  # arrival of the next unit
-        self._written_next = 1  # ... as far as the file goes
-        self._size = 0  # of the segment, what is in the file
+        self._written_next = 1  # the same for units that are in the file
+        self._size = 0  # bytes of the segment in the file
         self._pending: list[bytes | memoryview] = []
         self._streams = 0
         self._peers: dict[int, str] = {}
         self._announced: set[int] = set()  # streams with a record in this segment
         own_directory(self.directory, "capture")
-        self._closed_at = -1  # where the end record is that an earlier collector closed its segment with
+        self._closed_at = -1  # offset of the end record of a segment that was closed before
         previous = self._take_over()
         self._written_next = self._next
         try:
@@ -210,11 +209,12 @@ class CaptureWriter:
 
     @property
     def next_arrival(self) -> int:
+        """The arrival of the next unit."""
         return self._next
 
     @property
     def pending(self) -> bool:
-        """Something waits for ``flush``."""
+        """True when something waits for ``flush``."""
         return bool(self._pending)
 
     def _path(self, name: str) -> str:
@@ -248,7 +248,7 @@ class CaptureWriter:
         return fd
 
     def _take_over(self) -> int:
-        """Close what an earlier collector left; the descriptor that holds its lock, or -1."""
+        """Close the segment that an earlier collector left; return the descriptor with its lock, or -1."""
         segments = _segments(self.directory).get(self.listener, [])
         while segments:
             number, name = segments.pop()
@@ -257,19 +257,19 @@ class CaptureWriter:
                 if self._recover(fd, name):
                     self._number = number
                     return fd
-                # Killed before the header was whole: it holds nothing, its number is used again.
+                # Killed before the header was whole: the segment is empty, and its number is used again.
                 if fcntl is not None:
-                    os.unlink(self._path(name))  # as long as it is locked
+                    os.unlink(self._path(name))  # while it is locked
             except BaseException:
                 os.close(fd)
                 raise
             os.close(fd)
-            if fcntl is None:  # Windows removes no open file
+            if fcntl is None:  # Windows cannot remove an open file
                 os.unlink(self._path(name))
         return -1
 
     def _recover(self, fd: int, name: str) -> bool:
-        """Learn the next arrival of a segment and close it when it is not; False: it holds nothing."""
+        """Find the next arrival of a segment, and close it if necessary; return False when it is empty."""
         end = 0
         closed_at = -1
         reason = b""
@@ -280,7 +280,7 @@ class CaptureWriter:
                 if record.problem == "torn":
                     break
                 end = record.end
-                if record.problem:  # damage is not ours to cut: it stays, and the reader reports it
+                if record.problem:  # damage stays, and the reader reports it
                     seen = True
                     continue
                 kind = record.payload[0]
@@ -291,11 +291,11 @@ class CaptureWriter:
                         raise LedgerError(f"capture: {self._path(name)} has {header}")
                     seen = True
                     if not isinstance(header, str):
-                        self._go_on(header.first_arrival)
+                        self._continue_at(header.first_arrival)
                 elif kind == UNIT:
-                    self._go_on(_UNIT.unpack_from(record.payload)[4] + 1)
+                    self._continue_at(_UNIT.unpack_from(record.payload)[4] + 1)
                 elif kind == END:
-                    self._go_on(_END.unpack_from(record.payload)[1])
+                    self._continue_at(_END.unpack_from(record.payload)[1])
                     reason = record.payload[_END.size :]
         if not seen:
             return False
@@ -308,13 +308,13 @@ class CaptureWriter:
             os.write(fd, self._end("recovered"))
         return True
 
-    def _go_on(self, arrival: int) -> None:
-        """The next arrival by what was found. A number that leaves no room is nobody's, and a gap remains."""
+    def _continue_at(self, arrival: int) -> None:
+        """Set the next arrival to one that was found, unless it is too high to be true."""
         if arrival < MANY >> 1:
             self._next = arrival
 
     def _resume(self, fd: int) -> None:
-        """Let the segment that was closed say that another one follows."""
+        """Change the end record of a closed segment to say that another one follows."""
         try:
             os.lseek(fd, self._closed_at, os.SEEK_SET)
             os.write(fd, self._end("resumed"))
@@ -326,7 +326,7 @@ class CaptureWriter:
         return _record(_END.pack(END, self._next) + reason.encode())
 
     def _begin(self) -> None:
-        """Open the next segment, with its header in it."""
+        """Open the next segment and write its header."""
         number = self._number + 1
         name = f"{self.listener}-{number:06d}.cap"
         header = {
@@ -348,31 +348,34 @@ class CaptureWriter:
             raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
         self._fd, self._number, self._size = fd, number, size
         self._announced.clear()
-        # Stream numbers are unique in the whole capture without a look at older segments.
+        # This makes stream numbers unique in the whole capture without reading older segments.
         if not self._streams:
             self._streams = number << 32
 
     def stream(self, peer: str) -> int:
-        """A number for a new stream from `peer`, never used before in this capture."""
+        """Return the number of a new stream from `peer`, unused in this capture so far."""
         self._streams += 1
         self._peers[self._streams] = peer
         return self._streams
 
     def end_stream(self, stream: int) -> None:
-        """No more units will come on this stream."""
+        """Forget a stream on which no more units will come."""
         self._peers.pop(stream, None)
         self._announced.discard(stream)
 
     def unit(
         self, stream: int, raw: bytes | memoryview, direction: int = FROM_PEER, received_us: int = 0
     ) -> int:
-        """Append one whole wire unit; in the file only after ``flush``, until when `raw` must not change.
+        """Append one whole wire unit, which is written by ``flush``.
 
         Args:
+            stream: see `stream`.
+            raw: the unit's bytes, which must not change before ``flush``.
+            direction: FROM_PEER or TO_PEER.
             received_us: microseconds since 1970, 0 = now.
 
         Returns:
-            Its arrival, from 1 and without gaps.
+            The unit's arrival, from 1 and without gaps.
         """
         if stream not in self._announced:
             self._announced.add(stream)
@@ -387,18 +390,18 @@ class CaptureWriter:
         return arrival
 
     def flush(self) -> None:
-        """Hand everything to the operating system; only after this may an ack be sent.
+        """Hand all appended units to the operating system. Acks may be sent only after this.
 
         Raises:
-            LedgerError: the disk is full or gone. Nothing of what waited is in the file, its
-                arrivals are given to the next units, and the file ends with a whole record.
+            LedgerError: the disk is full or gone. None of the units is in the file, their arrivals are given
+                to the next units, and the file ends with a whole record.
         """
         pending = self._pending
         if not pending:
             return
         self._pending = []
         try:
-            if self._fd < 0:  # a rotation that failed is tried again
+            if self._fd < 0:  # retry a rotation that failed
                 self._begin()
             self._size += self._append(pending)
         except OSError:
@@ -411,14 +414,14 @@ class CaptureWriter:
             self._begin()
 
     def _append(self, parts: list[bytes | memoryview]) -> int:
-        """Write all of it, or leave the file as it was."""
+        """Write all parts, or leave the file as it was; return the number of bytes."""
         try:
             return _write(self._fd, parts)
         except OSError as error:
             try:
                 os.ftruncate(self._fd, self._size)
             except OSError:
-                pass  # a torn record stays behind: the reader says so, the next start cuts it
+                pass  # a torn record stays: the reader reports it, and the next start cuts it off
             raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
 
     def _finish(self, reason: str) -> None:
@@ -429,7 +432,7 @@ class CaptureWriter:
             self._fd = -1
 
     def close(self, reason: str = "closed") -> None:
-        """Write what waits and the end record. Idempotent."""
+        """Write what waits for ``flush`` and the end record. Idempotent."""
         if self._fd < 0:
             return
         try:
@@ -439,14 +442,16 @@ class CaptureWriter:
                 self._finish(reason)
 
     def __enter__(self) -> CaptureWriter:
+        """Return the writer."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close."""
         self.close()
 
 
 def _write(fd: int, parts: list[bytes | memoryview]) -> int:
-    """write(2) all of it, whatever the kernel takes at a time; the number of bytes."""
+    """Write all parts, in as many calls as the kernel needs; return the number of bytes."""
     if not hasattr(os, "writev"):
         parts = [b"".join(parts)]
     total = 0
@@ -472,7 +477,7 @@ class _Header(NamedTuple):
 
 
 def _header(payload: bytes) -> _Header | str:
-    """The first record of a segment, or what is wrong with it."""
+    """Return the first record of a segment, or what is wrong with it."""
     version = _HEAD.unpack_from(payload)[1]
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
@@ -487,16 +492,16 @@ def _header(payload: bytes) -> _Header | str:
 
 
 class CaptureReader:
-    """Iterate over the units of a capture, per listener in the order of arrival.
+    """Iterate over the units of a capture, listener by listener in the order of arrival.
 
-    What cannot be read is passed over and listed in ``problems``, which is complete when the
-    iteration is. A capture that is still being written may be read: its last segment is unclosed.
+    Unreadable parts are skipped and listed in ``problems``, which is complete after the iteration. A capture
+    that is still being written can be read; its last segment is then unclosed.
 
     Args:
         path: a capture's directory, or one segment.
 
     Raises:
-        LedgerError: there is nothing of that name, or it is no regular file.
+        LedgerError: there is no such file, or it is not a regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -521,17 +526,19 @@ class CaptureReader:
 
     @property
     def listeners(self) -> list[str]:
+        """The listeners' names, in the order in which they are read."""
         return sorted(self._listeners)
 
     @property
     def segments(self) -> list[str]:
-        """File names, in the order in which they are read."""
+        """The segments' file names, in the order in which they are read."""
         return [name for listener in self.listeners for _, name in self._listeners[listener]]
 
     def __iter__(self) -> Iterator[Unit]:
+        """Yield the units."""
         self.problems.clear()
         for listener in self.listeners:
-            expected = 1 if self._whole else 0  # 0: whatever comes first
+            expected = 1 if self._whole else 0  # 0: any
             for _, name in self._listeners[listener]:
                 expected = yield from self._segment(listener, name, expected)
 
@@ -541,7 +548,7 @@ class CaptureReader:
             self.problems.append(Problem("gap", name, offset, reason, expected, arrival - 1))
 
     def _segment(self, listener: str, name: str, expected: int) -> Generator[Unit, None, int]:
-        """Its units; returns the arrival that is due next."""
+        """Yield the units of a segment; return the arrival that is expected next."""
         run = protocol = ""
         peers: dict[int, str] = {}
         closed = False

@@ -1,4 +1,4 @@
-"""A `Subscriber` in a thread of its own, which captures what Logjam devices publish until it is stopped."""
+"""A `Subscriber` in a thread of its own that captures what Logjam devices publish, until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["Consumer", "Counts"]
 
 SCHEME = "logjam+sub"
 
-_LOOK = 0.1  # seconds between two looks whether it is to stop
-_DRAIN = 2.0  # seconds at most, at the end, for what has come and was not read yet
+_LOOK = 0.1  # seconds between two checks for the stop
+_DRAIN = 2.0  # seconds, at most, to read at the end what has already come
 
 
 class Counts(NamedTuple):
-    """What a consumer has got; messages of all app-envs, but for the first field."""
+    """Counters of a consumer. All but the first one count messages of any app-env."""
 
-    messages: int = 0  # of the app-envs and topics that are wanted
-    captured_messages: int = 0  # heartbeats too
+    messages: int = 0  # of the chosen app-envs and topics
+    captured_messages: int = 0  # heartbeats included
     heartbeats: int = 0
     devices: int = 0
     missing_at_least: int = 0
     restarts_at_least: int = 0
-    refused: int = 0  # that were no messages
+    refused: int = 0  # invalid messages
 
 
 class Consumer:
@@ -38,15 +38,16 @@ class Consumer:
 
     Args:
         endpoints: hosts and ports where devices publish.
-        capture: directory of the capture.
+        capture: directory of the capture; None: no capture.
         options: see `Subscriber`.
 
     Attributes:
-        error: what ended the thread, if anything did.
-        capture_error: why messages could not be captured; from then on none is.
-        counts: in the end; before, of a moment ago.
-        known: what is known of each device, the same.
-        reasons: why something that came was no message, and how often, the same.
+        error: the error that ended the thread, if any.
+        capture_error: why messages could not be captured; none is captured after that.
+        counts: the counters; while the thread runs, those of a moment ago, as the next three.
+        known: the devices.
+        reasons: why messages were refused, and how often.
+        unreached: endpoints where no device has answered yet.
     """
 
     def __init__(self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, **options: Any) -> None:
@@ -57,7 +58,7 @@ class Consumer:
         self.counts = Counts()
         self.known: list[Device] = []
         self.reasons: dict[str, int] = {}
-        self.unreached: list[str] = []  # endpoints where no device ever answered
+        self.unreached: list[str] = []
         self._endpoints = [f"tcp://{place}" for place in places]
         listener = re.sub(r"[^A-Za-z0-9.-]", "_", f"logjam-sub-{places[0].replace(':', '-')}")
         self._options = {"capture": capture, "listener": listener, **options}
@@ -66,18 +67,18 @@ class Consumer:
 
     @property
     def listens(self) -> dict[str, Any]:
-        """What it is connected to, for whoever started it."""
+        """The endpoints it connects to, for programs."""
         return {"url": self.url, "connects": self._endpoints}
 
     @property
     def report(self) -> dict[str, Any]:
-        """What it has got, for programs."""
+        """All counters, for programs."""
         known = [{k: v for k, v in device._asdict().items() if k != "seen"} for device in self.known]
         return {**self.counts._asdict(), "known": known, "reasons": self.reasons}
 
     @property
     def summary(self) -> str:
-        """The same in a few words, for people."""
+        """The counters in a few words."""
         counts = self.counts
         return (
             f"{counts.messages} messages of {counts.devices} devices, at least {counts.missing_at_least} "
@@ -85,11 +86,7 @@ class Consumer:
         )
 
     def start(self) -> Self:
-        """Connect, and read from now on.
-
-        Raises:
-            ConfigError, LedgerError, MissingExtra: see `Subscriber`.
-        """
+        """Connect, and read from now on. It raises what `Subscriber` raises."""
         subscriber = Subscriber(self._endpoints, **self._options)
         self._thread = threading.Thread(
             target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True
@@ -98,18 +95,20 @@ class Consumer:
         return self
 
     def stop(self) -> None:
-        """Read what has come, and close the capture. Idempotent."""
+        """Read what has already come, and close the capture. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
             thread.join()
 
     def __enter__(self) -> Self:
+        """Start."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Stop."""
         self.stop()
 
     def _serve(self, subscriber: Subscriber) -> None:
@@ -120,7 +119,7 @@ class Consumer:
                 while not self._stopping.is_set():
                     messages += subscriber.receive(_LOOK) is not None
                     if time.monotonic() >= look:
-                        self._note(subscriber, messages)
+                        self._update(subscriber, messages)
                         look = time.monotonic() + _LOOK
                 end = time.monotonic() + _DRAIN
                 more = True
@@ -129,14 +128,14 @@ class Consumer:
                     wanted = subscriber.receive(0.0) is not None
                     messages += wanted
                     more = wanted or subscriber.taken != before
-                self._note(subscriber, messages)
+                self._update(subscriber, messages)
         except LedgerError as error:
             self.capture_error = str(error)
         except BaseException as error:
             self.error = error
             raise
 
-    def _note(self, subscriber: Subscriber, messages: int) -> None:
+    def _update(self, subscriber: Subscriber, messages: int) -> None:
         known = list(subscriber.devices.values())
         self.known, self.reasons, self.unreached = known, subscriber.refused, subscriber.unreached
         self.counts = Counts(

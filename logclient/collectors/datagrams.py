@@ -1,4 +1,4 @@
-"""A UDP socket read in batches, and what the kernel tells of it."""
+"""A UDP socket that is read in batches, and the kernel's counters of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Batch", "Datagrams", "batch_of"]
 
 Address = tuple[Any, ...]
 
-_ROOM = 65536  # of a datagram at most
+_ROOM = 65536  # bytes of a datagram, at most
 _ARENA = 4 << 20
 _BATCH = 1024
 _NAMES_MAX = 10_000
@@ -34,24 +34,26 @@ _DROPS = 8
 
 
 class Batch(NamedTuple):
-    """Datagrams one behind the other: ``data[offset:offset + length]``, each with where it came from."""
+    """Datagrams one after the other, ``data[offset:offset + length]``, each with its sender's address."""
 
     data: memoryview
     offsets: array[int]
     lengths: array[int]
     sources: list[Any]
-    times: array[int] | None = None  #: when each came, microseconds since 1970; None: just now
+    times: array[int] | None = None  #: when each came, microseconds since 1970; None: now
 
     def __len__(self) -> int:
+        """Return the number of datagrams."""
         return len(self.offsets)
 
     def raw(self, row: int) -> memoryview:
+        """Return the bytes of one datagram."""
         at = self.offsets[row]
         return self.data[at : at + self.lengths[row]]
 
 
 def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
-    """A batch of separate ones."""
+    """Return a batch of separate datagrams."""
     lengths = array("q", map(len, datagrams))
     offsets, at = array("q"), 0
     for length in lengths:
@@ -61,13 +63,15 @@ def batch_of(datagrams: Sequence[bytes], sources: list[Any]) -> Batch:
 
 
 class Datagrams:
-    """A bound socket, read without waiting.
+    """A bound UDP socket that is read without waiting.
 
-    On Linux a thread of its own empties it into memory, up to 16 MiB, so that nothing is lost while Python is
-    busy; elsewhere it is read when there is time.
+    On Linux a thread empties the socket into memory, up to 16 MiB, so that no datagram is lost while Python
+    is busy. Elsewhere it is read when `read` is called.
 
     Args:
-        receive_buffer: bytes the kernel is asked for; it gives what it may.
+        host: the address to bind; IPv6 without brackets.
+        port: the port; 0 picks a free one.
+        receive_buffer: bytes of the kernel's buffer to ask for; the kernel may give less; 0: its default.
 
     Raises:
         ConnectFailed: the address cannot be bound.
@@ -93,9 +97,9 @@ class Datagrams:
         self._next: Batch | None = None
         self._names: dict[bytes, Any] = {}
         if Receiver is not None and sys.platform == "linux":
-            self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._receiver = Receiver(self.sock.fileno(), self._told, self._wake)
+            self._receiver = Receiver(self.sock.fileno(), self._ready, self._wake)
             self._thread = threading.Thread(target=self._receive, name="logclient-receiver", daemon=True)
             self._thread.start()
         else:
@@ -108,12 +112,12 @@ class Datagrams:
             self.error = error
 
     def fileno(self) -> int:
-        """Readable when there is something to ``read``."""
-        return self._told if self._thread is not None else self.sock.fileno()
+        """Return the descriptor that is readable when there is something to ``read``."""
+        return self._ready if self._thread is not None else self.sock.fileno()
 
     def _widen(self, size: int) -> None:
         force = getattr(socket, "SO_RCVBUFFORCE", 33 if sys.platform == "linux" else None)
-        for option in (force, socket.SO_RCVBUF):  # the first is for the mighty
+        for option in (force, socket.SO_RCVBUF):  # the first needs a privilege
             if option is None:
                 continue
             try:
@@ -124,12 +128,12 @@ class Datagrams:
 
     @property
     def receive_buffer(self) -> int:
-        """Bytes the kernel keeps for what is not read yet, its own needs included."""
+        """Bytes of the kernel's buffer, its own overhead included."""
         return self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
     @property
     def drops(self) -> int | None:
-        """Datagrams that the kernel had no room for; None where it does not tell."""
+        """Datagrams that the kernel had no room for; None where that is unknown."""
         if sys.platform != "linux":
             return None
         try:
@@ -140,22 +144,22 @@ class Datagrams:
 
     @property
     def more(self) -> bool:
-        """``read`` has something, whatever the descriptor says."""
+        """True when `read` has something although the descriptor may not be readable."""
         if self._next is None:
             self._next = next(self._waiting, None)
         return self._next is not None
 
     def read(self) -> Batch | None:
-        """What is there, up to a bound; None: nothing. The next call overwrites it.
+        """Return a bounded batch of what has come, valid until the next call; None: nothing has come.
 
         Raises:
-            OSError: the socket is broken.
+            OSError: the socket failed.
         """
         if self._thread is None:
             return self._read()
         if not self.more:
             try:
-                os.eventfd_read(self._told)
+                os.eventfd_read(self._ready)
             except BlockingIOError:
                 pass
             taken = self._receiver.take()
@@ -184,7 +188,7 @@ class Datagrams:
             begin = stop[-1]
 
     def _name(self, raw: bytes) -> Any:
-        """The address as the socket module has it."""
+        """Return an address in the form of the socket module."""
         found = self._names.get(raw)
         if found is None:
             if len(self._names) >= _NAMES_MAX:
@@ -210,7 +214,7 @@ class Datagrams:
                 size, source = receive(arena[at : at + _ROOM])
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:  # somebody to whom we replied is not there any more
+            except OSError:  # a receiver of a reply has gone
                 continue
             offsets.append(at)
             lengths.append(size)
@@ -219,13 +223,13 @@ class Datagrams:
         return Batch(arena, offsets, lengths, sources) if offsets else None
 
     def finish(self) -> None:
-        """Receive nothing more; what came before can be read."""
+        """Stop receiving. What came before can still be read."""
         if self._thread is not None:
             self._receiver.stop()
             self._thread.join()
 
     def reply(self, data: bytes, source: Any) -> bool:
-        """False: the kernel did not take it."""
+        """Send a datagram; return False when the kernel did not take it."""
         try:
             self.sock.sendto(data, source)
         except OSError:
@@ -233,8 +237,9 @@ class Datagrams:
         return True
 
     def close(self) -> None:
+        """Close the socket."""
         self.finish()
         if self._thread is not None:
-            os.close(self._told)
+            os.close(self._ready)
             os.close(self._wake)
         self.sock.close()

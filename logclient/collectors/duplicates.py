@@ -28,8 +28,8 @@ class DecodedIds(Protocol):
 class DuplicateCounter:
     """Count the ids seen more than once.
 
-    Two bits for each sequence, in pages: ids of producers of ours are dense, so tens of millions fit in a few
-    megabytes, and an id of somebody else costs one page of a few hundred bytes at most.
+    It keeps two bits for each sequence, in pages. The sequences of our producers are dense, so tens of
+    millions of ids fit in a few megabytes. An arbitrary id costs a page, at most a few hundred bytes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What faults make of each wire unit: what is captured, what is answered, and when the connection ends.
+"""The effect of faults on each wire unit: the captured units, the replies, and the end of the connection.
 
 No I/O and no clock. The loop of a collector passes each whole unit to `FaultGate.admit` and carries out the
 `Decision`: it captures the units of ``captured`` at once, and sends ``replies`` in order after the capture
@@ -38,7 +38,7 @@ class Reply(Generic[D]):
         count: the counter that the step increases, "" for none.
         due: monotonic seconds before which it is not done.
         rows: what the capture records of it.
-        settles: events whose outcome it tells.
+        settles: number of events whose outcome it reports.
     """
 
     __slots__ = ("count", "data", "due", "rows", "settles")
@@ -122,7 +122,7 @@ class Unit(Generic[K, D]):
 
 
 class Decision(NamedTuple, Generic[K, D]):
-    """What becomes of a unit. The last reply has no data where the connection is to be closed."""
+    """The result for a unit. The last reply has no data where the connection is to be closed."""
 
     captured: list[K]
     replies: list[Reply[D]]

@@ -202,7 +202,7 @@ class Injector:
                 return False
             self._both(one._replace(raw=damaged))
         elif name == "corrupt":
-            changed = flip_bit(judged.payload(row), act.random, _parse, _acceptable)
+            changed = flip_bit(judged.payload(row), act.random, _parse, ("uuid",))
             if changed is None:
                 self._faults.withdraw(act)
                 return False
@@ -275,12 +275,3 @@ def _parse(payload: bytes) -> Any:
         return json.loads(payload)
     except ValueError:
         return payload
-
-
-def _acceptable(before: Any, after: Any) -> bool:
-    """Return True when a value changed, and neither a name nor what carries the id."""
-    if isinstance(before, bytes):
-        return isinstance(after, bytes) and before != after and before[:1] == after[:1]
-    if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
-        return False
-    return before != after and before.get("uuid") == after.get("uuid")

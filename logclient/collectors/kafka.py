@@ -1,4 +1,4 @@
-"""Messages to Kafka, as plog's own handler sends them: topic and key from tags, the payload as it came."""
+"""Messages to Kafka as plog's own handler sends them: topic and key from tags, the payload unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logclient.errors import ConfigError, MissingExtra
 
 __all__ = ["Forwarder"]
 
-# A broker that is away for a moment costs nothing, and a message never stands twice because of us.
+# A short outage of the broker loses nothing, and a retry makes no second copy.
 _DEFAULTS = {
     "client.id": "plog",
     "enable.idempotence": True,
@@ -18,22 +18,22 @@ _DEFAULTS = {
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
     "message.timeout.ms": 60_000,
-    "log_level": 2,  # what goes wrong is counted and in the reasons, not on stderr as well
+    "log_level": 2,  # errors are counted with their reasons, so librdkafka need not print them
 }
 _SHOWN = ("bootstrap.servers", "client.id")
 _WAIT = 60.0  # seconds for room in the queue, as Kafka's own producer waits
 
 
 class Forwarder:
-    """A producer, and what became of what it was given. Not thread-safe: one thread sends and polls.
+    """A producer that counts what became of its messages. Not thread-safe: one thread sends and polls.
 
     Args:
-        settings: librdkafka's, ``bootstrap.servers`` among them.
-        topic: of messages without a tag ``kt:``.
+        settings: librdkafka's settings by name, with ``bootstrap.servers``.
+        topic: the topic of messages without a tag ``kt:``.
 
     Raises:
         MissingExtra: confluent-kafka is not installed.
-        ConfigError: a setting that librdkafka does not know, or does not take.
+        ConfigError: an unknown setting, or a value that librdkafka rejects.
     """
 
     def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
@@ -42,7 +42,7 @@ class Forwarder:
         except ImportError as error:
             raise MissingExtra("confluent_kafka", "kafka") from error
         if not topic:
-            raise ConfigError("kafka_topic: needed, for messages that name none")
+            raise ConfigError("kafka_topic: needed for messages that name none")
         self._topic = topic
         self._settings = {**_DEFAULTS, **settings}
         self._exception = confluent_kafka.KafkaException
@@ -60,15 +60,15 @@ class Forwarder:
             self.errors.append(f"kafka: {error.name()}")
 
     def send(self, payload: bytes, tags: list[str]) -> None:
-        """Queue it; what becomes of it is counted when the broker has said so."""
+        """Queue a message. It is counted when the broker has answered."""
         self.seen_messages += 1
         topic, key = self._topic, None
-        for tag in tags:  # the last of each counts
+        for tag in tags:  # the last one of each kind counts
             if tag.startswith("kt:"):
                 topic = tag[3:]
             elif tag.startswith("pk:"):
                 key = tag[3:]
-        if topic == "null":  # the real server drops these without a word
+        if topic == "null":  # the real server drops these silently
             return
         end = 0.0
         while True:
@@ -93,17 +93,18 @@ class Forwarder:
             self._failed(error)
 
     def poll(self) -> bool:
-        """Hear what became of them; True: some are still under way."""
+        """Handle delivery reports; return True while messages are under way."""
         self._producer.poll(0)
         return len(self._producer) > 0
 
     def close(self, timeout: float = 30.0) -> None:
-        """Wait for those under way; what is not there by then has failed."""
+        """Wait for the messages under way, at most `timeout` seconds; then they count as failed."""
         self._producer.flush(timeout)
         self._producer.purge()
         self._producer.flush(1.0)
 
     def stats(self) -> dict[str, Any]:
+        """Return the counters, with the names of STAT."""
         return {
             "seen_messages": self.seen_messages,
             "failed_to_send": self.failed_to_send,
@@ -111,8 +112,8 @@ class Forwarder:
             "name": "kafka",
         }
 
-    def shown(self) -> dict[str, Any]:
-        """Its settings, for everybody's eyes."""
+    def public_settings(self) -> dict[str, Any]:
+        """Return the settings without secrets, for ENVI."""
         shown = {name: value if name in _SHOWN or name in _DEFAULTS else "***"
                  for name, value in self._settings.items()}  # fmt: skip
         return {"default_topic": self._topic, "producer_config": shown}

@@ -223,13 +223,6 @@ def decode(raw: bytes) -> list[Any]:
     return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
 
 
-def _acceptable(before: Any, after: Any, carrier: str) -> bool:
-    """Return True when a value changed, and neither a name nor what carries the id."""
-    if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
-        return False
-    return before != after and before.get(carrier) == after.get(carrier)
-
-
 class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
     """A message at the fault gate.
 
@@ -248,28 +241,31 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
 
     @property
     def size(self) -> int:
+        """Number of events: 1."""
         return 1
 
     @property
     def is_answered(self) -> bool:
+        """True for a request."""
         return self._reply is not None
 
     def original(self) -> Message:
+        """Return the message."""
         return self._message
 
     def event_ids(self) -> list[str]:
+        """Return the event's id, if it has one of our form."""
         found = event_id(self._message, self._limit)
         return [found] if found else []
 
     def corrupted(self, random: Random) -> tuple[list[Message], list[str]] | None:
-        method, carrier = self._message.meta.compression, _carrier(self._message.topic)
+        """Flip a bit of the body, and keep its id and its form."""
+        method = self._message.meta.compression
         try:
             body = decompress(method, self._message.body, self._limit)
         except ProtocolError:
             return None
-        changed = flip_bit(
-            body, random, json.loads, lambda before, after: _acceptable(before, after, carrier)
-        )
+        changed = flip_bit(body, random, json.loads, (_carrier(self._message.topic),))
         if changed is None:
             return None
         return [self._message.with_body(compress(method, changed))], self.event_ids()
@@ -286,6 +282,7 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
         return [message, message.with_body(compress(method, body))], [new]
 
     def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
+        """Return the answer, if there is one."""
         if self._reply is None or plan.fault == "no-reply":
             return []
         return [Reply(self._reply, counter_of(self._reply), plan.due)]

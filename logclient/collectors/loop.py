@@ -32,7 +32,7 @@ C = TypeVar("C", bound=Counts)
 
 
 class Evidence(NamedTuple):
-    """What a collector keeps, and what it does wrong: the options that all collectors share.
+    """The options that all collectors share: captures and faults.
 
     Args:
         capture: directory of the capture; None: no capture.

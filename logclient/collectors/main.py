@@ -173,7 +173,7 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
                 collectors.append(_logux(host, port, tls, {**options, **own}))
             elif given.scheme == "plog+tcp":
                 raise ConfigError(
-                    "scheme: a plog server takes lines beside datagrams: plog://host:port?tcp=port"
+                    "scheme: for lines over TCP give a plog server a port: plog://host:port?tcp=port"
                 )
             elif given.protocol == "plog":
                 collectors.append(_plog(host, port, {**options, **own}))

@@ -280,7 +280,7 @@ class Collector(CollectorBase[Counts]):
             },
         }
         if self._forwarder is not None:
-            found["kafka"] = self._forwarder.shown()
+            found["kafka"] = self._forwarder.public_settings()
         return found
 
     def _values(self, raw: bytes) -> list[Any]:
@@ -322,13 +322,13 @@ class Collector(CollectorBase[Counts]):
             for connection in list(self._connections):
                 self._close(connection)
             self._peers.clear()
+            self._close_evidence(self._capture, self._line_capture)
             if self._forwarder is not None:
                 self._forwarder.close()
                 self._poll_kafka(self._forwarder)
                 self._count["forwarded"] += self._forwarder.delivered
                 self._count["failed_to_send"] += self._forwarder.failed_to_send
                 self._forwarder = None
-            self._close_evidence(self._capture, self._line_capture)
 
     def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
         """Wait, read, capture, judge, answer."""
@@ -467,7 +467,7 @@ class Collector(CollectorBase[Counts]):
             self._count["kills"] += listener.kills - kills
             if taken.killed >= 0:
                 whom = batch.sources[taken.killed]
-                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'somebody'}")
+                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'an unknown sender'}")
             else:
                 self._count_reason("kill: not allowed")
         if EMPTY in taken.judged.verdict.tolist():

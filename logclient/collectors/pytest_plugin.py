@@ -1,4 +1,4 @@
-"""The pytest fixture ``log_collector``: a server that shows a test what its program has shipped.
+"""The pytest fixture ``log_collector``: a server that shows a test what a program has shipped.
 
 ::
 
@@ -7,19 +7,19 @@
         ...
         assert log_collector.events(1)[0]["message"] == "hi"
 
-It speaks Lumberjack, unless a test says what else::
+It speaks Lumberjack unless a test chooses another protocol::
 
     @pytest.mark.parametrize("log_collector_scheme", ["logjam"])
     def test_ships(log_collector):
         handler = logclient.Handler(f"{log_collector.url}/shop-production")
 
-A fixture of your own named ``log_collector_scheme``, in a class, a module or ``conftest.py``, says it for
-all tests there. And one named ``log_collector_options`` returns what else ``Collector`` is to be told:
-``{"tls": server_context("server.pem", ca="clients.pem")}`` makes one of Lumberjack ask for client
+A fixture of your own named ``log_collector_scheme``, in a class, a module or ``conftest.py``, chooses it for
+all tests there. One named ``log_collector_options`` returns further arguments of the ``Collector``:
+``{"tls": server_context("server.pem", ca="clients.pem")}`` makes a Lumberjack server ask for client
 certificates, ``{"device": 7}`` is the number of a Logjam device.
 
-Every pytest of everybody who has this package installed loads this file: it imports nothing of ours
-until the fixture is used.
+Where the package is installed, every run of pytest loads this file. Therefore it imports nothing of the
+package until the fixture is used.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log_collector_scheme() -> str:
-    """What ``log_collector`` speaks: ``lumberjack``; the others are ``logjam``, ``plog`` and ``logux``."""
+    """Return the protocol of ``log_collector``: ``lumberjack``, ``logjam``, ``plog`` or ``logux``."""
     return "lumberjack"
 
 
 @pytest.fixture
 def log_collector_options() -> dict[str, Any]:
-    """Options of the ``Collector`` behind ``log_collector``: none."""
+    """Return further arguments of the ``Collector`` behind ``log_collector``: none."""
     return {}
 
 
@@ -49,7 +49,7 @@ def log_collector_options() -> dict[str, Any]:
 def log_collector(
     log_collector_scheme: str, log_collector_options: dict[str, Any]
 ) -> Iterator[CollectorBase[Any]]:
-    """A server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
+    """Run a server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
     make: Callable[..., CollectorBase[Any]]
     if log_collector_scheme == "lumberjack":
         from logclient.collectors import lumberjack

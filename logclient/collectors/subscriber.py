@@ -1,4 +1,4 @@
-"""A consumer of what logjam-devices publish: a subset, and what is missing of it.
+"""A consumer of what logjam-devices publish: it chooses messages, and finds those that are missing.
 
 ::
 
@@ -6,9 +6,9 @@
         for message in subscriber:
             print(message.topic, message.document())
 
-A device numbers all it publishes, from 1, in one row over all app-envs. So a gap can be seen only by one
-who takes everything: with ``gaps=True`` everything comes over the wire and the subset is chosen here; with
-``gaps=False`` the device sends the subset alone, and nothing can be said about what is missing.
+A device numbers everything it publishes from 1, over all app-envs, so gaps are only seen by a consumer that
+takes everything. With ``gaps=True`` everything comes over the wire and messages are chosen here; with
+``gaps=False`` the device sends the chosen app-envs only, and missing messages are not found.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _DEVICES_MAX = 4096
 _GAPS_KEPT = 1000
 _REASONS_MAX = 100
 _BATCH = 100
-_STATS_APART = 0.5  # seconds between two of them that tell the rate
-_REVIVE = 0.3  # seconds after which libzmq will not connect again by itself
-_WRAPS = 1 << 53  # a number at least so high that is followed by a low one has come to its end
+_STATS_APART = 0.5  # seconds, at least, between two statistics that give the rate
+_REVIVE = 0.3  # seconds without a reconnect by libzmq, after which the consumer reconnects
+_WRAPS = 1 << 53  # from here on, a following low sequence is a wrap and not a restart
 _ENDPOINT = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -51,28 +51,28 @@ class Message(NamedTuple):
     app_env: str
     topic: str
     payload: bytes
-    """The body as it travelled."""
+    """The body on the wire."""
     compression: int
-    """0 none, 1 zlib, 2 snappy, 3 lz4; other numbers pass a device too."""
+    """0 none, 1 zlib, 2 snappy, 3 lz4; devices pass other numbers on."""
     device: int
     created_ms: int
     sequence: int
 
     def body(self, limit: int = _BODY_MAX) -> bytes:
-        """The body, unpacked.
+        """Return the body, decompressed.
 
         Raises:
-            ProtocolError: it is not what its compression says, or has more than `limit` bytes.
+            ProtocolError: the body does not fit its compression, or has more than `limit` bytes.
             MissingExtra: snappy or lz4 is not installed.
         """
         return decompress(self.compression, self.payload, limit)
 
     def document(self, limit: int = _BODY_MAX) -> Any:
-        """The body as a JSON value.
+        """Return the body as a JSON value.
 
         Raises:
-            ProtocolError: see `body`; also when it is nested deeper than Python's reader goes.
-            ValueError: it is not JSON.
+            ProtocolError: see `body`; also for a body nested too deep for Python's reader.
+            ValueError: the body is not JSON.
         """
         try:
             return json.loads(self.body(limit))
@@ -81,7 +81,7 @@ class Message(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Messages that a device published and we never got: `first` to `last`."""
+    """Messages `first` to `last` of a device, which never came."""
 
     device: int
     first: int
@@ -89,42 +89,42 @@ class Gap(NamedTuple):
 
 
 class Device(NamedTuple):
-    """What is known of a device."""
+    """Counters of one device."""
 
     number: int
-    received: int = 0  # messages, heartbeats too
+    received: int = 0  # messages, heartbeats included
     heartbeats: int = 0
-    last: int = 0  # sequence
+    last: int = 0  # the last sequence
     missing_at_least: int = 0  # messages, since the first one seen
-    gaps: int = 0  # that were seen
+    gaps: int = 0
     restarts_at_least: int = 0
     wraps: int = 0
     seen: float = 0.0  # monotonic seconds of the last message
 
 
 class Stat(NamedTuple):
-    """What a device says of itself, each second."""
+    """The statistics that a device sends each second."""
 
     device: int
-    """Its number."""
+    """The device's number."""
     sequence: int
-    """Of the last message that it published, heartbeats too: their number since it was started."""
+    """The sequence of its last message, heartbeats included: the number of messages since its start."""
     per_second: float | None
-    """Messages that it published meanwhile; None: it spoke only once in time, or was started again."""
+    """Messages per second; None: only one statistic came in time, or the device was restarted."""
 
 
 class Tracker:
-    """Frames in, messages out, with no socket: chooses the subset, and keeps account of the devices.
+    """Choose messages and track the devices' sequences: frames in, messages out. No I/O.
 
-    A number that is not higher than the one before is a restart: what the device published from 1 to that
-    number in its new life is missing. All figures are lower bounds: a restart that has overtaken the last
-    number seen looks like a gap, shorter than what is missing, and what a device published last before it
-    ended has no number behind it. Device 0 has no numbers of its own and is not followed.
+    A sequence that is not higher than the one before is a restart: the messages from 1 to that sequence are
+    missing. All figures are lower bounds. A restart that has overtaken the last sequence seen looks like a
+    gap shorter than the real one, and the last messages before the end of a device leave no gap. Device 0 has
+    no sequences of its own and is not tracked.
 
     Args:
-        app_envs: those wanted; none: all.
-        topics: those wanted, with all that begin with one and a dot (``logs``: ``logs.shop`` too); none: all.
-        gaps: everything a device publishes comes by here.
+        app_envs: the chosen app-envs; none: all.
+        topics: the chosen topics; ``logs`` chooses ``logs`` and all that begin with ``logs.``; none: all.
+        gaps: everything that a device publishes comes by here.
 
     Raises:
         ConfigError: an app-env that no device would publish, or an empty topic.
@@ -143,20 +143,24 @@ class Tracker:
         self._watch = gaps
         self._devices: dict[int, Device] = {}
         self._gaps: deque[Gap] = deque(maxlen=_GAPS_KEPT)
-        self.refused: dict[str, int] = {}  #: why something was no message, and how often
+        self.refused: dict[str, int] = {}  #: why messages were refused, and how often
 
     @property
     def devices(self) -> dict[int, Device]:
-        """By their numbers."""
+        """The devices by number."""
         return dict(self._devices)
 
     @property
     def gaps(self) -> list[Gap]:
-        """The last 1,000 of them."""
+        """The last 1,000 gaps."""
         return list(self._gaps)
 
     def take(self, parts: list[bytes], now: float) -> Message | None:
-        """A message, or None: not wanted, a heartbeat, or none at all (see `refused`)."""
+        """Take the frames of a message.
+
+        Returns:
+            The message, or None for a heartbeat and for one that is invalid or not chosen.
+        """
         if len(parts) != 4:
             self.refuse("frames: a message has 4")
             return None
@@ -186,7 +190,7 @@ class Tracker:
         )
 
     def refuse(self, reason: str) -> None:
-        """Count what was no message."""
+        """Count an invalid message."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _follow(self, number: int, sequence: int, beat: bool, now: float) -> None:
@@ -195,7 +199,7 @@ class Tracker:
             if len(self._devices) >= _DEVICES_MAX:
                 self.refuse(f"devices: more than {_DEVICES_MAX}, not followed")
                 return
-            device = Device(number, last=sequence - 1)  # what came before us is not missing
+            device = Device(number, last=sequence - 1)  # earlier messages are not missing
         first = device.last + 1
         if sequence <= device.last:
             first = 1
@@ -220,13 +224,20 @@ def stat(
     curve_server: str | None = None,
     curve_secret: str | None = None,
 ) -> Stat:
-    """What the device at this host says of itself, on a socket of its own.
+    """Return a device's statistics, from its socket for them.
 
-    Waits for two of its messages, a second apart, to tell how much it publishes.
+    Two statistics, a second apart, are needed for the rate.
+
+    Args:
+        host: the device's host.
+        port: the port of its statistics.
+        timeout: seconds to wait for them.
+        curve_server: the device's public CURVE key; None: in clear.
+        curve_secret: our secret CURVE key; None: a new one.
 
     Raises:
-        ConfigError: a key that is none, or a host.
-        ConnectFailed: nothing was said within `timeout` seconds.
+        ConfigError: an invalid key or host.
+        ConnectFailed: no statistic came within `timeout` seconds.
         MissingExtra: pyzmq is not installed.
     """
     zmq = zeromq.load()
@@ -249,14 +260,14 @@ def stat(
         while sock.poll(max(0.0, deadline - time.monotonic()) * 1000):
             got = zeromq.receive(zmq, sock)
             now = time.monotonic()
-            said = None if got is None else _said(got[0])
-            if said is None:
+            counters = None if got is None else _counters(got[0])
+            if counters is None:
                 continue
             if first is None:
-                first = (now, *said)
+                first = (now, *counters)
             elif now - first[0] >= _STATS_APART:
-                same = said[0] == first[1] and said[1] >= first[2]
-                return Stat(*said, (said[1] - first[2]) / (now - first[0]) if same else None)
+                same = counters[0] == first[1] and counters[1] >= first[2]
+                return Stat(*counters, (counters[1] - first[2]) / (now - first[0]) if same else None)
         if first is not None:
             return Stat(*first[1:], None)
         why = "it says nothing" if monitor.poll(0) else "no device answers there"
@@ -265,8 +276,8 @@ def stat(
         context.destroy(linger=0)
 
 
-def _said(parts: list[bytes]) -> tuple[int, int] | None:
-    """A device's number and sequence; None: it is no such message."""
+def _counters(parts: list[bytes]) -> tuple[int, int] | None:
+    """Return a device's number and sequence; None for another message."""
     if len(parts) != 3 or parts[0] != b"stats":
         return None
     if not all(part.isdigit() and len(part) <= 20 for part in parts[1:]):
@@ -275,7 +286,7 @@ def _said(parts: list[bytes]) -> tuple[int, int] | None:
 
 
 def _curve(server: str | None, secret: str | None) -> tuple[str, str, str] | None:
-    """The keys of a consumer; None: in clear."""
+    """Return the keys of a consumer; None: in clear."""
     if server is None:
         if secret is not None:
             raise ConfigError("curve_secret: needs curve_server")
@@ -288,7 +299,7 @@ def _curve(server: str | None, secret: str | None) -> tuple[str, str, str] | Non
 
 
 def _encrypt(sock: Any, curve: tuple[str, str, str] | None) -> None:
-    """Before it is connected."""
+    """Set the keys of a socket that is not connected yet."""
     if curve is not None:
         server, public, secret = (key.encode() for key in curve)
         sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
@@ -303,15 +314,15 @@ def _endpoint(text: str) -> str:
 
 
 class _Source:
-    """A device's socket. One each, so that each can be connected to anew by itself."""
+    """The socket of one device. Each has its own, so that each can be reconnected alone."""
 
     def __init__(self, sock: Any, monitor: Any) -> None:
         self.sock = sock
         self.monitor = monitor
         self.endpoint = ""
         self.reached = False  # a device has answered
-        self.fd = -1  # of its connection
-        self.lost = 0.0  # when that ended, as long as libzmq does not connect again
+        self.fd = -1  # descriptor of its connection
+        self.lost = 0.0  # when the connection ended, until libzmq reconnects
 
 
 class Subscriber:
@@ -321,20 +332,20 @@ class Subscriber:
         endpoints: where devices publish, ``tcp://host:9606``: one, or several.
         app_envs: see `Tracker`.
         topics: see `Tracker`.
-        gaps: take everything over the wire, to see what is missing.
-        hwm: messages that libzmq holds for us; what is beyond, the device drops: a gap.
-        max_bytes: bytes of one frame; who sends more is disconnected.
+        gaps: take everything over the wire, to find missing messages.
+        hwm: messages that libzmq holds for us; the device drops more, which is a gap.
+        max_bytes: bytes of one frame; the sender of a larger one is disconnected.
         curve_server: the devices' public CURVE key, 40 characters of Z85; None: in clear.
-        curve_secret: our own secret key, for devices that know their consumers; None: a new one.
-        capture: directory for a capture of everything that comes, heartbeats too: a message is in it before
-            it is returned.
+        curve_secret: our secret key, for devices that accept known consumers only; None: a new one.
+        capture: directory for a capture of everything that comes, heartbeats included. A message is in it
+            before it is returned. None: no capture.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default ``logjam-sub``.
 
     Raises:
         ConfigError: an argument that breaks its rule.
         MissingExtra: pyzmq is not installed.
-        LedgerError: the capture cannot be used; also when it cannot be written any further (`receive`).
+        LedgerError: the capture cannot be used, or cannot be written any further (`receive`).
     """
 
     def __init__(
@@ -358,7 +369,7 @@ class Subscriber:
         if not self.endpoints:
             raise ConfigError("endpoints: none is given")
         self._tracker = Tracker(app_envs, topics, gaps=gaps)
-        self.taken = 0  #: messages that came, whatever they were
+        self.taken = 0  #: messages that came, of any kind
         self.captured = 0  #: those of them that are in the capture
         self._ready: deque[Message] = deque()
         self._streams: dict[int, int] = {}
@@ -385,7 +396,7 @@ class Subscriber:
         sock.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         sock.setsockopt(zmq.RECONNECT_IVL, 100)
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, 10_000)
-        # A device that is gone without a word is noticed, and connected to again.
+        # Notices a device that has gone silently, and reconnects.
         sock.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
         sock.setsockopt(zmq.IPV6, "[" in endpoint)
@@ -402,7 +413,7 @@ class Subscriber:
 
     @property
     def devices(self) -> dict[int, Device]:
-        """What is known of each device, by its number."""
+        """The devices by number."""
         return self._tracker.devices
 
     @property
@@ -412,7 +423,7 @@ class Subscriber:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Why something that came was no message, and how often."""
+        """Why messages were refused, and how often."""
         return dict(self._tracker.refused)
 
     @property
@@ -421,13 +432,13 @@ class Subscriber:
         return [source.endpoint for source in self._sources if not source.reached]
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message that is wanted.
+        """Return the next chosen message.
 
         Args:
-            timeout: seconds; None: for ever.
+            timeout: seconds; None: no limit.
 
         Returns:
-            None when none came in time.
+            The message, or None when none came in time.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._ready:
@@ -438,7 +449,7 @@ class Subscriber:
         return self._ready.popleft()
 
     def _take(self, left: float | None) -> None:
-        """Wait at most so many seconds for something, and take what is there."""
+        """Wait at most `left` seconds for messages, and take those that have come."""
         if any(source.lost for source in self._sources):
             left = _REVIVE if left is None else min(left, _REVIVE)
         elif zeromq.COUNTED:
@@ -449,7 +460,7 @@ class Subscriber:
             for _ in range(_BATCH):
                 got = zeromq.receive(self._zmq, source.sock)
                 if got is None:
-                    self._look_after(source, now)
+                    self._check_connection(source, now)
                     break
                 parts = got[0]
                 self.taken += 1
@@ -471,12 +482,12 @@ class Subscriber:
                     source.sock.disconnect(source.endpoint)
                     source.fd, source.lost = -1, now
 
-    def _look_after(self, source: _Source, now: float) -> None:
-        """Connect anew where libzmq does not, which is after a frame that is too large. Nothing waits now."""
+    def _check_connection(self, source: _Source, now: float) -> None:
+        """Reconnect where libzmq does not, which is after a frame that is too large. No message waits now."""
         zmq = self._zmq
         while source.monitor.poll(0):
-            said = source.monitor.recv_multipart()[0]
-            event, value = int.from_bytes(said[:2], "little"), int.from_bytes(said[2:6], "little")
+            report = source.monitor.recv_multipart()[0]
+            event, value = int.from_bytes(report[:2], "little"), int.from_bytes(report[2:6], "little")
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 source.reached = True
                 continue
@@ -506,21 +517,24 @@ class Subscriber:
         self.captured += 1
 
     def __iter__(self) -> Iterator[Message]:
+        """Yield messages for ever."""
         while True:
             message = self.receive()
             if message is not None:
                 yield message
 
     def close(self) -> None:
-        """Close the socket and the capture. Idempotent."""
+        """Close the sockets and the capture. Idempotent."""
         self._context.destroy(linger=0)
         if self._capture is not None:
             self._capture.close()
 
     def __enter__(self) -> Subscriber:
+        """Return the subscriber."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Close."""
         self.close()
