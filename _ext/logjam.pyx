@@ -5,7 +5,8 @@ message  [app-env, topic, body, meta]; a request has an empty frame before them
 meta     24 bytes, big-endian: u16 0xCABD, u8 compression, u8 version 1, u32 device, u64 created (ms), u64
          sequence. The producer text says u16 for the device; the real servers refuse that
 reply    [app-env, "202 Accepted" | "400 Bad Request"], without an id: the first is for the oldest request
-ping     ["", "ping", app-env, body, meta], answered by ["ping", "200 OK", host] or ["ping", "400 Bad Request"]
+ping     ["", "ping", app-env, body, meta], answered by ["ping", "200 OK", host]
+         or ["ping", "400 Bad Request"]
 =======  ==================================================================
 
 In a buffer (``lc_wire``) a frame is a u32 head, little-endian, and its bytes; the top bit of the head is set

@@ -121,17 +121,17 @@ MAX_DIGITS = SCAN_DIGITS
 cdef enum:
     WINDOW_LIMIT = 10_000        # go-lumber refuses more
     BODY_LIMIT = 0x7FFFFF00      # lengths are signed on the other side
-    TAIL_SIZE = 102              # both carriers and the closing brace
-    TAIL_METADATA = 55           # of them the first carrier
-    TAIL_BRACE = 13              # where the object that it is opens
-    TAIL_ID1 = 21                # where the ids are in it
+    TAIL_SIZE = 102              # both fields with the id, and the closing brace
+    TAIL_METADATA = 55           # the first of these fields
+    TAIL_BRACE = 13              # offset of the brace that opens its object
+    TAIL_ID1 = 21                # offsets of the ids
     TAIL_ID2 = 68
-    PAIR_SIZE = 48               # version 1's carrier
-    CAREFUL_WINDOWS = 10
+    PAIR_SIZE = 48               # the pair with the id in version 1
+    CAREFUL_WINDOWS = 10         # sent one at a time after a break
     NUMBER_LAST = 0xFFFFFFFF
     FRAME_HEAD = 10              # version, type, sequence, length
-    EVENT_HEAD = 24              # what the hand-off counts beside a body: a batch of it is one window
-    ROOM_KEPT = 1 << 22
+    EVENT_HEAD = 24              # what the queue counts beside a body, so that its batch is one window
+    ROOM_KEPT = 1 << 22          # larger buffers are given back
 
 include "lumberjack/check.pyx"
 include "lumberjack/writer.pyx"

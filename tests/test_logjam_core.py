@@ -171,13 +171,15 @@ class TestOptions:
             core_of(compression="snappy")
 
     def test_hot_checks_what_it_is_given(self) -> None:
+        wrong: dict[str, Any]
         for wrong in (
             {"app_env": b""}, {"app_env": b"ping"}, {"topics": TOPICS[:5]}, {"topics": [b"", *TOPICS[1:]]},
-            {"producer": b"x"}, {"compression": 4}, {"number": 0}, {"level": 0},
+            {"compression": 4}, {"number": 0}, {"level": 0},
         ):  # fmt: skip
-            arguments = {"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong}
-            with pytest.raises(ValueError, match=": "):
-                Hot(**arguments)  # type: ignore[arg-type]
+            with pytest.raises(AssertionError):
+                Hot(**{"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong})
+        with pytest.raises(ValueError, match="producer: 10 bytes, not 1"):
+            Hot(b"x", APP_ENV, TOPICS)
         with pytest.raises(TypeError):
             Hot.__new__(Hot).credit(0.0)
 

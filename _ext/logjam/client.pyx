@@ -3,21 +3,21 @@
 cdef enum:
     WRONG_NONE = 0
     WRONG_SHAPE                  # too long, or too many frames
-    WRONG_REPLY                  # not to the oldest request
-    WRONG_PONG                   # not to the oldest request, which was a ping
-    WRONG_TIME                   # nothing was awaited
+    WRONG_REPLY                  # not a reply to the oldest request
+    WRONG_PONG                   # not a reply to the oldest request, which was a ping
+    WRONG_TIME                   # no request was in flight
 
 
-# What is the same in all messages of a topic.
+# The parts that all messages of a topic share.
 ctypedef struct lc_topic:
     const uint8_t *head          # the frames before the body
     size_t head_size
-    const uint8_t *tail          # the id's carrier, zeros for the sequence, and the closing brace
+    const uint8_t *tail          # the field with the id, zeros for the sequence, and the closing brace
     size_t tail_size
-    bint uuid                    # the carrier's name: "uuid", or "request_id"
+    bint uuid                    # that field is "uuid", not "request_id"
 
 
-# All that the nogil half needs. `self` of lc_hot.
+# The state of a client: `self` of lc_hot.
 ctypedef struct lc_client:
     bint request
     bint identity
@@ -35,11 +35,11 @@ ctypedef struct lc_client:
     uint32_t head
     uint32_t count
     uint32_t pings
-    lc_handing handing           # async: what ZeroMQ has not taken yet
+    lc_handing handing           # async: events that ZeroMQ has not taken yet
     double now
     double last_sign
     lc_wire partial              # of a reply
-    lc_wire pongs                # u32 size and the host; the size alone, all ones: refused
+    lc_wire pongs                # u32 size and host for each; a size of all ones for a refused ping
     int wrong
     uint8_t wrong_bytes[WRONG_SHOWN]
     size_t wrong_size
@@ -47,19 +47,19 @@ ctypedef struct lc_client:
     lc_wire packed
 
 
-# Messages that may be encoded now.
+# How many messages may be encoded now.
 cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
     if not w.request:
         return handing_room(&w.handing)
-    return w.inflight - w.count if w.count < w.inflight else 0     # pings are beyond it
+    return w.inflight - w.count if w.count < w.inflight else 0     # pings may exceed it
 
 
 cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     cdef uint32_t room = client_room(w)
     w.now = now
-    # Replies come a few at a time: a line of the ledger and a round of work for each few would cost more
-    # than the wait for a quarter.
+    # Replies come a few at a time. To wait until a quarter is free costs less than a ledger line and a turn
+    # of the pump for each of them.
     if w.wrong or (w.request and w.count and room < (w.inflight + 3) // 4):
         events[0] = 0
         size[0] = 0
@@ -81,9 +81,9 @@ cdef inline void put_meta(lc_client *w, uint8_t *p, uint8_t compression, int64_t
         w.number = 1
 
 
-# One body, to p, with TAIL_MOST + SCAN_PAD bytes of room behind it: checked, id in.
-# Its new size; 0 when it is no JSON object; STOP_MEMORY. Documents are looked through as well: of the
-# fields that they have, the flags tell only those of another protocol.
+# Write one body to p, checked and with its id; p has TAIL_MOST + SCAN_PAD bytes of room behind the body.
+# Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY. Documents are scanned too: their flags
+# are about the fields of another protocol.
 cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_topic *topic, uint8_t *p,
                                 size_t size) noexcept nogil:
     cdef uint8_t kind = batch.kind[i]
@@ -111,7 +111,7 @@ cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_to
             if keep_user_id(batch, i, own) < 0:
                 return STOP_MEMORY
         else:
-            # without the comma where there is nothing to divide
+            # no comma in an empty object
             memcpy(close, topic.tail + o.empty, topic.tail_size - o.empty)
             close += topic.tail_size - o.empty - 1
             lc_put_digits(close + 1 - TAIL_END, lc_spell(batch.seq[i]))
@@ -188,7 +188,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
                 waiting = 0
         if done < 0:
             if n:
-                break            # what there is goes; the pump hears of it at the next turn
+                break            # send what there is; the next call reports it
             wire.size = begin
             return STOP_MEMORY
         memcpy(p - 4 - topic.head_size, topic.head, topic.head_size)
@@ -202,7 +202,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         batch.fate[i] = INFLIGHT
         if w.request:
             if w.count == 0:
-                w.last_sign = now    # nothing was awaited before
+                w.last_sign = now    # the server owed nothing until now
             w.ring[(w.head + w.count) % w.room] = batch.seq[i]
             w.count += 1
         else:
@@ -213,7 +213,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     return n
 
 
-# The same for a compressor that is called in Python: the GIL is waited for once, not for each message.
+# The same for a compressor that must be called in Python: take the GIL once, not for each message.
 cdef int client_encode_held(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                             lc_outcomes *out) noexcept with gil:
     return client_encode(self, batch, events, now, wire, out)
@@ -230,7 +230,7 @@ cdef inline bint says(const lc_span *frame, const char *words, size_t size) noex
     return frame.size == size and memcmp(frame.at, words, size) == 0
 
 
-# One whole reply, at p.
+# Take the whole reply at p.
 cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
                     lc_outcomes *out) noexcept nogil:
     cdef uint64_t seq
@@ -268,12 +268,12 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
     return 0
 
 
-# Async: ZeroMQ has taken so many bytes of messages.
+# Async: ZeroMQ has taken this many bytes of messages.
 cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
     handing_took(&(<lc_client *> self).handing, size, out)
 
 
-# The message at p: 1 whole, `used` bytes; 0 not yet; STOP_PROTOCOL.
+# Find the frames of the message at p. 1: it is whole, of `used` bytes; 0: not yet; STOP_PROTOCOL.
 cdef int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
                     size_t *used) noexcept nogil:
     cdef size_t at = 0, size
@@ -329,7 +329,7 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
         break
     if done < 0:
         return done
-    # what is left of a message is short, or it would be wrong
+    # The rest is part of a message, and bounded by REPLY_LIMIT.
     if kept:
         memmove(w.partial.data, data, size)
         w.partial.size = size
@@ -363,7 +363,32 @@ cdef bytes frame_of(bytes content, bint more):
 
 @cython.final
 cdef class Hot(CodecBase):
-    """The client; see the stub."""
+    """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
+
+    With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
+    not for each message. The options are not checked for users here: that is done where they are read
+    (``logclient.config``).
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        app_env: the first frame of each message, 1 to 255 bytes.
+        topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
+            topic begins with ``logs``, else into ``uuid``.
+        request: ask for a reply to each message. Otherwise events are ``handed`` once ZeroMQ has taken them.
+        inflight: bound on requests without a reply. When it is reached, encoding waits until a quarter is
+            free.
+        batch_bytes: bound on the bodies encoded at once; a larger one travels alone.
+        compression: 0 for none, 1 for zlib, 2 for snappy, 3 for LZ4.
+        level: zlib's, 1 to 9; 1 to 3 use the fastest compressor there is.
+        compress_over: compress bodies of at least this many bytes, if that makes them smaller.
+        identity: insert ids into events.
+        check: check that raw bodies are one JSON object in UTF-8.
+        silence: seconds without a reply after which the connection counts as dead.
+        number: sequence number of the first message; after 2**64 - 1 comes 1.
+
+    Raises:
+        ValueError: the compression is not installed.
+    """
 
     cdef lc_client w
     cdef object package          # of the compressor
@@ -384,20 +409,12 @@ cdef class Hot(CodecBase):
         topics = [bytes(name) for name in topics]
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
-        # an empty first frame makes a message a request, and "ping" a request a ping
-        if not 1 <= len(app_env) <= 255 or app_env == b"ping":
-            raise ValueError(f"app_env: 1 to 255 bytes, not {len(app_env)}")
-        if len(topics) != TOPICS or not all(0 < len(name) < 1024 for name in topics):
-            raise ValueError("topics: six names of 1 to 1023 bytes")
-        for name_of, value, low, high in (
-            ("inflight", inflight, 1, 65536), ("batch_bytes", batch_bytes, 1, BODY_LIMIT),
-            ("compression", compression, 0, COMPRESSIONS - 1), ("level", level, 1, 9),
-            ("compress_over", compress_over, 0, BODY_LIMIT), ("number", number, 1, (1 << 64) - 1),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name_of}: {low} to {high}, not {value}")
-        if not silence > 0:
-            raise ValueError(f"silence: more than 0 seconds, not {silence}")
+        # An empty first frame would make a message a request, and "ping" a request a ping.
+        assert 1 <= len(app_env) <= 255 and app_env != b"ping"
+        assert len(topics) == TOPICS and all(0 < len(name) < 1024 for name in topics)
+        assert 1 <= inflight <= 65536 and 1 <= batch_bytes <= BODY_LIMIT
+        assert 0 <= compression < COMPRESSIONS and 1 <= level <= 9 and 0 <= compress_over <= BODY_LIMIT
+        assert number > 0 and silence > 0
         self.package = packer_open(&w.packer, compression, level)
         w.request = request
         w.identity = identity
@@ -445,6 +462,8 @@ cdef class Hot(CodecBase):
 
     @property
     def compressor(self):
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python`` one that needs the GIL.
+        """
         cdef lc_packer *k = &self.w.packer
         if k.method == ZLIB:
             name = {BY_ISAL: "isal", BY_LIBZ: "zlib"}.get(k.deflater.by, "python zlib")
@@ -454,14 +473,17 @@ cdef class Hot(CodecBase):
 
     @property
     def holds_gil(self):
+        """Whether `encode` holds the GIL, because the compressor must be called in Python."""
         return packer_needs_gil(&self.w.packer)
 
     @property
     def requests(self):
+        """The number of requests and pings without a reply."""
         return self.w.count
 
     @property
     def error(self):
+        """How the server broke the protocol, or None; kept until the next `connected`."""
         cdef lc_client *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
@@ -477,24 +499,32 @@ cdef class Hot(CodecBase):
                 f"received {frames}")
 
     def connected(self, double now):
+        """Begin a connection."""
         forget(&self.w)
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
         CodecBase.sent(self)
 
     def connection_lost(self):
+        """Forget what was in flight, and return how many requests there were."""
         cdef uint32_t requests = self.w.count
         forget(&self.w)
         CodecBase.sent(self)
         return requests
 
     def sent(self, uint64_t rest=0):
+        """Note that ZeroMQ has taken all that was ready, but for its last `rest` bytes."""
         cdef lc_handing *h = &self.w.handing
         CodecBase.sent(self)
         if not self.w.request and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
     def ping(self):
+        """Append a ping to what is to be sent.
+
+        Raises:
+            ValueError: too many pings wait for a reply.
+        """
         cdef lc_client *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
@@ -523,6 +553,7 @@ cdef class Hot(CodecBase):
         w.pings += 1
 
     def pongs(self):
+        """Return the replies to pings since the last call: the server's name, or None for a bad request."""
         cdef lc_wire *w = &self.w.pongs
         cdef size_t at = 0
         cdef uint32_t size
@@ -539,7 +570,7 @@ cdef class Hot(CodecBase):
         return hosts
 
 
-# The frames of a message that may be cut, for words.
+# Show the frames of a message, which may be cut, for an error text.
 cdef str frames_shown(bytes data):
     parts = []
     at = 0

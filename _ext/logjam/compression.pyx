@@ -1,7 +1,11 @@
 # Compression of bodies, as Python calls it.
 
 def pack(int compression, body, /, *, int level=3):
-    """A body as it is carried; see the stub."""
+    """Pack a body as messages carry it.
+
+    Raises:
+        ValueError: there is no such compression, or it is not installed.
+    """
     cdef lc_packer packer
     cdef lc_wire out
     cdef bytes data = bytes(body)
@@ -30,7 +34,10 @@ def pack(int compression, body, /, *, int level=3):
 
 @cython.final
 cdef class Unpacker:
-    """Opens compressed bodies; see the stub."""
+    """Unpacks compressed bodies of at most `max_unpacked` bytes. Use one per thread.
+
+    Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.
+    """
 
     cdef lc_unpacker k
     cdef object packages
@@ -49,6 +56,11 @@ cdef class Unpacker:
         unpacker_close(&self.k)
 
     def unpack(self, int compression, body, /):
+        """Return the unpacked body.
+
+        Raises:
+            ValueError: what is wrong with it, in words.
+        """
         cdef lc_wire out
         cdef bytes data = bytes(body)
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)

@@ -60,7 +60,7 @@ cdef enum:
     FRAMES_MOST = 5
 
 
-# What is known of a message, as far as it was read.
+# A message, as far as it was read.
 ctypedef struct lc_message:
     lc_span frames[FRAMES_MOST]
     int n
@@ -183,7 +183,7 @@ cdef inline bint starts(const lc_span *s, const char *words, size_t size) noexce
     return s.size >= size and memcmp(s.at, words, size) == 0
 
 
-# As the device looks at it: printing ASCII (and DEL), a dash somewhere.
+# The rule of the device: printing ASCII (and DEL), with a dash somewhere.
 cdef inline bint good_app_env(const lc_span *s) noexcept nogil:
     cdef bint dash = False
     cdef size_t i
@@ -195,18 +195,18 @@ cdef inline bint good_app_env(const lc_span *s) noexcept nogil:
     return dash
 
 
-# As the device looks at it: how it begins.
+# The rule of the device: one of these beginnings.
 cdef inline bint good_topic(const lc_span *s) noexcept nogil:
     return (starts(s, b"logs", 4) or starts(s, b"events", 6) or starts(s, b"frontend.page", 13)
             or starts(s, b"frontend.ajax", 13) or starts(s, b"javascript", 10) or starts(s, b"mobile", 6))
 
 
-# Tag and version; 0xBDCA, the tag byte-swapped, passes at the device too.
+# Check tag and version. The device accepts 0xBDCA, the tag byte-swapped, too.
 cdef inline bint has_tag(const uint8_t *p) noexcept nogil:
     return p[3] == 1 and (p[0] == 0xCA and p[1] == 0xBD or p[0] == 0xBD and p[1] == 0xCA)
 
 
-# Take a message apart. S_OK, or what is wrong with it; nothing is said of its body.
+# Take a message apart. Returns S_OK or its fault; the body is not examined.
 cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
     cdef size_t at = 0, length
     cdef uint32_t head = FRAME_MORE
@@ -312,7 +312,10 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *i
 
 
 def expand(unit, size_t max_unpacked=BODY_LIMIT):
-    """The unit with its body unpacked; see the stub."""
+    """Return the unit with its body unpacked in place, which `Decoded.offset` refers to.
+
+    A unit whose body cannot be unpacked is returned as it is.
+    """
     cdef bytes raw = bytes(unit)
     cdef lc_message m
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(raw)

@@ -1,7 +1,7 @@
 # 'ack' frames, as collectors write and tests read them.
 
 def encode_ack(int version, uint32_t number, /):
-    """An 'ack' frame; see the stub."""
+    """Encode an 'ack' frame; `number` 0 is a keep-alive."""
     cdef uint8_t frame[6]
     if not 1 <= version <= 2:
         raise ValueError(f"version: 1 or 2, not {version}")
@@ -12,7 +12,11 @@ def encode_ack(int version, uint32_t number, /):
 
 
 def decode_acks(data, /):
-    """Whole 'ack' frames as (version, number); see the stub."""
+    """Decode whole 'ack' frames into pairs of version and number.
+
+    Raises:
+        ValueError: there is something else in `data`.
+    """
     cdef bytes copy = bytes(data)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(copy)
     cdef Py_ssize_t i

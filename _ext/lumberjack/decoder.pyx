@@ -110,7 +110,7 @@ cdef inline int add_row(Decoder d, int status, lc_id *id_, uint64_t hash, uint32
     return 0
 
 
-# Something wrong at the place reached: the unit ends here. 1, or -1 when memory is out.
+# Add a row for a fault at the place reached, which ends the unit. 1, or -1: out of memory.
 cdef int add_fault(Decoder d, Status status, size_t length) noexcept nogil:
     cdef lc_id none
     clear_id(&none)
@@ -137,7 +137,7 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *
     return S_NO_ID if own.at == NULL else identify(d, own, id_)
 
 
-# One event. 0, or -1 when memory is out.
+# Add the row of one event. 0, or -1: out of memory.
 cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
                             int64_t offset) noexcept nogil:
     cdef uint64_t hash = xxh64_of(p, size, SEED)
@@ -147,7 +147,7 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
     clear_id(&id_)
     d.got += 1
     if d.identity:
-        # our own writer's ending, exactly: nothing but both carriers at the top level reads so
+        # exactly the end that our writer adds: only both id fields at the top level look like this
         tail = p + size - TAIL_SIZE
         if (not pairs and size >= TAIL_SIZE
                 and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
@@ -165,7 +165,7 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
     return add_row(d, status, &id_, hash, wire, offset, size)
 
 
-# The size of the 'data' frame at p; 0 when it is not whole.
+# The size of the 'data' frame at p, or 0 when it is not whole.
 cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
     cdef uint32_t length
     cdef size_t at = FRAME_HEAD
@@ -185,7 +185,7 @@ cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
     return at
 
 
-# The frames of one region. 0: used up; 1: something was wrong, the unit ends; -1: memory.
+# Decode the frames of one region. 0: all of it; 1: a fault, which ends the unit; -1: out of memory.
 cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noexcept nogil:
     cdef uint32_t size
     cdef size_t frame, limit
@@ -246,13 +246,17 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
     return 0
 
 
-# Whether two bytes begin a unit of the literal form.
+# Do these two bytes begin a unit of the literal form?
 cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
     return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
 
 
 def expand(unit, Py_ssize_t max_inflated=67108864):
-    """The unit with its compressed frames inflated in place; see the stub."""
+    """Return the unit with its compressed frames inflated in place, which `Decoded.offset` refers to.
+
+    A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
+    rest.
+    """
     cdef bytes raw = bytes(unit)
     cdef bint literal = len(raw) > 1 and is_literal(<const uint8_t *> PyBytes_AS_STRING(raw))
     cdef Py_ssize_t head = 0 if literal else 6
@@ -261,7 +265,8 @@ def expand(unit, Py_ssize_t max_inflated=67108864):
     return b"".join(parts)
 
 
-# What is left of max_inflated, or -1: something was wrong, the rest is there as it is.
+# Append the expanded frames to `parts`. Returns what is left of max_inflated, or -1 after a fault, from which
+# on everything is appended as it is.
 cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts,
                               bint literal) except? -2:
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(region)

@@ -1,6 +1,6 @@
 # The reader: bytes in, whole windows out. For collectors.
 
-# Where an event's body is: in the unit as carried, or in what its compressed frames inflate to.
+# Where the body of an event is: in the unit as received, or in what its compressed frames inflate to.
 ctypedef struct lc_entry:
     size_t at
     uint32_t size
@@ -38,18 +38,18 @@ ctypedef struct lc_reader:
     size_t max_inflated
     lc_wire data
     size_t base              # where the window begins in data
-    size_t at                # the first byte not looked at
-    bint inside              # a window frame has been read, and not yet all of its events
+    size_t at                # the first byte not examined
+    bint inside              # a window frame has been read, but not all of its events
     bint literal             # the fields marked L are in use; `n` is the most events in a unit
     bint announced           # L: a window frame has come
-    uint32_t credit          # L: what it said
+    uint32_t credit          # L: the number in it
     uint64_t unacked         # L: events that we have not acknowledged
     uint8_t version
     uint32_t n
     uint32_t got
-    int32_t highest          # sequence, signed: as Logstash counts
-    uint32_t pairs_left      # of a 'data' frame that is not whole yet,
-    size_t pairs_at          # and how far it is known; 0 = not begun
+    int32_t highest          # the highest sequence, signed, as in Logstash
+    uint32_t pairs_left      # pairs missing from a 'data' frame that is not whole yet ...
+    size_t pairs_at          # ... and how far it has been walked; 0: not begun
     lc_entry *entries
     uint32_t capacity
     lc_wire inflated
@@ -77,7 +77,7 @@ cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, b
         return reader_fault(r, FAULT_CREDIT, r.credit)
     r.unacked += r.literal
     if r.got == r.capacity:
-        # as events come, not as many as were announced
+        # grow with the events that arrive, not with the number announced
         capacity = r.capacity * 2 if r.capacity else 64
         e = <lc_entry *> realloc(r.entries, capacity * sizeof(lc_entry))
         if e == NULL:
@@ -96,8 +96,8 @@ cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, b
     return 1
 
 
-# The size of the 'data' frame at p, of which `left` bytes are there; 0 when it is not whole yet. Keeps
-# its place between calls, so that a frame that comes byte by byte is not walked again for each.
+# The size of the 'data' frame at p, of which `left` bytes are there, or 0 when it is not whole yet. Keeps its
+# place between calls, so that a frame that arrives byte by byte is walked once.
 cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept nogil:
     cdef size_t at
     cdef uint32_t key, value
@@ -132,8 +132,8 @@ cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept 
     return at
 
 
-# One frame at p, which is offset `at` of the unit (depth 0) or of what was inflated.
-# 1: taken, `used` bytes; 0: not whole yet; -1: a fault.
+# Read one frame at p, which is at offset `at` of the unit (depth 0) or of the inflated bytes.
+# 1: done, `used` bytes; 0: not whole yet; -1: a fault.
 cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, int depth,
                       size_t *used) noexcept nogil:
     cdef uint32_t size
@@ -169,7 +169,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
         used[0] = <size_t> pairs
         return reader_event(r, at + 6, pairs - 6, lc_get32(p + 2), depth > 0, True)
     if p[1] == c'C':
-        # servers take a compressed frame in a compressed frame; deeper nesting has hung one of them
+        # servers accept a compressed frame in a compressed frame; deeper nesting has hung one of them
         if depth == 2:
             return reader_fault(r, FAULT_NESTED, 0)
         if left < 6:
@@ -185,7 +185,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
         if depth == 0:
             done = inflate_frame(&r.inflater, p + 6, size, &r.inflated, r.max_inflated - begin)
         else:
-            # what is read stands in the buffer that is written, which may move
+            # the input is in the buffer that is being written, which may move
             r.scratch.size = 0
             done = inflate_frame(&r.inflater, p + 6, size, &r.scratch, r.max_inflated - begin)
             if done == 0:
@@ -212,7 +212,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
     return reader_fault(r, FAULT_TYPE, p[1])
 
 
-# All the frames of inflated[at:end].
+# Read all frames in inflated[at:end].
 cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept nogil:
     cdef size_t used = 0
     cdef int done
@@ -226,7 +226,7 @@ cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept 
     return 1
 
 
-# The same for the literal form: 1 a unit is whole.
+# Go on in the literal form. 1: a unit is whole, 0: more bytes are needed, -1: a fault.
 cdef int reader_step_literal(lc_reader *r) noexcept nogil:
     cdef size_t used = 0
     cdef int done
@@ -246,7 +246,7 @@ cdef int reader_step_literal(lc_reader *r) noexcept nogil:
     return 0
 
 
-# Go on: 1 a window is whole, 0 more bytes are needed, -1 a fault.
+# Go on. 1: a window is whole, 0: more bytes are needed, -1: a fault.
 cdef int reader_step(lc_reader *r) noexcept nogil:
     cdef const uint8_t *p
     cdef size_t left, used = 0
@@ -288,7 +288,7 @@ cdef int reader_step(lc_reader *r) noexcept nogil:
 
 @cython.final
 cdef class Window:
-    """One whole window from a writer; see the stub."""
+    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
 
     cdef lc_entry *entries
     cdef uint32_t n
@@ -306,6 +306,7 @@ cdef class Window:
 
     @property
     def events(self):
+        """The bodies: JSON texts, or pair blocks of version 1 (u32 count and the pairs)."""
         cdef uint32_t i
         cdef lc_entry *e
         cdef list found = []
@@ -317,11 +318,13 @@ cdef class Window:
 
     @property
     def sequences(self):
+        """The frames' sequence numbers, for partial acknowledgements."""
         cdef uint32_t i
         return [self.entries[i].sequence for i in range(self.n)]
 
     @property
     def types(self):
+        """A letter for each event: ``J`` for a JSON text, ``D`` for a pair block."""
         cdef uint32_t i
         return "".join(["D" if self.entries[i].pairs else "J" for i in range(self.n)])
 
@@ -331,7 +334,19 @@ cdef class Window:
 
 @cython.final
 cdef class Reader:
-    """Sans-IO reader: bytes in, windows out; see the stub."""
+    """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
+
+    It accepts what Logstash or go-lumber accept as long as nothing is lost. At anything else it stops, and
+    `error` says why. Lengths are checked before memory is allocated for them.
+
+    Args:
+        max_window: bound on the events in a window; in the literal form, in one compressed frame.
+        max_frame: bound on the bytes of one event.
+        max_unit: bound on the bytes of a window as received.
+        max_inflated: bound on the bytes of a window, uncompressed.
+        strict_spec: read the literal form: version 1 only, with 'json' frames, and with window frames that
+            announce how many frames may be unacknowledged. Before the first of these there is no bound.
+    """
 
     cdef lc_reader r
     cdef object zlib
@@ -363,6 +378,7 @@ cdef class Reader:
         inflater_close(&self.r.inflater)
 
     def receive_data(self, data, /):
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
         cdef lc_reader *r = &self.r
         cdef Py_buffer view
         cdef uint8_t *to
@@ -373,7 +389,7 @@ cdef class Reader:
         if r.fault:
             return windows
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        to = wire_reserve(&r.data, view.len + 1)     # nothing may come, and nothing be there
+        to = wire_reserve(&r.data, view.len + 1)     # not NULL even when both are empty
         if to != NULL:
             memcpy(to, view.buf, view.len)
             r.data.size += view.len
@@ -417,10 +433,10 @@ cdef class Reader:
             if w.entries == NULL:
                 raise MemoryError()
             memcpy(w.entries, r.entries, r.got * sizeof(lc_entry))
-            # The text acknowledges the last event. Logstash answers with the highest number, go-lumber
-            # with the count: whoever begins each window at 1 gets the same from both, a running number
-            # wants the first, and numbers that Logstash reads as negative (it never acknowledges them) get
-            # the second.
+            # The protocol text acknowledges the last event. Logstash answers with the highest number,
+            # go-lumber with the count. A writer that begins each window at 1 gets the same number from both.
+            # Running numbers need the highest; numbers that Logstash reads as negative, and never
+            # acknowledges, get the count.
             w.ack = (r.entries[r.got - 1].sequence if r.literal
                      else r.highest if r.highest > 0 else r.got)
         for i in range(r.got):
@@ -430,23 +446,28 @@ cdef class Reader:
         return w
 
     def receive_eof(self):
+        """Note that the writer has closed: an unfinished window becomes an `error`."""
         cdef lc_reader *r = &self.r
         if not r.fault and (r.inside or r.at < r.data.size):
             reader_fault(r, FAULT_EOF, 0)
 
     def acknowledge(self, uint32_t events, /):
+        """Allow the writer this many more unacknowledged events (literal form)."""
         self.r.unacked -= min(<uint64_t> events, self.r.unacked)
 
     @property
     def window_size(self):
+        """What the last window frame announced (literal form), or None before the first."""
         return self.r.credit if self.r.announced else None
 
     @property
     def pending(self):
+        """Bytes held of the unfinished window."""
         return self.r.data.size - self.r.base
 
     @property
     def error(self):
+        """One line that says how the writer broke the protocol, or None."""
         cdef lc_reader *r = &self.r
         if r.fault == FAULT_NONE:
             return None

@@ -9,20 +9,20 @@ ctypedef struct lc_window:
     uint32_t n
     uint32_t acked
     uint32_t runs
-    uint32_t run                 # the run that the next acknowledgement begins in,
-    uint32_t used                # and how many of it are acknowledged
+    uint32_t run                 # the run in which the next acknowledgement begins ...
+    uint32_t used                # ... and how many of its events are acknowledged
     bint behind                  # it was sent while another was in flight
-    lc_run *items                # room for a run an event
+    lc_run *items                # room for one run per event
 
 
 cdef enum:
     WRONG_NONE = 0
-    WRONG_FRAME = 1              # no ack frame
-    WRONG_NUMBER = 2             # more than the window has
-    WRONG_TIME = 3               # nothing was awaited
+    WRONG_FRAME = 1              # not an ack frame
+    WRONG_NUMBER = 2             # higher than the size of the window
+    WRONG_TIME = 3               # nothing was in flight
 
 
-# All that the nogil half needs. `self` of lc_hot.
+# The state of a writer: `self` of lc_hot.
 ctypedef struct lc_writer:
     uint8_t version              # '1' or '2'
     bint json                    # bodies are JSON, not pair blocks
@@ -31,8 +31,8 @@ ctypedef struct lc_writer:
     uint32_t first               # L: number of the first frame of a connection
     uint32_t next                # L: number of the next frame
     uint32_t last_acked          # L: the last number that was acknowledged
-    uint32_t unacked             # L: frames that are not
-    uint64_t acked               # L: frames that are, on this connection
+    uint32_t unacked             # L: frames sent and not acknowledged
+    uint64_t acked               # L: frames acknowledged on this connection
     bint identity
     bint check
     bint compress
@@ -54,7 +54,7 @@ ctypedef struct lc_writer:
     uint32_t wrong_size
     lc_wire raw                  # frames, before compression
     lc_deflater deflater
-    uint8_t tail[TAIL_SIZE]      # the carriers of a JSON body, zeros for the sequence
+    uint8_t tail[TAIL_SIZE]      # the id fields of a JSON body, with zeros for the sequence
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
 
 
@@ -62,7 +62,7 @@ cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
     return 1 if w.careful else w.inflight
 
 
-# Running numbers: a circle of 1 to 4,294,967,295, without 0.
+# Running numbers go from 1 to 4,294,967,295, and then to 1 again.
 cdef inline uint32_t number_after(uint32_t number) noexcept nogil:
     return 1 if number == NUMBER_LAST else number + 1
 
@@ -71,7 +71,7 @@ cdef inline uint32_t number_before(uint32_t number) noexcept nogil:
     return <uint32_t> NUMBER_LAST if number == 1 else number - 1
 
 
-# How many numbers `number` is ahead of `start`.
+# The distance from `start` forward to `number`.
 cdef inline uint32_t numbers_between(uint32_t start, uint32_t number) noexcept nogil:
     return number - start if number >= start else number - start - 1
 
@@ -86,8 +86,8 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
-# One JSON body, to p, with TAIL_SIZE + SCAN_PAD bytes of room behind it: checked, id in.
-# Its new size; 0 when it is no JSON object; STOP_MEMORY.
+# Write one JSON body to p, checked and with its id; p has TAIL_SIZE + SCAN_PAD bytes of room behind it.
+# Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                 size_t size) noexcept nogil:
     cdef uint8_t kind = batch.kind[i]
@@ -112,7 +112,7 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
                 return 0
             scanned = True
             if kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
-                # beside ours: for who sees the event where "@metadata" is gone
+                # for readers that no longer see "@metadata"
                 if keep_user_id(batch, i, user_id(&o)) < 0:
                     return STOP_MEMORY
     start = <uint8_t *> o.start
@@ -123,11 +123,11 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         second = kind & K_ID2_TAKEN == 0
         if first or second:
             digits = lc_spell(batch.seq[i])
-            if empty:                    # no comma: there is nothing to divide
+            if empty:                    # no comma after the opening brace
                 close -= 1
                 comma = close[0]
             if kind & K_METADATA_OPEN:
-                close -= 1               # what is there ends behind the id
+                close -= 1               # the open "@metadata" is closed after the id
                 memcpy(close, w.tail + TAIL_BRACE, TAIL_METADATA - TAIL_BRACE)
                 close[0] = c','
                 lc_put_digits(close + TAIL_ID1 - TAIL_BRACE + PRODUCER_SIZE, digits)
@@ -168,8 +168,8 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     return size
 
 
-# One pair block, at p already, room behind it. Its new size; 0 when it is none, or empty; STOP_MEMORY.
-# Its lengths are checked whoever made it: nothing else tells a reader where the frame ends.
+# Add the id to the pair block at p, which has room behind it. Returns its new size, 0 when it is not a pair
+# block or empty, or STOP_MEMORY. The lengths are always checked: readers find the end of the frame by them.
 cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                  size_t size) noexcept nogil:
     cdef bint taken
@@ -189,7 +189,7 @@ cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint
     return size
 
 
-# Take back what an encode has done to the batch.
+# Undo what an encode has done to the batch.
 cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
     cdef uint32_t r, k
     for r in range(window.runs):
@@ -258,7 +258,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
                 body = 6
         if done < 0:
             if n:
-                break            # what there is goes; the pump hears of it at the next turn
+                break            # send what there is; the next call reports it
             wire.size = begin
             return STOP_MEMORY
         if done == 0:
@@ -316,12 +316,12 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     window.n = n
     window.behind = w.count > 0
     if w.count == 0:
-        w.last_sign = now        # nothing was awaited before
+        w.last_sign = now        # the reader owed nothing until now
     w.count += 1
     return n
 
 
-# Events acked+1 .. number of a window, as engine sequences.
+# Report the events acked + 1 to `number` of a window, by their sequences.
 cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexcept nogil:
     cdef lc_run *run
     cdef uint32_t left = number - window.acked, some
@@ -355,13 +355,13 @@ cdef void pop_window(lc_writer *w) noexcept nogil:
         w.careful -= 1
 
 
-# One ack of the literal form: all frames up to this number, in however many windows they are.
+# Take an ack of the literal form, which covers all frames up to this number, in one or more windows.
 cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_outcomes *out) noexcept nogil:
     cdef uint32_t left = numbers_between(w.last_acked, number), some
     cdef lc_window *window
     if left > w.unacked or left == 0:
         if numbers_between(number, w.last_acked) < w.acked:
-            return 0             # nothing is taken back
+            return 0             # already acknowledged
         return writer_wrong(w, WRONG_NUMBER if w.unacked else WRONG_TIME, p, 6)
     w.unacked -= left
     w.acked += left
@@ -378,7 +378,7 @@ cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_ou
     return 0
 
 
-# One whole ack frame.
+# Take one whole ack frame.
 cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nogil:
     cdef uint32_t number = lc_get32(p + 2)
     cdef lc_window *window
@@ -395,7 +395,7 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nog
         w.wrong_window = window.n
         return writer_wrong(w, WRONG_NUMBER, p, 6)
     if number <= window.acked:
-        return 0                 # nothing is taken back
+        return 0                 # already acknowledged
     if give_acked(window, number, out) < 0:
         return STOP_MEMORY
     out.progress += 1
@@ -423,7 +423,7 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
             w.partial[w.partial_size] = data[0]
             w.partial_size += 1
             data += 1
-            # said at once, not when six bytes are there: a greeting may be shorter
+            # Fail before six bytes are there: the greeting of another protocol may be shorter.
             if (w.partial[0] != c'2' and w.partial[0] != c'1') or (w.partial_size > 1
                                                                   and w.partial[1] != c'A'):
                 while data < end and w.partial_size < 6:
@@ -440,8 +440,8 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
     return 0
 
 
-# A window sent behind another may be at a Logstash that has stopped its keep-alives (it does so
-# after each ack) and still works on it: that one gets twice the time.
+# Logstash stops its keep-alives after each ack, even while it works on the next window. So a window that was
+# sent behind another gets twice the time.
 cdef double writer_deadline(void *self) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
     if w.count == 0:
@@ -450,8 +450,8 @@ cdef double writer_deadline(void *self) noexcept nogil:
 
 
 cdef void forget_windows(lc_writer *w) noexcept nogil:
-    # With several windows out, the break may have been Logstash's own idle timer over the second:
-    # the same windows again would break again.
+    # With several windows out, the break may have come from Logstash's idle timer for the second one. The
+    # same windows, sent the same way, would break the connection again.
     if w.count > 1:
         w.careful = CAREFUL_WINDOWS
     w.count = 0
@@ -461,7 +461,26 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
 
 @cython.final
 cdef class Hot(CodecBase):
-    """The writer; see the stub."""
+    """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
+
+    The options are not checked for users here: that is done where they are read (``logclient.config``).
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
+        window: events in one window, 1 to 10,000.
+        window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
+            counts them, so that a batch of that size is one window. A larger event travels alone.
+        inflight: bound on unacknowledged windows.
+        compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
+        identity: insert ids into events.
+        check: check that raw bodies are what the protocol carries.
+        silence: seconds without a byte from the reader after which the connection counts as dead.
+        frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
+        strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
+            window frame announces `window` times `inflight`, the bound on unacknowledged frames.
+        first: with `strict_spec`, the number of the first frame of each connection.
+    """
 
     cdef lc_writer w
     cdef object zlib
@@ -479,25 +498,10 @@ cdef class Hot(CodecBase):
             raise TypeError("already made")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
-        for name_of, value, low, high in (
-            ("version", version, 1, 2), ("window", window, 1, WINDOW_LIMIT),
-            ("window_bytes", window_bytes, 1, BODY_LIMIT // 4), ("inflight", inflight, 1, 1024),
-            ("compression", compression, 0, 9),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name_of}: {low} to {high}, not {value}")
-        if not silence > 0:
-            raise ValueError(f"silence: more than 0 seconds, not {silence}")
-        if strict_spec and version != 1:
-            raise ValueError(f"version: the protocol's text has 1 alone (strict_spec), not {version}")
-        if frames not in ("", "json", "data"):
-            raise ValueError(f"frames: json or data, not {frames!r}")
-        if frames == "json" and version == 1 and not strict_spec:
-            raise ValueError("frames: json in version 1 needs strict_spec")
-        if frames == "data" and version == 2:
-            raise ValueError("frames: version 2 has json alone")
-        if not first:
-            raise ValueError("first: 1 to 4294967295, not 0")
+        assert 1 <= window <= WINDOW_LIMIT and 0 < window_bytes <= BODY_LIMIT // 4 and 0 < inflight <= 1024
+        assert 0 <= compression <= 9 and silence > 0 and first > 0
+        assert version == 1 or version == 2 and not strict_spec
+        assert frames in ("", "json" if version == 2 else "data") or strict_spec and frames == "json"
         w.version = b"12"[version - 1]
         w.json = (frames or ("data" if version == 1 and not strict_spec else "json")) == "json"
         w.literal = strict_spec
@@ -515,7 +519,6 @@ cdef class Hot(CodecBase):
             w.windows[i].items = <lc_run *> malloc(window * sizeof(lc_run))
             if w.windows[i].items == NULL:
                 raise MemoryError()
-        # memory that is there need not be asked for
         w.compress = version == 1 and not strict_spec or compression > 0
         if w.compress:
             import zlib
@@ -543,6 +546,7 @@ cdef class Hot(CodecBase):
 
     @property
     def compressor(self):
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, or ``python zlib 3``, which needs the GIL."""
         cdef int level = self.w.deflater.level
         if not self.w.compress:
             return "none"
@@ -550,14 +554,17 @@ cdef class Hot(CodecBase):
 
     @property
     def windows(self):
+        """The number of windows in flight."""
         return self.w.count
 
     @property
     def careful(self):
+        """How many more windows are sent one at a time, after a break with several in flight."""
         return self.w.careful
 
     @property
     def error(self):
+        """How the reader broke the protocol, or None; kept until the next `connected`."""
         cdef lc_writer *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
@@ -574,6 +581,7 @@ cdef class Hot(CodecBase):
         return f"expected an ack frame ('1' or '2', 'A', 32-bit sequence), received {got!r}"
 
     def connected(self, double now):
+        """Begin a connection."""
         self.w.count = 0
         self.w.announced = False
         self.w.next = self.w.first
@@ -586,6 +594,7 @@ cdef class Hot(CodecBase):
         self.sent()
 
     def connection_lost(self):
+        """Forget the windows in flight, and return how many there were."""
         cdef uint32_t windows = self.w.count
         forget_windows(&self.w)
         self.sent()

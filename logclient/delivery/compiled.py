@@ -20,7 +20,18 @@ from logclient.delivery.contract import (
     Settled,
     Wire,
 )
-from logclient.errors import ProtocolError
+from logclient.errors import ConfigError, ProtocolError
+
+
+def has_ids(identity: str) -> bool:
+    """Return whether events get ids, for a value of the option ``identity``.
+
+    Raises:
+        ConfigError: it is none of its values.
+    """
+    if identity not in ("id", "own", "none"):
+        raise ConfigError(f"identity: id, own or none, not {identity!r}")
+    return identity != "none"
 
 
 class CompiledCore(Core):

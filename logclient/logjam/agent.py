@@ -23,7 +23,7 @@ from logclient.logjam.request import Request, current, error_name, running
 __all__ = ["Agent", "LineFormatter", "Sink"]
 
 Sink = Callable[[bytes, int, int], object]
-"""``sink(body, level, kind)``: takes a document; the level is one of ``logging``'s."""
+"""``sink(body, level, kind)`` takes a document, with a level number of ``logging``."""
 
 MAX_EVENT_BYTES = 8 << 20
 
@@ -34,36 +34,37 @@ _FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
 
 
 class LineFormatter(logging.Formatter):
-    """What a line is where the user has no formatter: the message, with the traceback below.
+    """The formatter of lines when the user has none: the message, with the traceback below.
 
-    Arguments that do not fit their message are shown beside it.
+    If arguments do not fit the message, both are shown.
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record. Never raises an Exception."""
         try:
             if not (record.exc_info or record.exc_text or record.stack_info):
-                return record.getMessage()  # which is all that would be
+                return record.getMessage()  # the same, in less time
             return super().format(record)
         except Exception:
             return f"{record.msg} % {record.args!r}"
 
 
 class Agent:
-    """Makes documents of one application in one environment.
+    """Makes the documents of one application in one environment.
 
     Args:
-        sink: takes the documents, as ``sink(body, level, kind)``. Called in the thread that ends a
-            request or logs a record. What it raises is counted and reported, never passed on; only
-            ``event``, ``page``, ``ajax``, ``javascript`` and ``mobile`` pass it on.
-        app_env: ``<app>-<env>``; no dash in the environment.
-        zone: the importer's time zone, as it reads ``started_at`` without looking at the offset: a
-            name of the time zone database, or a tzinfo; None: this machine's.
-        host: None: this machine's name.
-        cluster, datacenter, namespace, revision: said in each document when given.
+        sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
+            request or logs a record. Its exceptions are counted and reported, and only ``event``, ``page``,
+            ``ajax``, ``javascript`` and ``mobile`` pass them on.
+        app_env: ``<app>-<env>``, without a dash in the environment.
+        zone: the time zone in which the importer reads ``started_at`` (it ignores the offset): a name of the
+            time zone database, or a tzinfo; None: this machine's.
+        host: None: the name of this machine.
+        cluster, datacenter, namespace, revision: added to each document when given.
         mask: parts of the names of headers and parameters whose values are masked.
-        max_event_bytes: a longer document is not made.
-        own_ids: a request has the id that it is given; else that is ``labels_request_id``.
-        reporter: where own errors are said.
+        max_event_bytes: bound on the size of a document.
+        own_ids: a request has the id that it is given; otherwise that id becomes ``labels_request_id``.
+        reporter: logs own errors.
         lost: called for each document that was not made or not taken.
         moved: called with the number of ids that became other fields.
 
@@ -125,18 +126,18 @@ class Agent:
         request_info: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Request:
-        """A request that begins now; use it in a ``with`` statement, or call its ``end``.
+        """Begin a request. Use it in a ``with`` statement, or call its ``end``.
 
         Args:
             action: ``<module>#<method>``; may be set later.
             request_id: with ``own_ids``, 32 hex digits; others are replaced. Without, it becomes the field
-                ``labels_request_id``. None: the id of the event that carries it, unless somebody asks for
-                ``Request.request_id``.
-            trace_id: of the chain of requests that this one is part of.
+                ``labels_request_id``. None: the id of the event that carries the document, unless
+                ``Request.request_id`` is read before.
+            trace_id: id of the chain of requests that this one is part of.
             caller_id: ``<app>-<environment>-<request_id>`` of the request that asked for this one.
-            caller_action: its action.
+            caller_action: the action of that request.
             request_info: ``method``, ``url``, ``headers``, ``query_parameters``, ``body_parameters``.
-            fields: more, at the top of the document.
+            fields: more fields at the top of the document.
         """
         request = Request(self, action)
         if request_id is not None:
@@ -149,13 +150,16 @@ class Agent:
         return request
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
-        """A line of the request that runs in this context, else a document; False: there was neither.
+        """Add a record as a line to the request of this context, or make a document of it.
 
         Args:
-            record: an exception in it is named in the request: from ERROR on in ``exceptions``, below in
-                ``soft_exceptions``.
-            made: what a formatter has made of it: the text of the line, or fields with the text as
-                ``message``; None: the message, with the traceback below.
+            record: the record. An exception in it is named in the request: from ERROR on in ``exceptions``,
+                below in ``soft_exceptions``.
+            made: the result of a formatter: the text of the line, or fields with the text as ``message``.
+                None: the message, with the traceback below.
+
+        Returns:
+            False when neither was possible.
         """
         try:
             fields: dict[str, Any] = {}
@@ -165,7 +169,7 @@ class Agent:
             text = self.formatter.format(record) if made is None else made
             request = current(self)
             while request is not None and not request.line(record.levelno, text, record.created):
-                request = running(request.parent, self)  # it has just ended
+                request = running(request.parent, self)  # the request has just ended
             if request is None:
                 return self.record(record, text, fields)
             request.fields.update(fields)
@@ -179,7 +183,7 @@ class Agent:
         return True
 
     def text(self, text: str) -> dict[str, Any]:
-        """The document of a plain text: one line, of the action ``Unknown#line``."""
+        """Return the document of a plain text: one line, of the action ``Unknown#line``."""
         now = time.time()
         return {
             "action": "Unknown#line",
@@ -193,10 +197,10 @@ class Agent:
         }
 
     def complete(self, fields: dict[Any, Any]) -> dict[Any, Any]:
-        """A document of somebody's own, with a ``started_at``: without one the importer drops it.
+        """Return a user's document with a ``started_at``, without which the importer would drop it.
 
-        The time is that of ``started_ms`` if it has one, else now. What the importer drops all the same is
-        left as it is, and a line says so, one a minute.
+        The time is that of ``started_ms`` if there is one, else now. A document that the importer will drop
+        anyway is not changed, and reported at most once a minute.
         """
         now = time.time()
         started = fields.get("started_at")
@@ -220,9 +224,12 @@ class Agent:
     def record(
         self, record: logging.LogRecord, text: str | None = None, fields: Mapping[str, Any] | None = None
     ) -> bool:
-        """A record outside of any request, as a document with one line; whether it was taken.
+        """Make a document with one line of a record that was logged outside of any request.
 
         The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on.
+
+        Returns:
+            Whether the document was taken.
         """
         try:
             severity = document.severity_of(record.levelno)
@@ -231,7 +238,7 @@ class Agent:
             made = {
                 "action": document.action_name(f"{record.name}#{record.funcName or ''}"),
                 **self.times(record.created),
-                "total_time": 1.0,  # what the importer makes of 0
+                "total_time": 1.0,  # the importer turns 0 into this
                 "code": 500 if severity >= ERROR else 200,
                 "severity": severity,
                 **self.place,
@@ -250,10 +257,13 @@ class Agent:
         return True
 
     def event(self, label: object, **fields: Any) -> Any:
-        """Something that happened to the whole application, such as a deployment; what the sink returned.
+        """Ship an event of the whole application, such as a deployment.
+
+        Returns:
+            What the sink returns.
 
         Raises:
-            EncodeError: it has no label.
+            EncodeError: there is no label.
         """
         text = document.cut(document.text_of(label), document.MAX_STRING)
         if not text:
@@ -261,18 +271,21 @@ class Agent:
         return self._small(EVENTS, {"label": text}, fields)
 
     def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
-        """How long a browser took for a page; what the sink returned.
+        """Ship the timings of a page in a browser.
 
         Args:
-            request_id: as in the X-Logjam-Request-Id header of the page's request: the importer takes
-                each once, and only after that request.
-            timings: 16 times in ms since 1970, of which those that did not happen are 0, as the browser's
-                PerformanceTiming has them: navigationStart, fetchStart, domainLookupStart,
-                domainLookupEnd, connectStart, connectEnd, requestStart, responseStart, responseEnd,
-                domLoading, domInteractive, domContentLoadedEventStart, domContentLoadedEventEnd,
-                domComplete, loadEventStart, loadEventEnd. A list, or the text of it with commas.
-            action: of the page's request.
-            fields: ``user_agent``, ``url`` and what else is known.
+            request_id: the X-Logjam-Request-Id header of the page's request. The importer takes each once,
+                and only after that request.
+            timings: 16 times in ms since 1970, 0 where there was none, as in the browser's PerformanceTiming:
+                navigationStart, fetchStart, domainLookupStart, domainLookupEnd, connectStart, connectEnd,
+                requestStart, responseStart, responseEnd, domLoading, domInteractive,
+                domContentLoadedEventStart, domContentLoadedEventEnd, domComplete, loadEventStart,
+                loadEventEnd. A list, or text with commas.
+            action: the action of the page's request.
+            fields: ``user_agent``, ``url`` and other fields.
+
+        Returns:
+            What the sink returns.
 
         Raises:
             EncodeError: the importer would drop it.
@@ -291,7 +304,16 @@ class Agent:
         return self._frontend(PAGE, request_id, times, action, fields)
 
     def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
-        """How long a browser waited for a request of a page: begin and end, in ms; as ``page``.
+        """Ship how long a browser waited for a request of a page: begin and end, in ms.
+
+        Args:
+            request_id: as for ``page``.
+            timings: two times in ms since 1970. A list, or text with a comma.
+            action: as for ``page``.
+            fields: as for ``page``.
+
+        Returns:
+            What the sink returns.
 
         Raises:
             EncodeError: the importer would drop it.
@@ -304,16 +326,19 @@ class Agent:
     def javascript(
         self, description: object, *, action: object = None, request_id: str | None = None, **fields: Any
     ) -> Any:
-        """An error in a browser's script; what the sink returned.
+        """Ship an error in a browser's script.
 
         Args:
-            description: the importer counts errors by it: without addresses and numbers, if it can be.
-            action: of the page's request.
-            request_id: as in that request's X-Logjam-Request-Id header.
-            fields: ``url``, ``line``, ``user_agent`` and what else is known.
+            description: the importer counts errors by it, so leave out addresses and numbers if possible.
+            action: the action of the page's request.
+            request_id: the X-Logjam-Request-Id header of that request.
+            fields: ``url``, ``line``, ``user_agent`` and other fields.
+
+        Returns:
+            What the sink returns.
 
         Raises:
-            EncodeError: it has no description.
+            EncodeError: there is no description.
         """
         text = document.name_text(description)
         if not text:
@@ -324,11 +349,11 @@ class Agent:
         return self._small(JAVASCRIPT, known, fields)
 
     def mobile(self, **fields: Any) -> Any:
-        """What a mobile application reports; what the sink returned. The importer ignores these today."""
+        """Ship a report of a mobile application; importers ignore it today. Returns the sink's result."""
         return self._small(MOBILE, {}, fields)
 
     def complain(self, error: BaseException, what: str) -> None:
-        """Count a document that was lost on our side, and say so: a line a minute per kind."""
+        """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
         self.failed += 1
         if self._lost is not None:
             self._lost()
@@ -352,17 +377,20 @@ class Agent:
         return self.put(made, topic, logging.INFO)
 
     def times(self, seconds: float) -> dict[str, Any]:
+        """Return the fields for a time in seconds since 1970."""
         return {"started_at": self._clock.text(seconds), "started_ms": int(seconds * 1000)}
 
     def count_moved(self, count: int) -> None:
-        """Count ids of the application's that became other fields."""
+        """Count ids of the application that became other fields."""
         if count and self._moved is not None:
             self._moved(count)
 
     def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+        """Add the user's fields to a document, under names that are free."""
         self.count_moved(_add_fields(made, fields, values))
 
     def put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
+        """Encode a document and hand it to the sink; return what the sink returns."""
         body = self._encoder.encode(made)[0]
         return self.sink(body, level, topic << K_TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
 
@@ -370,7 +398,7 @@ class Agent:
 def _zone(zone: str | datetime.tzinfo | None) -> datetime.tzinfo | None:
     if zone is None or isinstance(zone, datetime.tzinfo):
         return zone
-    if zone == "UTC":  # there also where no time zone database is
+    if zone == "UTC":  # works without a time zone database
         return datetime.UTC
     from zoneinfo import ZoneInfo
 
@@ -391,10 +419,10 @@ def _timings(given: Sequence[int] | str, count: int) -> list[int]:
 
 
 def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> int:
-    """The user's fields, under names that are free; how many of them were ids."""
+    """Add the user's fields under names that are free, and return how many of them were ids."""
     ids = 0
     alike = document.Alike()
-    if not isinstance(fields, Mapping):  # somebody has put something else there
+    if not isinstance(fields, Mapping):  # the application has replaced the dict
         fields = {"fields": fields}
     for name, value in list(fields.items()):
         key = values.key(name)
@@ -419,7 +447,7 @@ _names: frozenset[str] = frozenset()
 
 
 def _record_names() -> frozenset[str]:
-    """The attributes of every record; the others are the user's ``extra``."""
+    """Return the attributes that every record has; all others come from the user's ``extra``."""
     global _names
     if not _names:
         plain = logging.LogRecord("", 0, "", 0, "", None, None).__dict__

@@ -28,14 +28,14 @@ class Pong(NamedTuple):
 class Client(client.Client):
     """The client of ``logclient.connect("logjam://...")``; an `Agent` makes its documents.
 
-    ``send`` and ``submit`` take documents: mappings, which get the time of the call where they say no
-    ``started_at``, and bytes as they are; a text becomes a document with one line.
+    ``send`` and ``submit`` take documents: mappings, which get the current time unless they have a
+    ``started_at``, and bytes, which are sent unchanged. A text becomes a document with one line.
     """
 
     agent: Agent = client.UNMADE
 
     def _promise(self, config: Config) -> dict[str, str]:
-        """Whether messages are answered: else nobody promised an order."""
+        """Return the mode for the ledger: without replies, no order is promised."""
         assert isinstance(config, LogjamConfig)
         return {"mode": config.mode}
 
@@ -61,45 +61,47 @@ class Client(client.Client):
         return self.agent
 
     def _names(self, config: Config) -> dict[str, Any]:
-        """A document carries its id in one of two fields, by its topic, which not everybody sees; names
-        have no dots there."""
+        """Return where the id and conflicting names go in a document.
+
+        A document has its id in one of two fields, depending on its topic. Names must not contain dots.
+        """
         names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
         return {**names, "complete": self.agent.complete}
 
     def request(self, action: object = None, **given: Any) -> Request:
-        """A request that begins now; see ``Agent.request``."""
+        """Begin a request; see ``Agent.request``."""
         return self.agent.request(action, **given)
 
     def event(self, label: object, **fields: Any) -> int:
-        """Something that happened to the whole application; see ``Agent.event``. Its sequence."""
+        """Ship an event of the whole application; see ``Agent.event``. Returns its sequence."""
         return int(self.agent.event(label, **fields))
 
     def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """How long a browser took for a page; see ``Agent.page``. Its sequence."""
+        """Ship the timings of a page in a browser; see ``Agent.page``. Returns the sequence."""
         return int(self.agent.page(request_id, timings, action=action, **fields))
 
     def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """How long a browser waited for a request of a page; see ``Agent.ajax``. Its sequence."""
+        """Ship how long a browser waited for a request; see ``Agent.ajax``. Returns the sequence."""
         return int(self.agent.ajax(request_id, timings, action=action, **fields))
 
     def javascript(self, description: object, **fields: Any) -> int:
-        """An error in a browser's script; see ``Agent.javascript``. Its sequence."""
+        """Ship an error in a browser's script; see ``Agent.javascript``. Returns the sequence."""
         return int(self.agent.javascript(description, **fields))
 
     def mobile(self, **fields: Any) -> int:
-        """What a mobile application reports; see ``Agent.mobile``. Its sequence."""
+        """Ship a report of a mobile application; see ``Agent.mobile``. Returns the sequence."""
         return int(self.agent.mobile(**fields))
 
     def ping(self, timeout: float = 5.0) -> Pong:
-        """Ask the device for a sign of life, in line with what is sent already.
+        """Ask the device for an answer, behind everything that was sent already.
 
         Raises:
-            ConnectFailed: no answer within `timeout` seconds, or no connection.
-            ValueError: nothing comes back on a PUSH socket.
+            ConnectFailed: there is no answer within `timeout` seconds, or no connection.
+            ValueError: the URL is that of a PUSH socket, which never answers.
         """
         return self.pong(*self._engine.call("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """What ``ping`` returns, of an answer and the time that it took."""
+        """Return the result of ``ping``, for an answer and the seconds that it took."""
         return Pong(answer, seconds)

@@ -1,6 +1,6 @@
-"""Logjam: the client's core, and what its messages are made of.
+"""Logjam: the client without I/O.
 
-States of a connection, as a client that asks for replies sees it::
+States of a connection, for a client that asks for replies::
 
     state     waiting for    encode            reply to the oldest          any other reply
     IDLE      0              -> WAITING        --                           broken
@@ -10,12 +10,12 @@ States of a connection, as a client that asks for replies sees it::
 
     connected: any -> IDLE          connection_lost: any -> IDLE, the requests are forgotten
 
-A reply says which app-env it is for and nothing else, so replies are matched first in, first out, and
-after any doubt the connection is dropped; its requests are sent again on the next one. ``mode=async`` and
+A reply names its app-env and nothing else, so replies are matched first in, first out. After any doubt the
+connection is dropped, and its requests are sent again on the next one. ``mode=async`` and
 ``logjam+push`` ask for no reply: an event is ``handed`` once ZeroMQ has taken it.
 
 =========  ======================================  ==================
-nibble     topic                                   carrier of the id
+nibble     topic                                   field with the id
 =========  ======================================  ==================
 0          option ``topic``: ``logs.<app>.<env>``  ``request_id``
 1          ``events.<app>.<env>``                  ``uuid``
@@ -25,10 +25,10 @@ nibble     topic                                   carrier of the id
 5          ``mobile``                              ``uuid``
 =========  ======================================  ==================
 
-The nibble is the high one of an event's kind. Where the user has filled the carrier, theirs stays.
+The nibble is the high one of an event's kind. A field that the user has filled is not changed.
 
-All the work is done in ``logclient._ext.logjam``; this class gives it the words of ``delivery.contract``, and
-the compiled pump drives the same object through ``hot``.
+``logclient._ext.logjam`` does the work. `Logjam` gives it the interface of ``delivery.contract``; a compiled
+pump drives the same object through ``hot``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from logclient._ext.logjam import Hot
 from logclient.config import options_of
-from logclient.delivery.compiled import CompiledCore
+from logclient.delivery.compiled import CompiledCore, has_ids
 from logclient.delivery.contract import CoreEvent, Reply
 from logclient.errors import ConfigError
 from logclient.logjam.frames import COMPRESSIONS, Probe, frames
@@ -52,48 +52,49 @@ LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """These nibbles."""
 
 AUTO = ("snappy", "lz4", "zlib")
-"""What ``compression=auto`` takes: the first of them that goes without the GIL, which is snappy only where
-there is a libsnappy; where none does, the first that is installed."""
+"""Choices of ``compression=auto``: the first that works without the GIL (snappy does with libsnappy only), or
+if there is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 class Options(NamedTuple):
-    """What a Logjam core can be told."""
+    """The options of a Logjam core."""
 
     app_env: str
     """``<app>-<env>``, as in ``shop-production``."""
     topic: str = ""
-    """Of events that are of no other; empty: ``logs.<app>.<env>``."""
+    """The topic of events without another one; empty: ``logs.<app>.<env>``."""
     mode: str = "request"
     """``request``: each message is answered; ``async``: none is."""
     push: bool = False
-    """The socket is a PUSH: ``async`` only, and nothing ever comes back."""
+    """The socket is a PUSH socket: ``async`` only, and nothing ever comes back."""
     inflight: int = 256
-    """Requests without a reply at one time."""
+    """Bound on the requests without a reply."""
     compression: str = "auto"
     """``auto`` (see `AUTO`), ``none``, ``zlib``, ``snappy``, ``lz4``."""
     compress_over: int = 1024
-    """Bodies of so many bytes are compressed, where that makes them smaller."""
+    """Compress bodies of at least this many bytes, if that makes them smaller."""
     identity: str = "id"
-    """``id``: splice the id into each event; ``none``: do not."""
+    """``id`` or ``own``: insert an id into each event; ``none``: do not."""
     check: bool = True
     """Check that raw bodies are one JSON object in UTF-8."""
     silence: float = 30.0
-    """Seconds without a reply before the server counts as dead."""
+    """Seconds without a reply after which the server counts as dead."""
     batch_bytes: int = 1 << 20
     """Bodies encoded at once, at most; a larger one goes alone."""
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
-    """(app, env): env is what follows the last dash.
+    """Split an app-env at its last dash into application and environment.
 
-    The device wants printing ASCII and a dash, the importer looks its stream up by the name, and both
-    texts say letters; digits, underscores and (in the app) dashes are taken by all of them.
+    The device demands printing ASCII and a dash, the importer finds its stream by the name, and both texts
+    of the protocol say letters. Digits, underscores and, in the application, dashes are accepted by all of
+    them.
 
     Raises:
-        ConfigError: with the rule.
+        ConfigError: the app-env breaks a rule.
     """
     app, dash, env = app_env.rpartition("-")
     if not dash or not app or not env:
@@ -106,7 +107,7 @@ def split_app_env(app_env: str) -> tuple[str, str]:
 def _checked_topic(topic: str) -> str:
     start = next((name for name in TOPICS if topic == name or topic.startswith(f"{name}.")), None)
     if start is None:
-        # The device answers 202 to a request with any other, and drops it.
+        # The device answers 202 to a request with any other topic, and drops it.
         raise ConfigError(
             f"topic: one of {', '.join(TOPICS)}, with words behind it, as in logs.shop.production"
         )
@@ -127,18 +128,18 @@ def _best(hot: Callable[[str], Hot]) -> Hot:
         if not made.holds_gil:
             return made
         installed.append(made)
-    return installed[0]  # zlib always is
+    return installed[0]  # zlib is always installed
 
 
 class Logjam(CompiledCore):
     """The client's side of one connection at a time. See ``delivery.contract.Core``.
 
     Args:
-        options: see `Options`.
+        options: see `Options`; their ranges are checked where users write them (``logclient.config``).
         producer: the 10 bytes that begin every id of this producer.
 
     Raises:
-        ConfigError: an option outside its range, or a compression that is not installed.
+        ConfigError: an option breaks a rule, or the compression is not installed.
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
@@ -146,8 +147,7 @@ class Logjam(CompiledCore):
         own = f"{app}.{env}"
         topics = [_checked_topic(options.topic or f"logs.{own}")]
         topics += [f"{name}.{own}" if name in ("events", "javascript") else name for name in TOPICS[1:]]
-        if options.identity not in ("id", "own", "none"):
-            raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
+        identity = has_ids(options.identity)
         if options.mode not in ("request", "async"):
             raise ConfigError(f"mode: request or async, not {options.mode!r}")
         if options.push and options.mode != "async":
@@ -167,17 +167,13 @@ class Logjam(CompiledCore):
                 compression=COMPRESSIONS.index(compression),
                 level=_LEVEL,
                 compress_over=options.compress_over,
-                identity=options.identity != "none",
+                identity=identity,
                 check=options.check,
                 silence=options.silence,
             )
 
         try:
-            if options.compression != "auto":
-                made = hot(options.compression)
-            else:
-                hot("none")  # what else is wrong
-                made = _best(hot)
+            made = _best(hot) if options.compression == "auto" else hot(options.compression)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(made)
@@ -197,14 +193,16 @@ class Logjam(CompiledCore):
 
     @property
     def requests(self) -> int:
-        """Requests and pings without a reply."""
+        """The number of requests and pings without a reply."""
         return int(self._hot.requests)
 
     @property
     def awaited(self) -> int:
+        """See ``CompiledCore.awaited``."""
         return self.requests
 
     def silent(self) -> str:
+        """See ``CompiledCore.silent``."""
         waiting = self.requests
         return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
 
@@ -213,13 +211,17 @@ class Logjam(CompiledCore):
         self._asked.clear()  # pings are not sent again
 
     def sent(self, rest: int = 0) -> None:
+        """See ``delivery.contract.Core.sent``."""
         self._hot.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """``ping``: the payload of its ``Reply`` is the server's name, or None: it said bad request.
+        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
+
+        Returns:
+            The token of the reply.
 
         Raises:
-            ValueError: another kind, a PUSH socket, or too many without a reply.
+            ValueError: another kind than ``ping``, a PUSH socket, or too many pings without a reply.
         """
         if kind != "ping":
             raise ValueError(f"call: Logjam has no {kind!r}")

@@ -19,12 +19,13 @@ _META = 24
 
 
 def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
-    """The messages of one direction, each with its frames in it, bodies unpacked.
+    """Yield the messages of one direction, each followed by its frames, with bodies unpacked.
 
-    What is wrong with a message is what the decoder of captures says of it; replies are known by their form.
+    Faults are those that the decoder of captures finds. Replies are recognized by their form.
 
     Args:
-        max_unpacked: a body that unpacks further is not opened.
+        data: the bytes, or some of them.
+        max_unpacked: bound on the size of a body that is unpacked.
     """
     view = memoryview(data)
     decoder = Decoder(max_unpacked=max_unpacked)
@@ -41,7 +42,7 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
 
 
 def _spans(view: memoryview, at: int) -> tuple[list[tuple[int, int]], int]:
-    """((where its bytes begin, how many) of each frame, where the message ends or -1)."""
+    """Return the (begin, size) of each frame, and where the message ends, or -1 when it is cut."""
     spans = []
     while len(view) - at >= 4:
         head = int.from_bytes(view[at : at + 4], "little")
@@ -153,9 +154,9 @@ _WRONG = {
 
 
 class Probe:
-    """A question that a Logjam server answers, and of which no event can come: its ping.
+    """A question that a Logjam server answers without making an event of it: a ping.
 
-    Of who is behind a PUSH socket no more is known than that the connection was made.
+    For a PUSH socket the probe only tells that the connection was made.
     """
 
     silence = "a logjam-device answers to a ping at once"
@@ -167,7 +168,7 @@ class Probe:
         self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """What to send, nothing where there are no answers; may be asked again after an answer."""
+        """Return what to send, nothing where there are no answers. May be called again after an answer."""
         self._data = b""
         if self._push:
             return []
@@ -176,11 +177,11 @@ class Probe:
         return [_joined([b"", b"ping", self._app_env, b"{}", meta])]
 
     def insist(self) -> list[bytes]:
-        """Nothing: on a connection of ZeroMQ's a message is not lost alone."""
+        """Return nothing: a ZeroMQ connection loses no single message."""
         return []
 
     def receive_data(self, data: bytes) -> bool | None:
-        """True: answered as Logjam does; False: as it never does; None: not yet."""
+        """Return True for an answer of Logjam, False for any other, None while it is incomplete."""
         self._data += data
         expected = _joined([b"ping", b"200 OK", b""])[:-4]
         if self._data[: len(expected)] != expected[: len(self._data)]:

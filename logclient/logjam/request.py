@@ -25,7 +25,7 @@ __all__ = ["Active", "Measure", "Request", "current", "error_name", "running"]
 
 MAX_EXCEPTIONS = 100
 
-_AGES = 1e9  # seconds; beyond, and what is no number, is no time that a request takes
+_AGES = 1e9  # seconds; no request takes longer, and NaN counts as 0
 
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -34,24 +34,25 @@ _innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("log
 
 
 def current(agent: Agent | None = None) -> Request | None:
-    """The innermost request of this context that has not ended: of `agent`, or of any."""
+    """Return the innermost request of this context that has not ended: of `agent`, or of any agent."""
     return running(_innermost.get(), agent)
 
 
 class Request:
-    """One request while it runs; made by ``Agent.request``.
+    """One request while it runs. ``Agent.request`` makes it.
 
-    May be used by several threads. What is said after its end is ignored.
+    Several threads may use it. Calls after its end have no effect.
 
     Attributes:
         action: ``<module>#<method>``; None until it is known.
-        code: what it answered; None: 200, or 500 if an exception ended it.
-        caller_id, caller_action, trace_id: who asked for it.
-        ip: of who asked.
-        find_action: what the action is by now, for ``caller_headers`` of a request that gets it at its end.
+        code: the status code of the answer; None: 200, or 500 if an exception ended the request.
+        caller_id, caller_action, trace_id: the request that asked for this one.
+        ip: the address of the client.
+        find_action: returns the action so far, for ``caller_headers`` of a request that gets it only at its
+            end.
         request_info: see ``Agent.request``; masked when the document is made.
-        fields: more for the top of the document. A name that the document uses itself gets a ``_``
-            behind it; what ends with ``_time`` or ``_calls`` must be a number.
+        fields: more fields at the top of the document. A name that the document uses itself gets a ``_``
+            appended; the value of a name that ends with ``_time`` or ``_calls`` must be a number.
         started: seconds since 1970.
     """
 
@@ -71,7 +72,7 @@ class Request:
         self.pid = os.getpid()
         self.started = time.time()
         self._began = time.perf_counter()
-        self._took: float | None = None  # seconds; None: until the end
+        self._took: float | None = None  # seconds; None while it runs
         self._waited = 0.0
         self._lock = threads.RLock()  # a destructor may come here in the middle of a measure
         self._lines: deque[list[Any]] = deque()  # [severity, seconds, text]
@@ -81,17 +82,19 @@ class Request:
         self._calls: dict[str, int] = {}
         self._exceptions: dict[str, None] = {}
         self._soft: dict[str, None] = {}
-        self._shown: BaseException | None = None  # the last one whose traceback is in a line
+        self._shown: BaseException | None = None  # the last exception whose traceback is in a line
         self._id: str | None = None
-        self._given: object = None  # what the application says, where it is not for it to say
+        self._given: object = None  # the application's id, when it must not be the request's
         self._before: Request | None = None
 
     # -- what it is
 
     @property
     def request_id(self) -> str:
-        """32 hex digits, new unless it is known. What is set becomes the field ``labels_request_id`` where
-        ``own_ids`` of the agent is off."""
+        """32 hex digits, made when first asked for.
+
+        A value that is set becomes the field ``labels_request_id`` if the agent has ``own_ids`` off.
+        """
         if self._id is None:
             with self._lock:
                 if self._id is None:
@@ -108,11 +111,11 @@ class Request:
 
     @property
     def full_id(self) -> str:
-        """``<app>-<environment>-<request_id>``: how other applications and browsers name this request."""
+        """``<app>-<environment>-<request_id>``: the request's name for other applications."""
         return f"{self.agent.app_env}-{self.request_id}"
 
     def caller_headers(self) -> dict[str, str]:
-        """The headers of a request that is made on behalf of this one."""
+        """Return the headers for a request that is made on behalf of this one."""
         headers = {"X-Logjam-Caller-Id": self.full_id}
         if self.trace_id is not None:
             headers["X-Logjam-Trace-Id"] = _header_text(document.name_text(self.trace_id))
@@ -126,18 +129,21 @@ class Request:
 
     @property
     def severity(self) -> int:
-        """The highest of its lines' so far; 1 (INFO) before the first."""
+        """The highest severity of its lines so far; 1 (INFO) before the first."""
         return INFO if self._severity < 0 else self._severity
 
     # -- what happens in it
 
     def line(self, level: int, text: object, created: float | None = None) -> bool:
-        """Add a line; False when the request has ended.
+        """Add a line.
 
         Args:
             level: a level number of ``logging``.
-            text: more than 2048 characters are cut, from ERROR on only more than 10,000 bytes.
+            text: cut at 2048 characters, or from ERROR on at 10,000 bytes.
             created: seconds since 1970; None: now.
+
+        Returns:
+            False when the request has ended.
         """
         if self.ended:
             return False
@@ -152,7 +158,7 @@ class Request:
         line = [severity, time.time() if created is None else created, said]
         self._lines.append(line)
         if self.ended:
-            # It ended in another thread meanwhile: either it took the line, or we take it back.
+            # It ended in another thread meanwhile. Either that has taken the line, or we remove it.
             try:
                 self._lines.remove(line)
             except ValueError:
@@ -161,17 +167,17 @@ class Request:
         return True
 
     def measure(self, name: str) -> Measure:
-        """``with request.measure("db"):`` adds to ``db_time`` (ms) and ``db_calls``.
+        """Return a context manager that adds its time to ``<name>_time`` (ms) and counts in ``<name>_calls``.
 
-        What is measured inside a measure of the same name counts twice.
+        A measurement inside another one of the same name counts twice.
 
         Raises:
-            ConfigError: no name of a metric, or one that the document uses itself (``total``, ``wait``).
+            ConfigError: not the name of a metric, or one that the document uses itself (``total``, ``wait``).
         """
         return Measure(self, name)
 
     def add_time(self, name: str, seconds: float, calls: int = 1) -> None:
-        """What ``measure`` does, for who has measured.
+        """Add a measured time, as ``measure`` does.
 
         Raises:
             ConfigError: as for ``measure``.
@@ -184,18 +190,24 @@ class Request:
             self._calls[name] = self._calls.get(name, 0) + calls
 
     def waited(self, seconds: float) -> None:
-        """It waited so long before it got here: part of its time, and its start is earlier."""
+        """Set how long the request waited before it got here.
+
+        That is part of its time, and moves its start back.
+        """
         self._waited = seconds if 0.0 < seconds < _AGES else 0.0
 
     def exception(self, error: BaseException, *, soft: bool = False) -> None:
-        """Name an exception: one that failed the request, or a soft one that it got over."""
+        """Name an exception that failed the request, or with `soft` one that it recovered from."""
         names = self._soft if soft else self._exceptions
         if len(names) < MAX_EXCEPTIONS:
             names[error_name(error)] = None
 
     def failed_with(self, error: BaseException) -> None:
-        """An exception that nobody handled ended it: named, with its traceback as a line unless that was
-        logged already, and code 500 if there is none yet."""
+        """Note the unhandled exception that ended the request.
+
+        It is named, its traceback becomes a line unless one was logged already, and the code is 500 if none
+        is set.
+        """
         try:
             self.exception(error)
             self._severity = max(self._severity, ERROR)
@@ -211,8 +223,10 @@ class Request:
     # -- its context
 
     def active(self) -> Active:
-        """``with request.active():`` makes it the innermost request of this context for a while, such as
-        in a thread that was not given the context. Does not end it."""
+        """Return a context manager that makes this the innermost request of the context, without ending it.
+
+        Use it in a thread that does not run in a copy of the request's context.
+        """
         return Active(self)
 
     def __enter__(self) -> Request:
@@ -223,8 +237,8 @@ class Request:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Not by a token, and only if it is the innermost: a generator or a task may be left in another
-        # context than it was entered in, or out of order, and must then take nothing away from others.
+        # Without a token, and only if this is the innermost: a generator or a task may end in another context
+        # than it began in, or out of order, and must not affect the requests of others.
         if _innermost.get() is self:
             _innermost.set(_alive(self._before))
         self._before = None
@@ -235,18 +249,18 @@ class Request:
     # -- its end
 
     def stop_clock(self) -> None:
-        """What comes now is not part of its time, such as work after the answer."""
+        """Exclude everything from now on from the request's time, such as work after the answer."""
         if self._took is None:
             self._took = time.perf_counter() - self._began
 
     def end(self) -> None:
-        """Make the document and give it away; idempotent, never raises an Exception."""
+        """Make the document and hand it over. Idempotent, never raises an Exception."""
         with self._lock:
             if self.ended:
                 return
             self.ended = True
         try:
-            # A forked child has a copy of the request: the parent's will be sent.
+            # A forked child has a copy of the request; the parent sends it.
             if self.pid == os.getpid():
                 self.stop_clock()
                 made = self._document()
@@ -254,7 +268,7 @@ class Request:
         except Exception as error:
             self.agent.complain(error, "a request")
         finally:
-            self.parent = _alive(self.parent)  # else each would keep the one it was made in, for ever
+            self.parent = _alive(self.parent)  # else each request would keep its parent for ever
             self.fields = {}
             self.request_info = {}
             self.find_action = None
@@ -268,7 +282,7 @@ class Request:
         made: dict[str, Any] = {
             "action": document.action_name("" if self.action is None else self.action),
             **agent.times(self.started - self._waited),
-            # The importer makes 1.0 of 0.
+            # The importer turns 0 into 1.0.
             "total_time": max(0.001, round(total * 1000.0, 3)),
             "code": _code(self.code),
             "severity": self.severity,
@@ -311,7 +325,7 @@ class Request:
         while self._lines:
             severity, created, text = self._lines.popleft()
             room -= len(text) if text.isascii() else len(text.encode())
-            # Bounds are kept here: two threads that add a line at once may both have found room.
+            # Check the bounds again: two threads that added a line at once may both have found room.
             if room < 0 or len(lines) == document.MAX_LINES - 1:
                 dropped = True
                 continue
@@ -327,7 +341,7 @@ class Request:
         info: dict[str, Any] = {}
         values.masks = masks
         try:
-            # The importer takes these two for strings without a look.
+            # The importer assumes that these two are strings.
             if given.get("method") is not None:
                 info["method"] = values.string(given["method"])
             if given.get("url") is not None:
@@ -352,7 +366,7 @@ class Request:
 
 
 class Active:
-    """See ``Request.active``."""
+    """The context manager of ``Request.active``."""
 
     __slots__ = ("_before", "_request")
 
@@ -366,7 +380,7 @@ class Active:
         return self._request
 
     def __exit__(self, *_: object) -> None:
-        # What was entered inside and never left, such as a generator's request, is out of it now too.
+        # Also ends what was entered inside and never left, such as the request of a generator.
         inner = _innermost.get()
         while inner is not None and inner is not self._request:
             inner = inner.parent
@@ -375,7 +389,7 @@ class Active:
 
 
 class Measure:
-    """See ``Request.measure``."""
+    """The context manager of ``Request.measure``."""
 
     __slots__ = ("_began", "_name", "_request")
 
@@ -393,7 +407,7 @@ class Measure:
 
 
 def running(request: Request | None, agent: Agent | None) -> Request | None:
-    """The request, or the next one around it, that lines of this process and this agent belong to."""
+    """Return the request, or the next one around it, that takes lines of this process and this agent."""
     pid = os.getpid()
     while request is not None and (
         request.ended or request.pid != pid or not (agent is None or request.agent is agent)
@@ -409,7 +423,7 @@ def _alive(request: Request | None) -> Request | None:
 
 
 def _new_id() -> str:
-    """A UUID of version 4, without the module that makes them (it costs milliseconds)."""
+    """Return a UUID of version 4, without the module for UUIDs, whose import takes milliseconds."""
     digits = bytearray(os.urandom(16))
     digits[6] = digits[6] & 0x0F | 0x40
     digits[8] = digits[8] & 0x3F | 0x80
@@ -417,12 +431,12 @@ def _new_id() -> str:
 
 
 def _header_text(text: str) -> str:
-    """As a header can carry it, one line of ASCII: more is not worth an error."""
+    """Return the text as one line of ASCII, as a header can carry it."""
     return re.sub(r"[^ -~]", "?", text)
 
 
 def error_name(error: BaseException) -> str:
-    """``package::module::Class``: the importer replaces dots. Builtins by their name alone."""
+    """Return ``package::module::Class``, as the importer replaces dots, or the class alone for builtins."""
     kind = type(error)
     module = getattr(kind, "__module__", "")
     name = kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
@@ -449,5 +463,5 @@ def _check_metric(name: str) -> None:
 def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
     try:
         return time_text(seconds)
-    except (OverflowError, ValueError, OSError, TypeError):  # somebody's own record
+    except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
         return time_text(0.0)

@@ -11,24 +11,25 @@ from logclient.readable import BODY_KEPT, Bytes, Frame, around
 __all__ = ["MAX_INFLATED", "Probe", "frames"]
 
 MAX_INFLATED = 64 << 20
-"""Bytes that a compressed frame, and all in it, may inflate to: as the reader's bound."""
+"""Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
 
 _HEADS = {b"W": 6, b"A": 6, b"C": 6, b"J": 10, b"D": 10}
-_DEEPEST = 2  # compressed frames in one another, as the reader takes them
+_DEEPEST = 2  # levels of compressed frames, as the reader accepts them
 _PIECE = 1 << 16
 _PAIRS_KEPT = 1000
 
 
 def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
-    """The frames of one direction of a connection, in order, compressed ones opened.
+    """Yield the frames of one direction of a connection in order, with the contents of compressed frames.
 
-    Here it is told what is there; what is allowed is told by the `Reader`. After a fault the walk goes
-    on as long as one frame can be told from the next, and is judged again from the next window on.
-    Bytes that begin with an ack are a reader's, all others a writer's. Those that begin with an event's frame
-    of version 1 are taken for the literal form, as it is captured.
+    This shows what is there; `Reader` decides what is allowed. After a fault the walk goes on as long as
+    frames can be told apart, and frames are judged again from the next window on. Bytes that begin with an
+    ack are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of
+    version 1 for the literal form, as it is captured.
 
     Args:
-        max_inflated: a compressed frame that inflates further is not opened.
+        data: the bytes, or some of them.
+        max_inflated: bound on the size to which a compressed frame is inflated.
     """
     view = memoryview(data)
     head = bytes(view[:2])
@@ -48,12 +49,12 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
 
 
 class _Judge:
-    """What is wrong with a frame that is whole."""
+    """Finds the fault of a frame that is whole."""
 
     def __init__(self, acks: bool, literal: bool, max_inflated: int) -> None:
         self.acks = acks
         self.max_inflated = max_inflated
-        # A unit of the literal form has no window frame of its own.
+        # A unit of the literal form has no window frame.
         self.reader: Reader | None = None if acks else Reader(max_inflated=max_inflated, strict_spec=literal)
 
     def look(self, frame: Frame, view: memoryview) -> str:
@@ -62,12 +63,12 @@ class _Judge:
             return "" if kind == "A" else f"a '{kind}' frame among acks"
         if self.reader is None:
             if kind != "W":
-                return ""  # of a window that is wrong already
+                return ""  # the window is already at fault
             self.reader = Reader(max_inflated=self.max_inflated)
         chunk = view[frame.offset : frame.offset + frame.size]
         wrong = self._read(chunk)
         if wrong and kind == "W":
-            # Most likely too early, and the first frame of the next window all the same.
+            # Most likely it came too early, and begins the next window anyway.
             self.reader = Reader(max_inflated=self.max_inflated)
             self._read(chunk)
         return wrong
@@ -101,7 +102,13 @@ def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
 
 
 def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool, Bytes | None]]:
-    """(frame, whether the next can be told from it, what it holds compressed); `budget` for the latter."""
+    """Yield each frame, whether the next one can be found after it, and the content of a compressed frame.
+
+    Args:
+        view: the bytes.
+        depth: how many compressed frames are around them.
+        budget: bound on the content, in bytes.
+    """
     at = 0
     whole = True
     while whole and at < len(view):
@@ -175,7 +182,10 @@ def _count(n: int, noun: str) -> str:
 
 
 def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """(size of the 'data' frame at `at`, the first of its pairs); more than there is when it is cut."""
+    """Return the size of the 'data' frame at `at` and its first pairs.
+
+    The size is more than the bytes that are there when the frame is cut.
+    """
     kept: list[tuple[bytes, bytes]] = []
     here = at + 10
     key = b""
@@ -196,15 +206,17 @@ def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes
 
 
 def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]:
-    """(what it inflates to, as far as it does; bytes behind its end; what is wrong).
+    """Inflate the content of a compressed frame as far as possible.
 
-    None where it is more than `budget` bytes.
+    Returns:
+        The content (None when it is more than `budget` bytes), the number of bytes behind its end, and its
+        fault.
     """
     import zlib
 
     content, behind, wrong = _inflate(payload, budget, zlib.MAX_WBITS)
     if wrong and content is not None and len(payload) > 1 and payload[0] & 15 == 8:
-        # A zlib stream, but damaged: once more without its checksum, to see what can be seen.
+        # A damaged zlib stream: inflate it again without its checksum, to show what is left.
         content, _, _ = _inflate(payload[2:], budget, -zlib.MAX_WBITS, 64)
     return content, behind, wrong
 
@@ -232,12 +244,11 @@ def _inflate(
 
 
 class Probe:
-    """Questions that a Lumberjack reader answers, and of which no event can come.
+    """Questions that a Lumberjack reader answers without making an event of them.
 
-    First an empty window. Logstash acknowledges it at once, with 0; go-lumber's server takes it without a
-    word, and there is nothing but events that it does answer. So before silence is called silence the head
-    of another window is sent, with nothing in it either: its number ends in line feeds, and for those an
-    HTTP server waits before it complains.
+    The first is an empty window. Logstash acknowledges it at once, with 0. The server of go-lumber accepts it
+    silently: it answers to nothing but events. Before silence counts as such, the head of another empty
+    window is sent. Its number ends in line feeds, because an HTTP server waits for them before it complains.
     """
 
     silence = "it may be one that answers to events only, as go-lumber's does: --event would tell"
@@ -248,16 +259,16 @@ class Probe:
         self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """What to send; may be asked again after an answer."""
+        """Return what to send. May be called again after an answer."""
         self._data = b""
         return [self._version + b"W\0\0\0\0"]
 
     def insist(self) -> list[bytes]:
-        """What to send when nothing was answered for a while."""
+        """Return what to send when there was no answer for a while."""
         return [self._version + b"W\0\0\n\n"]
 
     def receive_data(self, data: bytes) -> bool | None:
-        """True: answered as Lumberjack does; False: as it never does; None: not yet."""
+        """Return True for an answer of Lumberjack, False for any other, None while it is incomplete."""
         self._data = (self._data + data)[:6]
         if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
             return False
