@@ -124,7 +124,7 @@ NARROW = 8
 """When nothing is processed between two runs of undos, so much less goes out at a time."""
 
 MOST_PATIENCE = 8
-"""Times `jam_after`: after each connection that was left for a jam the next has twice as long, up to that."""
+"""Largest multiple of `processing_timeout`: it doubles with each connection whose queue was blocked."""
 
 MAX_ANSWERS = 100_000
 """Answers that wait to be sent: a server that asks and does not read is left."""
@@ -169,7 +169,7 @@ class Options(NamedTuple):
     """Seconds without a word while one is awaited, before the server counts as dead."""
     ping: float = 10.0
     """Seconds without a word either way before a ping."""
-    jam_after: float = 20.0
+    processing_timeout: float = 20.0
     """Seconds without an outcome of the oldest sync, which the server has got, before its queue counts as
     jammed."""
     state: str | None = None
@@ -262,7 +262,8 @@ class Logux:
             if value not in allowed:
                 raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
         for name, seconds in (
-            ("silence", options.silence), ("ping", options.ping), ("jam_after", options.jam_after),
+            ("silence", options.silence), ("ping", options.ping),
+            ("processing_timeout", options.processing_timeout),
         ):  # fmt: skip
             if not seconds > 0:
                 raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
@@ -305,7 +306,7 @@ class Logux:
         self._told_received: int | float = 0
         self._renew = False  # the client id, at the next connection
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: of no use
-        self._patience = options.jam_after
+        self._patience = options.processing_timeout
         self._jam_done = -1  # what was processed when a jam was left
         self._jam_added = 0
         self._synchronized = 0.0  # when `connected` came
@@ -837,8 +838,8 @@ class Logux:
         if self._jam_done >= 0 and hot.done != self._jam_done and not 0 < hot.oldest <= self._jam_added:
             # What was in it is processed: at once, so it was a jam and is over, or is this server that slow?
             self._jam_done = -1
-            if hot.moved - self._synchronized <= self.options.jam_after:
-                self._patience = self.options.jam_after
+            if hot.moved - self._synchronized <= self.options.processing_timeout:
+                self._patience = self.options.processing_timeout
 
     def next_timeout(self, now: float) -> float | None:
         if self._state == DISCONNECTED:
@@ -871,7 +872,7 @@ class Logux:
                 f"{self._patience:g} s; going on under a new client id"
             )
             self._renew = True
-            self._patience = min(2 * self._patience, MOST_PATIENCE * options.jam_after)
+            self._patience = min(2 * self._patience, MOST_PATIENCE * options.processing_timeout)
             self._jam_done = hot.done
             self._jam_added = hot.added + hot.open  # when it is sent again
             self._break(ProtocolError(words))
