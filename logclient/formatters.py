@@ -22,7 +22,7 @@ no key is there twice. A field that cannot be there, such as a plain ``event`` o
 field and an ``extra`` of the same name the message's stays. A mapping without ``message`` whose
 ``event`` is a string has that as its message (structlog's way).
 
-What cannot be said in JSON is changed and counted (``stats().mangled``); arguments that do not fit
+What cannot be said in JSON is changed and counted (``stats().sanitized``); arguments that do not fit
 their message are shown beside it: ``%d items % ('two',)``.
 """
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.support import ROOT
 
-PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "bench/README.md")]
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md")]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

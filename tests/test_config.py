@@ -155,10 +155,10 @@ class TestOptions:
         assert dict(plain.options) == {name: option.default for name, option in declared.items()}
         assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
         assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
-        assert (plain.connect_timeout, plain.silence, plain.no_progress) == (10, 30, 300)
+        assert (plain.connect_timeout, plain.silence, plain.progress_timeout) == (10, 30, 300)
         assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
         assert (plain.flush_timeout, plain.close_timeout, plain.atexit_timeout) == (5, 5, 2)
-        assert (plain.overflow, plain.keep_level, plain.nap) == ("drop_new", 40, 0.005)
+        assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
         assert plain.given == frozenset()
 
     def test_a_handler_drops_the_oldest_unless_told_otherwise(self) -> None:
@@ -212,7 +212,7 @@ class TestOptions:
             ("identity", "none", "none"),
             ("check", "false", False),
             ("silence", "1.5s", 1.5),
-            ("nap", 0, 0.0),
+            ("linger", 0, 0.0),
             ("max_age", "2h", 7200.0),
             ("poison", "keep", "keep"),
             ("ledger", Path("/tmp/x"), "/tmp/x"),
@@ -254,7 +254,7 @@ class TestOptions:
             ("silence", float("nan"), "must be a duration"),
             ("silence", float("inf"), "must be a duration"),
             ("silence", 0, "must be from 1ms to 86400s"),
-            ("nap", "2s", "must be from 0s to 1s"),
+            ("linger", "2s", "must be from 0s to 1s"),
             ("ledger", "", "must be the path of a directory"),
             ("ledger", 5, "must be the path of a directory"),
             ("ledger", b"/tmp", "must be the path of a directory"),
@@ -288,7 +288,8 @@ class TestOptions:
         assert message(URL, max_bytes=2048, max_event_bytes=4096).startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536
         tls = URL.replace("://", "+tls://")
-        assert message(tls, slow_min=5, slow_max=1).startswith("slow_min: must not be above")
+        text = message(tls, auth_backoff_min=5, auth_backoff_max=1)
+        assert text == "auth_backoff_min: must not be above auth_backoff_max"
         assert message(tls, key="key.pem") == "key: needs cert"
         assert message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
 
@@ -342,7 +343,7 @@ class TestLogux:
         assert (plain.window, plain.window_bytes, plain.inflight) == (100, 256 << 10, 4)
         assert (plain.user, plain.subprotocol, plain.strict_spec) == ("false", 1, False)
         assert (plain.action_type, plain.ack, plain.on_doubt) == ("log/add", "processed", "new_client")
-        assert (plain.ping, plain.jam_after, plain.silence) == (10, 20, 30)
+        assert (plain.ping, plain.processing_timeout, plain.silence) == (10, 20, 30)
         assert (plain.deflate, plain.max_message, plain.proxy) == ("off", 16 << 20, "env")
         assert (plain.identity, plain.check, plain.token) == ("id", True, None)
 
@@ -359,13 +360,13 @@ class TestLogux:
             ("on_doubt", "same", "same"),
             ("on_doubt", "drop", "drop"),
             ("ping", "500ms", 0.5),
-            ("jam_after", "1m", 60.0),
+            ("processing_timeout", "1m", 60.0),
             ("deflate", "on", "on"),
             ("max_message", "1MiB", 1 << 20),
             ("proxy", "none", "none"),
             ("inflight", 1, 1),
             ("window", 500, 500),
-            ("slow_min", "1s", 1.0),
+            ("auth_backoff_min", "1s", 1.0),
         ],
     )
     def test_accepted(self, name: str, value: Any, expected: Any) -> None:
@@ -392,7 +393,7 @@ class TestLogux:
             ("ack", "received", "must be one of processed, synced"),
             ("on_doubt", "keep", "must be one of new_client, same, drop"),
             ("ping", 0, "must be from 1ms"),
-            ("jam_after", "never", "must be a duration"),
+            ("processing_timeout", "never", "must be a duration"),
             ("deflate", True, "must be one of off, on"),
             ("max_message", 10, "must be from 1024"),
             ("proxy", "http://h", "must be one of env, none"),

@@ -26,7 +26,7 @@ MIB = 1 << 20
 HALF = 33_000
 """Two of these are a little more than a chunk of the queue."""
 
-NEVER = {"connect_timeout": 3600, "silence": 3600, "no_progress": 3600}
+NEVER = {"connect_timeout": 3600, "silence": 3600, "progress_timeout": 3600}
 procfs = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="no peak of memory to reset")
 
 

@@ -167,7 +167,7 @@ def test_nothing_but_poison(make: Make) -> None:
     for i in range(200):
         rig.put(POISON + b"%d" % i)
     stats = rig.settle()
-    assert stats.failed == {"not_json": 200} and stats.windows == 0
+    assert stats.failed == {"not_json": 200} and stats.batches == 0
 
 
 @needs(judges)
@@ -261,7 +261,7 @@ def test_a_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Set
 @needs(acks)
 def test_a_condemned_event_is_kept_on_request(make: Make, setup: Setup) -> None:
     """And delivered once the server takes it."""
-    rig = make(poison="keep", slow_min=0.002, slow_max=0.01)
+    rig = make(poison="keep", auth_backoff_min=0.002, auth_backoff_max=0.01)
     rig.server.script = chokes(lambda got: got.body == b"bad")
     rig.put(b"bad")
 
@@ -743,7 +743,7 @@ def test_an_idle_connection_is_not_silent(make: Make, setup: Setup) -> None:
 
 @needs(acks)
 def test_keep_alives_are_life_but_no_progress(make: Make, setup: Setup) -> None:
-    rig = make(silence=0.1, no_progress=0.4)
+    rig = make(silence=0.1, progress_timeout=0.4)
     rig.server.script = silent
     rig.many(5)
     rig.server.events(5)
@@ -919,7 +919,7 @@ def test_a_server_may_close_an_idle_connection(make: Make, setup: Setup) -> None
 @needs(acks)
 def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Setup) -> None:
     # The pump has detached a chunk, taken a batch of it, and naps; the server ends it with all acked.
-    rig = make(batch_events=5, nap=10.0)
+    rig = make(batch_events=5, linger=10.0)
     rig.server.down()
     rig.many(7)
 
@@ -938,7 +938,7 @@ def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Se
 
 @needs(judges)
 def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, setup: Setup) -> None:
-    rig = make(inflight=1, nap=PATIENCE)
+    rig = make(inflight=1, linger=PATIENCE)
     rig.server.down()
     rig.many(5)
     rig.server.up()
@@ -946,7 +946,7 @@ def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, s
 
 
 def test_who_waits_for_an_event_does_not_wait_for_a_nap(make: Make) -> None:
-    rig = make(batch_events=5, nap=PATIENCE)
+    rig = make(batch_events=5, linger=PATIENCE)
     rig.server.down()
     rig.many(7)  # a full batch, and one that a nap would come before
     rig.server.up()

@@ -587,7 +587,7 @@ def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_reports")
 def test_who_waits_for_a_result_does_not_wait_for_a_report(build: Make, setup: Setup) -> None:
-    rig = build(setup, nap=1.0)
+    rig = build(setup, linger=1.0)
     for _ in range(20):
         outcome = followed(rig).result(PATIENCE)
         assert outcome is not None and outcome.ok

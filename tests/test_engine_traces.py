@@ -87,7 +87,7 @@ SCRIPTS: dict[str, Callable[[Peer], None]] = {
 def trace(kind: str, transport: Tcp, folder: Path, script: Callable[[Peer], None]) -> Trace:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "urandom", lambda n: PRODUCER[:n])  # the same ids
-        options: dict[str, Any] = {"inflight": 25, "batch_events": 25, "nap": 0.0}
+        options: dict[str, Any] = {"inflight": 25, "batch_events": 25, "linger": 0.0}
         rig = Rig(Setup(kind, True), folder, transport=transport, **options)
     assert isinstance(rig.engine.pump, PythonPump if isinstance(transport, Interpreted) else TcpPump)
     rig.server.asked = set()  # type: ignore[attr-defined]

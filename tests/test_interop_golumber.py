@@ -164,7 +164,7 @@ def test_client_to_its_server(
         windows = server.end()
     stats = client.stats()
     assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
-    assert stats.windows == len(windows)
+    assert stats.batches == len(windows)
     assert max(windows) <= 2048
     assert_exact(server.events(), client, version)
 
@@ -192,7 +192,7 @@ def test_largest_windows_two_in_flight(
         assert client.close(PATIENCE) == 0
         windows = server.end()
     assert first == windows[0] == 1
-    assert (held.acked, held.windows, held.inflight) == (0, 2, windows[0] + windows[1])
+    assert (held.acked, held.batches, held.inflight) == (0, 2, windows[0] + windows[1])
     assert max(windows) == 10_000
     stats = client.stats()
     assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (sent, 0, 1, "")
@@ -340,7 +340,7 @@ class TestTls:
         stats = client.stats()
         assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
         assert stats.tls.startswith(f"TLSv{tls} ")
-        assert stats.windows == len(windows)
+        assert stats.batches == len(windows)
         assert_exact(server.events(), client, 2)
 
     @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
@@ -353,7 +353,7 @@ class TestTls:
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
-                server.url.replace("://", "+tls://"), ca=ours.ca, slow_min=0.05, slow_max=0.1,
+                server.url.replace("://", "+tls://"), ca=ours.ca, auth_backoff_min=0.05, auth_backoff_max=0.1,
                 cert=None if shown == "nothing" else str(mine),
             )  # fmt: skip
             for n in range(100):

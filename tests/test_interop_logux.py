@@ -243,7 +243,7 @@ class TestOurClient:
     def test_wrong_token(self, serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
         """Nothing is sent; it is told of once, without the token, and tried again at the slow pace."""
         server = serve(token="other")
-        client = connected(server, token="planted-secret", slow_min=0.3, slow_max=0.3)
+        client = connected(server, token="planted-secret", auth_backoff_min=0.3, auth_backoff_max=0.3)
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         wait_for(lambda: "wrong-credentials" in client.stats().last_error, PATIENCE, "its reason")
@@ -258,7 +258,7 @@ class TestOurClient:
         for _ in range(3):
             with Raw(server, token="guess") as guess:
                 assert guess.first[1] == "wrong-credentials"
-        client = connected(server, slow_min=1.5, slow_max=1.5)
+        client = connected(server, auth_backoff_min=1.5, auth_backoff_max=1.5)
         client.send({"n": 0})
         wait_for(lambda: client.state == "denied", PATIENCE, "a refusal")
         assert client.close(PATIENCE) == 0
@@ -524,7 +524,7 @@ class TestInDoubt:
     def test_new_client(self, serve: Serve, keep: Any) -> None:
         """The rule: never the same id twice, so a server that keeps its log is not jammed."""
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, jam_after=3600.0)
+        stats = self.through_a_death(server, processing_timeout=3600.0)
         assert (stats.acked, len(clients_of(server))) == (250, 2)
         found = Counter(numbers(server))
         assert set(found) == set(range(250))
@@ -533,7 +533,7 @@ class TestInDoubt:
     def test_same(self, serve: Serve, keep: Any) -> None:
         """Without a kept log the same; with one it jams, is noticed, and left by a new client id."""
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, on_doubt="same", jam_after=0.3)
+        stats = self.through_a_death(server, on_doubt="same", processing_timeout=0.3)
         assert (stats.acked, len(clients_of(server))) == (250, 2 if keep else 1)
         found = Counter(numbers(server))
         assert set(found) == set(range(250))
@@ -541,7 +541,7 @@ class TestInDoubt:
 
     def test_drop(self, serve: Serve, keep: Any) -> None:
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, on_doubt="drop", jam_after=3600.0)
+        stats = self.through_a_death(server, on_doubt="drop", processing_timeout=3600.0)
         assert stats.acked + stats.failed["doubt"] == 250
         found = Counter(numbers(server))
         assert found.total() == len(found) >= stats.acked  # none twice
@@ -551,7 +551,7 @@ class TestJam:
     def test_noticed_and_left(self, serve: Serve) -> None:
         """Of the server's own making, in the middle of a connection: no break tells of it."""
         server = serve(keep="memory")
-        with connected(server, jam_after=0.3) as client:
+        with connected(server, processing_timeout=0.3) as client:
             client.send({"n": 0})
             assert client.flush(PATIENCE) == 0
             before = client.node_id

@@ -143,7 +143,7 @@ class TestSending:
                 with pytest.raises(EncodeError):
                     client.add(action)
             assert client.add({"type": "a", "odd": {1: float("nan"), "b": b"x"}}).result(PATIENCE) == OK
-            assert client.stats().mangled
+            assert client.stats().sanitized
         assert sent(peer)[0]["odd"] == {"1": None, "b": "x"}
 
     @pytest.mark.parametrize(
@@ -510,7 +510,8 @@ class TestState:
         peer.refuse = lambda connect: (
             [] if connect[4].get("token") == "right" else ["wrong-credentials"]
         )
-        with connect(peer, token="hunter2", ledger=tmp_path, slow_min=0.05, slow_max=0.05) as client:
+        quick = {"auth_backoff_min": 0.05, "auth_backoff_max": 0.05}
+        with connect(peer, token="hunter2", ledger=tmp_path, **quick) as client:
             delivery = client.submit("a")
             until(lambda: client.state == "denied")
             until(lambda: client.stats().connects >= 4)

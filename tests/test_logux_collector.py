@@ -551,7 +551,7 @@ class TestOurClient:
             ({"deflate": True}, "?deflate=on", 0),
             ({"keep_log": True, "faults": "cut-before-ack=every:2:max:3"}, "?window=20", 20),
             ({"faults": "cut-before-write=every:3:max:3"}, "?window=20", 0),
-            ({"faults": "no-reply=from:2:max:3"}, "?window=20&inflight=3&jam_after=1s", 60),
+            ({"faults": "no-reply=from:2:max:3"}, "?window=20&inflight=3&processing_timeout=1s", 60),
         ],
         ids=["plain", "strict", "development", "deflate", "cut", "cut-before-write", "jam"],
     )

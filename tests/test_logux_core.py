@@ -153,7 +153,7 @@ class TestOptions:
         ({"ack": "no"}, "ack: processed or synced, not 'no'"),
         ({"on_doubt": "x"}, "on_doubt: new_client, same"),
         ({"identity": "x"}, "identity: id, own or none"), ({"silence": 0.0}, "silence: more than 0 seconds"),
-        ({"ping": -1.0}, "ping: more than"), ({"jam_after": 0.0}, "jam_after: more than"),
+        ({"ping": -1.0}, "ping: more than"), ({"processing_timeout": 0.0}, "processing_timeout: more than"),
         ({"inflight": 0}, "inflight: 1 to 64"), ({"window": 0}, "window: 1 to"),
         ({"window_bytes": 0}, "window_bytes: 1 to"), ({"subprotocol": "1.0.0"}, "needs strict_spec"),
     ])  # fmt: skip
@@ -1733,7 +1733,7 @@ class TestServers:
     ) -> None:
         server, fates, core = deliver(
             does, script, calm=calm, inflight=room[0], window=room[1], on_doubt=policy, silence=5.0,
-            ping=2.0, jam_after=3.0,
+            ping=2.0, processing_timeout=3.0,
         )  # fmt: skip
         names = {ID % seq: what for seq, what in enumerate(does, 1)}
         for name, what in names.items():
@@ -1765,7 +1765,7 @@ class TestServers:
     @given(st.integers(1, 200), st.integers(0, 2**32).map(Random), st.booleans())
     def test_received_is_enough_where_that_is_wanted(self, n: int, script: Random, calm: bool) -> None:
         server, fates, _ = deliver(
-            [""] * n, script, calm=calm, ack="synced", window=7, silence=5.0, ping=2.0, jam_after=3.0
+            [""] * n, script, calm=calm, ack="synced", window=7, silence=5.0, ping=2.0, processing_timeout=3.0
         )
         assert set(fates.values()) == {("acked", "")}
         assert server.disturbed or len(server.nodes) == 1

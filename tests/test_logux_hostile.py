@@ -258,7 +258,7 @@ def test_one_that_never_answers() -> None:
         for added, _ in peer.syncs():
             peer.say("synced", added)
 
-    said, server = attacked(silent, deaf, jammed, jammed, silence=0.5, ping=0.1, jam_after=0.3)
+    said, server = attacked(silent, deaf, jammed, jammed, silence=0.5, ping=0.1, processing_timeout=0.3)
     assert said[1:3] == [50, {}]
     silent_, deaf_, first, second, honest = (node.split(":")[1] for node in server.nodes)
     assert silent_ == deaf_ and len({deaf_, first, second, honest}) == 4

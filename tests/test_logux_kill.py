@@ -205,7 +205,7 @@ class TestJammed:
 
         figures = ship_through_kills(
             folder, [server], event, monkeypatch,
-            meanwhile=jam, clients=2, jam_after=JAM_AFTER, **OPTIONS, **options,
+            meanwhile=jam, clients=2, processing_timeout=JAM_AFTER, **OPTIONS, **options,
         )  # fmt: skip
         return server, figures, jams
 

@@ -29,7 +29,8 @@ def test_the_files_made_from_the_options_are_current() -> None:
 
 def test_an_option_stands_where_its_protocol_does() -> None:
     sections = options.page().split("\n## ")
-    for name, titles in {"window": ["Lumberjack", "Logux"], "slow_min": ["TLS", "Logjam", "Logux"]}.items():
+    places = {"window": ["Lumberjack", "Logux"], "auth_backoff_min": ["TLS", "Logjam", "Logux"]}
+    for name, titles in places.items():
         assert titles == [section.split("\n")[0] for section in sections if f"| `{name}` |" in section]
     every = next(section for section in sections if section.startswith("Every protocol\n"))
     assert "| `max_events` |" in every

@@ -29,8 +29,8 @@ from tests.patience import PATIENCE
 from tests.support import clean_environment
 from tests.tls_rig import HOST, Authority, arrived, context, serving, show, until
 
-QUICK = {"slow_min": 0.02, "slow_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
-NEVER = {"slow_min": 1000, "slow_max": 1000, "backoff_min": 0.001, "backoff_max": 0.01}
+QUICK = {"auth_backoff_min": 0.02, "auth_backoff_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
+NEVER = {"auth_backoff_min": 1000, "auth_backoff_max": 1000, "backoff_min": 0.001, "backoff_max": 0.01}
 
 
 @pytest.fixture
@@ -301,7 +301,9 @@ class TestRefusals:
         tls = context("1.3", theirs.issue("server"))
         with (
             Collector(tls=tls) as collector,
-            logclient.connect(collector.url, ca=ours.ca, slow_min=0.01, slow_max=0.04) as client,
+            logclient.connect(
+                collector.url, ca=ours.ca, auth_backoff_min=0.01, auth_backoff_max=0.04
+            ) as client,
         ):
             delays: list[float] = []
             delay = engine.Backoff.delay
@@ -588,7 +590,7 @@ class TestBites:
                 collector.start()
                 assert collector.port == port
                 arrived(collector, client, 20_000)
-                windows = client.stats().windows
+                windows = client.stats().batches
             assert collector.counts.captured_windows == windows >= 200
         assert len(sizes) < windows / 4
         assert BITE / 4 < max(sizes) < 2 * BITE

@@ -440,7 +440,7 @@ def test_a_refused_frame_sends_nothing_twice(
         monkeypatch.setattr(Zmq, "connect", wrapped)
     with Collector(push_port=0, keep=True) as device:
         url = f"logjam+push://127.0.0.1:{device.push_port}/shop-production?backoff_min=0.001&backoff_max=0.01"
-        client = logclient.connect(url, nap=0.05)
+        client = logclient.connect(url, linger=0.05)
         for n in range(100):
             assert client.send({"n": n})
         assert client.flush(PATIENCE) == 0, client.stats()

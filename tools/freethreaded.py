@@ -1,11 +1,11 @@
-"""A Python without the GIL, to try logclient in.
+"""A free-threaded Python to test logclient with.
 
-    python tools/freethreaded.py         its path; built below build/ when this machine has none
+    python tools/freethreaded.py         print its path; it is built in build/ if this machine has none
     python tools/freethreaded.py storm   run tests/free_threads.py in it
 
-A free-threaded Python of the machine is taken when there is one (tools/pythons.py says where it looks).
-Else CPython 3.13 is compiled, in some minutes, from Debian's source package: this needs apt-get, the
-repositories that the machine has set up, and a C compiler.
+A free-threaded Python of the machine is used if there is one (see tools/pythons.py). Otherwise CPython 3.13
+is compiled from Debian's source package, which takes some minutes and needs apt-get, the machine's
+repositories, and a C compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-# Last: beside an installed logclient, never before it.
+# Appended, so that an installed logclient is found first.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tools import lock, pythons
 
@@ -29,14 +29,14 @@ OPTIONS = ["--disable-gil", "--disable-test-modules", "--quiet", "CFLAGS=-O1"]
 
 
 class UnavailableError(Exception):
-    """What is missing here."""
+    """Something is missing on this machine."""
 
 
 def run(command: list[str | Path], where: Path, seconds: float = 1800) -> str:
-    """What it prints.
+    """Run a command and return its output.
 
     Raises:
-        UnavailableError: it failed.
+        UnavailableError: It failed.
     """
     done = subprocess.run(
         command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
@@ -48,10 +48,10 @@ def run(command: list[str | Path], where: Path, seconds: float = 1800) -> str:
 
 
 def source(where: Path) -> Path:
-    """CPython's source, by apt-get with lists of its own: the machine's are not touched.
+    """Fetch the source of CPython with apt-get, with package lists of our own.
 
     Raises:
-        UnavailableError: there is no apt-get, no Debian repository, or no such package.
+        UnavailableError: There is no apt-get, no Debian repository, or no such package.
     """
     if shutil.which("apt-get") is None or not KEYRING.exists():
         raise UnavailableError("no apt-get of Debian's")
@@ -76,10 +76,10 @@ def source(where: Path) -> Path:
 
 
 def interpreter() -> Path:
-    """The path of a free-threaded Python with headers.
+    """Return the path of a free-threaded Python with headers.
 
     Raises:
-        UnavailableError: this machine has none and cannot build one.
+        UnavailableError: This machine has none and cannot build one.
     """
     ready = [found for found in pythons.others() if found.free]
     if ready:
@@ -100,10 +100,13 @@ def interpreter() -> Path:
 
 
 def logclient() -> tuple[Path, Path]:
-    """That Python's environment's python, and a folder with logclient and its tests, built for it.
+    """Build logclient for that Python.
+
+    Returns:
+        The python of its environment, and a folder with logclient and its tests.
 
     Raises:
-        UnavailableError: as above, or the build failed.
+        UnavailableError: There is no such Python, or the build failed.
     """
     base = interpreter()
     python, tree = BUILD / "venv" / "bin" / "python", BUILD / "tree"
@@ -123,10 +126,10 @@ def logclient() -> tuple[Path, Path]:
 
 
 def storm(seconds: float) -> subprocess.CompletedProcess[str]:
-    """tests/free_threads.py, with the lock left as the extensions declare it.
+    """Run tests/free_threads.py. The GIL is enabled only if an extension asks for it.
 
     Raises:
-        UnavailableError: as above.
+        UnavailableError: As for `logclient`.
     """
     python, tree = logclient()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -137,6 +140,7 @@ def storm(seconds: float) -> subprocess.CompletedProcess[str]:
 
 
 def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
     try:
         match argv:
             case []:

@@ -1,14 +1,14 @@
-"""A Kafka broker for tests and demo: one node, KRaft, from Maven packages; and Spark's Kafka connector.
+"""A Kafka broker for tests and the demo, and Spark's Kafka connector, from Maven packages.
 
-    python tools/kafka.py fetch                 the packages of kafka-ivy.xml, into the environment
-    python tools/kafka.py lock                  the hashes of these, into kafka.sha256, as they come
-    python tools/kafka.py start [--port N]      a broker on 127.0.0.1; ready when it prints {"bootstrap": …}
-    python tools/kafka.py status                the same line; exit 1 when there is none
-    python tools/kafka.py stop                  ends it and deletes its data
+    python tools/kafka.py fetch                 fetch the packages of kafka-ivy.xml into the environment
+    python tools/kafka.py lock                  write the hashes of these packages to kafka.sha256
+    python tools/kafka.py start [--port N]      start a broker on 127.0.0.1; print {"bootstrap": …}
+    python tools/kafka.py status                print the same line; exit with 1 when there is no broker
+    python tools/kafka.py stop                  end the broker and delete its data
 
-Ivy, which is among PySpark's own jars, fetches: nothing but Java and PySpark is needed. It keeps what it has
-fetched in its own cache, so that a second environment asks nobody. What it brings must be the files of
-kafka.sha256, no more and no others. `Broker` is the same for tests.
+The broker is one node in KRaft mode. Ivy, which is among PySpark's own jars, fetches the packages, so only
+Java and PySpark are needed. Ivy keeps them in its cache for further environments. They must be exactly the
+files of kafka.sha256. Tests use `Broker`.
 """
 
 import argparse
@@ -34,9 +34,9 @@ WANTED = Path(__file__).with_name("kafka-ivy.xml")
 HASHES = Path(__file__).with_name("kafka.sha256")
 """Lines as sha256sum writes them."""
 HERE = Path(sys.prefix) / "kafka"
-"""Where the packages are: ``broker/*.jar`` and ``spark/*.jar``."""
+"""The packages: ``broker/*.jar`` and ``spark/*.jar``."""
 STATE = ROOT / "build" / "kafka.json"
-"""What `start` has started."""
+"""The state of the broker that `start` started."""
 
 READY = "Kafka Server started"
 HEAP = "512m"
@@ -79,14 +79,15 @@ appender.out.layout.pattern = %d %p %c: %m%n%ex
 
 
 class Unavailable(Exception):
-    """There is no broker to be had here; one line says why."""
+    """No broker can be had here, for the reason in one line."""
 
 
 class WrongFileError(Exception):
-    """A package is not the one whose hash is known; one line says which."""
+    """A package differs from its known hash; one line names it."""
 
 
 def java() -> str:
+    """Return the path of Java."""
     home = os.environ.get("JAVA_HOME")
     found = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if not found or not os.path.exists(found):
@@ -98,17 +99,18 @@ def java() -> str:
 
 
 def jars(what: str) -> list[str]:
-    """The jars of ``broker`` or ``spark``, fetched when they are not there.
+    """Return the jars of ``broker`` or ``spark``, and fetch them if they are missing.
 
     Raises:
-        Unavailable: they cannot be fetched.
-        WrongFileError: others than `HASHES` names were fetched.
+        Unavailable: They cannot be fetched.
+        WrongFileError: They are not those of `HASHES`.
     """
     fetch()
     return sorted(map(str, (HERE / what).glob("*.jar")))
 
 
 def present() -> bool:
+    """Return whether the packages are there and current."""
     return all(
         (HERE / file.name).exists() and (HERE / file.name).read_bytes() == file.read_bytes()
         for file in (WANTED, HASHES)
@@ -116,11 +118,11 @@ def present() -> bool:
 
 
 def fetch() -> None:
-    """Make `HERE` what `WANTED` and `HASHES` say; nothing to do when it is.
+    """Fetch the packages of `WANTED` into `HERE`, unless they are there.
 
     Raises:
-        Unavailable: no Java, no PySpark, or a package cannot be fetched.
-        WrongFileError: a package has another hash, or one is missing, or there are more.
+        Unavailable: There is no Java or PySpark, or a package cannot be fetched.
+        WrongFileError: A package has another hash, is missing, or is not listed.
     """
     if present():
         return
@@ -142,10 +144,10 @@ def fetch() -> None:
 
 
 def retrieve(folder: Path) -> None:
-    """Let Ivy bring the packages to a folder.
+    """Let Ivy fetch the packages into a folder.
 
     Raises:
-        Unavailable: as for `fetch`.
+        Unavailable: As for `fetch`.
     """
     spec = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
@@ -153,7 +155,7 @@ def retrieve(folder: Path) -> None:
         raise Unavailable("Kafka's packages are fetched by PySpark's Ivy: PySpark is not installed")
     shutil.rmtree(folder, ignore_errors=True)
     command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(WANTED), "-confs", "broker", "spark"]
-    # Some of them call themselves bundles.
+    # Some packages have the type bundle.
     command += ["-types", "jar", "bundle", "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
     try:
         done = subprocess.run(
@@ -168,7 +170,7 @@ def retrieve(folder: Path) -> None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each jar, by its path in the folder."""
+    """Return the SHA-256 of each jar by its path in the folder."""
     jars = sorted(folder.glob("*/*.jar"))
     return {jar.relative_to(folder).as_posix(): hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
 
@@ -177,7 +179,7 @@ def check(folder: Path) -> None:
     """Compare the jars of a folder with `HASHES`.
 
     Raises:
-        WrongFileError: they are not the same.
+        WrongFileError: They differ.
     """
     lines = HASHES.read_text(encoding="utf-8").splitlines()
     known = {name: digest for digest, name in (line.split("  ") for line in lines)}
@@ -188,15 +190,15 @@ def check(folder: Path) -> None:
         if name not in known:
             raise WrongFileError(f"Kafka's packages: {name} is not in tools/{HASHES.name}")
         if found[name] != known[name]:
-            told = f"{name} has SHA-256 {found[name]}, but tools/{HASHES.name} has {known[name]}"
-            raise WrongFileError(f"Kafka's packages: {told}")
+            difference = f"{name} has SHA-256 {found[name]}, but tools/{HASHES.name} has {known[name]}"
+            raise WrongFileError(f"Kafka's packages: {difference}")
 
 
 def lock() -> None:
-    """Write `HASHES` of what Ivy brings now.
+    """Write `HASHES` for the packages that Ivy fetches now.
 
     Raises:
-        Unavailable: as for `fetch`.
+        Unavailable: As for `fetch`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "jars"
@@ -207,7 +209,7 @@ def lock() -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time fetches."""
+    """Hold a file lock, so that one process at a time fetches."""
     with open(path, "w") as file:
         if sys.platform != "win32":
             import fcntl
@@ -220,11 +222,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Broker:
-    """A broker with its data in a folder of its own, which `stop` deletes. A context manager.
+    """A broker with its data in a temporary folder, which `stop` deletes. A context manager.
 
     Attributes:
-        bootstrap: where it is, as clients want it: ``127.0.0.1:9092``.
-        pid: of its JVM.
+        bootstrap: The address for clients, as in ``127.0.0.1:9092``.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -235,7 +236,7 @@ class Broker:
             path = os.pathsep.join(jars("broker"))
             (self.folder / "log4j2.properties").write_text(LOGGING)
             for left in (2, 1, 0):
-                # Somebody may take a port between our look at it and the broker's.
+                # Another program may take the port before the broker does.
                 port_, controller = _free_ports(port)
                 self.bootstrap = f"127.0.0.1:{port_}"
                 if self._run(path, port_, controller):
@@ -272,16 +273,18 @@ class Broker:
 
     @property
     def pid(self) -> int:
+        """The process id of the JVM."""
         assert self.process is not None
         return self.process.pid
 
     def last_words(self) -> str:
+        """Return the last line of the log, preferably an error."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         wrong = [line for line in lines if "ERROR" in line or "Exception" in line or "FATAL" in line]
-        return (wrong or lines or ["it says nothing"])[-1].strip()[:300]
+        return (wrong or lines or ["the log is empty"])[-1].strip()[:300]
 
     def stop(self) -> None:
-        """End it in good order, and delete its data. Idempotent."""
+        """End the broker and delete its data. May be repeated."""
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.terminate()
@@ -301,7 +304,7 @@ class Broker:
 
 
 def _cluster() -> str:
-    """A cluster id; one that begins with a dash would be taken for an option."""
+    """Make a cluster id. It must not begin with a dash, or it would be taken for an option."""
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
@@ -320,36 +323,39 @@ def _free_ports(port: int) -> tuple[int, int]:
 
 
 def running() -> dict[str, object] | None:
-    """What `start` has started and is still there."""
+    """Return the state of the broker that `start` started, if it still runs."""
     try:
         state: dict[str, object] = json.loads(STATE.read_text())
     except (OSError, ValueError):
         return None
-    # The number may be another program's by now; ours names its folder.
+    # The process id may belong to another program by now. The command line of ours has its folder.
     command = ["ps", "-ww", "-o", "args=", "-p", str(state["pid"])]
     shown = subprocess.run(command, capture_output=True, text=True)
     return state if str(state["folder"]) in shown.stdout else None
 
 
 def start(port: int) -> int:
+    """Start a broker that keeps running, and print its state."""
     state = running()
     if state is None:
         broker = Broker(port)
         state = {"bootstrap": broker.bootstrap, "pid": broker.pid, "folder": str(broker.folder)}
         STATE.parent.mkdir(exist_ok=True)
         STATE.write_text(json.dumps(state))
-        broker.process = None  # it stays when we go
+        broker.process = None  # keeps running after us
     print(json.dumps(state), flush=True)
     return 0
 
 
 def status() -> int:
+    """Print the state of the broker."""
     state = running()
     print(json.dumps(state or {"bootstrap": None}))
     return 0 if state else 1
 
 
 def stop() -> int:
+    """End the broker and delete its data."""
     state = running()
     if state is not None:
         pid = int(str(state["pid"]))
@@ -365,6 +371,7 @@ def stop() -> int:
 
 
 def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="kafka.py", description="A Kafka broker for tests and demo.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("fetch", "lock", "status", "stop"):

@@ -1,19 +1,19 @@
-"""Write the lock files: exact versions of everything, transitively, and the hashes of their files.
+"""Write the lock files: exact versions of all packages, transitively, with the hashes of their files.
 
     python tools/lock.py [--upgrade]
     python tools/lock.py --show NAME...     print the lines of these packages and of those they need
 
-Each file has what the ones before it lack:
+Each file adds to the ones before it, but for the last two:
 
-    requirements-build.lock   what compiles the extensions: [build-system] of pyproject.toml
-    requirements-demo.lock    what `make demo` needs besides
-    requirements-test.lock    what lint and tests need besides
-    requirements-docs.lock    what `make docs` needs beside the tests
-    requirements-bench.lock   what `make bench` needs beside the tests
+    requirements-build.lock   to compile the extensions: [build-system] of pyproject.toml
+    requirements-demo.lock    for `make demo`
+    requirements-test.lock    for lint and tests
+    requirements-docs.lock    for `make docs`; adds to the tests'
+    requirements-bench.lock   for `make bench`; adds to the tests'
 
-uv resolves for all platforms and all Pythons from 3.11 on, so that one line holds wherever its marker does,
-and lists the hashes of all files of that version. Versions that still fit stay; `--upgrade` takes the
-newest. No file says where packages come from: they hold on every machine, whatever its sources are.
+uv resolves for all platforms and for Python 3.11 and newer, so a line is valid wherever its marker applies.
+It lists the hashes of all files of a version. Versions that still fit are kept unless `--upgrade` is given.
+The files do not name a package index, so they work on any machine.
 """
 
 import argparse
@@ -42,16 +42,17 @@ DEMO_EXTRAS = ("logjam", "logux", "verify")
 
 
 def lock_file(stage: str) -> Path:
+    """Return the path of a stage's lock file."""
     return ROOT / f"requirements-{stage}.lock"
 
 
 def normal(name: str) -> str:
-    """A package's name as every index understands it."""
+    """Normalize the name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def entries(text: str) -> dict[str, str]:
-    """The lines of each package in a lock file, by its normal name."""
+    """Return the lines of each package in a lock file, by its normalized name."""
     found: dict[str, str] = {}
     name = ""
     for line in text.splitlines(keepends=True):
@@ -64,23 +65,23 @@ def entries(text: str) -> dict[str, str]:
 
 
 def packages() -> dict[str, str]:
-    """`entries` of all lock files but the benchmarks'."""
+    """Return the `entries` of all lock files except that of the benchmarks."""
     files = [lock_file(stage) for stage in ("build", "demo", "test")]
     return entries("".join(file.read_text(encoding="utf-8") for file in files))
 
 
 def requirement(entry: str) -> str:
-    """``name==version`` of an entry, with its marker."""
+    """Return ``name==version`` of an entry, with its marker."""
     return entry.partition(" \\\n")[0]
 
 
 def pinned(entry: str) -> str:
-    """``name==version`` of an entry."""
+    """Return ``name==version`` of an entry."""
     return entry.split(maxsplit=1)[0]
 
 
 def closure(names: Iterable[str], found: dict[str, str]) -> dict[str, str]:
-    """The entries of some packages, and of those that these need, and so on."""
+    """Return the entries of packages, and of all packages that these need."""
     missing = [normal(name) for name in names]
     wanted: dict[str, str] = {}
     while missing:
@@ -94,7 +95,7 @@ def closure(names: Iterable[str], found: dict[str, str]) -> dict[str, str]:
 
 
 def needs() -> dict[str, list[str]]:
-    """The requirements of each stage, as pyproject.toml has them."""
+    """Return the requirements of each stage, as pyproject.toml lists them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
@@ -108,7 +109,17 @@ def needs() -> dict[str, list[str]]:
 
 
 def resolve(python: Path, requirements: list[str], before: str, upgrade: bool) -> str:
-    """What uv makes of some requirements, given the lock of before."""
+    """Resolve requirements with uv.
+
+    Args:
+        python: The Python with uv.
+        requirements: The requirements.
+        before: A lock file whose versions are kept if they fit.
+        upgrade: Take the newest versions instead.
+
+    Returns:
+        The lock file.
+    """
     out = WHERE / "requirements.txt"
     out.write_text("" if upgrade else before, encoding="utf-8")
     options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--annotation-style", "line"]
@@ -119,6 +130,7 @@ def resolve(python: Path, requirements: list[str], before: str, upgrade: bool) -
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Write the lock files.")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     parser.add_argument("--show", nargs="+", metavar="NAME", help="print the lines of some packages")
@@ -139,7 +151,7 @@ def make(upgrade: bool) -> None:
     old = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
     wanted = needs()
     everything = [need for stage in STAGES for need in wanted[stage]]
-    # All of it at once, so that no stage takes a version that a later one cannot have.
+    # Resolved together, so that no stage takes a version that conflicts with a later stage.
     fixed = resolve(python, everything, old, upgrade)
     asked: dict[str, list[str]] = {"": []}
     done: dict[str, dict[str, str]] = {"": {}}
@@ -147,7 +159,7 @@ def make(upgrade: bool) -> None:
         before = AFTER.get(stage, "")
         asked[stage] = asked[before] + wanted[stage]
         found = entries(resolve(python, asked[stage], fixed, upgrade=False))
-        # What one stage needs on some platforms only, a later one may need on more.
+        # A later stage may need a package on more platforms than an earlier one.
         new = [entry for name, entry in found.items() if requirement(entry) != done[before].get(name)]
         text = f"# {what}. Made by `make lock` from pyproject.toml; do not edit.\n"
         lock_file(stage).write_text(text + "".join(new), encoding="utf-8")

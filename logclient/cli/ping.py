@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from logclient import config, registry
+from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments, positive
-from logclient.cli.progress import ClientMessages
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.readable import escape, shown
 from logclient.transports.attempt import Attempt

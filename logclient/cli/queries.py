@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from logclient import config
-from logclient.cli.progress import ClientMessages
+from logclient.cli.messages import ClientMessages
 from logclient.errors import ConfigError, LogclientError, MissingExtra
 from logclient.plog import Client
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from logclient import config, registry
 from logclient.cli.log_files import STDIN, LogFile, check, shown
 from logclient.cli.parser import UsageError, duration, positive, rate
-from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
+from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.cli.signals import TerminationSignals
 from logclient.errors import ExitCode
 
 if TYPE_CHECKING:
+    from logclient.cli.messages import ClientMessages
     from logclient.client import Client, Stats
     from logclient.plog import Loss, Watch
 
@@ -134,6 +134,8 @@ class _FileSender:
 
     def run(self) -> int:
         """Send everything and print the report; returns the exit code."""
+        from logclient.cli.messages import ClientMessages
+
         reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:
@@ -310,6 +312,8 @@ class _FileSender:
         if not raw.strip():
             self.blank += 1
             return None
+        import json  # here, because only some runs need it
+
         if len(raw) == self.longest:
             why = f"longer than {self.longest - 1} bytes"
         else:
@@ -331,6 +335,8 @@ class _FileSender:
         seconds = time.monotonic() - self.begun
         outstanding = stats.queued + stats.inflight
         if self.as_json:
+            import json
+
             result = {
                 "url": self.url,
                 "sent": self.sent,
@@ -340,7 +346,7 @@ class _FileSender:
                 "dropped": dict(stats.dropped),
                 "outstanding": outstanding,
                 "resent": stats.resent,
-                "mangled": stats.mangled,
+                "mangled": stats.sanitized,
                 "moved": stats.moved,
                 "connects": stats.connects,
                 "blank": self.blank,

@@ -53,12 +53,12 @@ class Config:
     max_events: int = option(
         integer(1, 100_000_000),
         "250000",
-        "Events held at most: queued, in flight and kept for resend.",
+        "Most events held: queued, in flight and kept for retransmission.",
     )
     max_bytes: int = option(
         size(1024, 1 << 40),
         "64MiB",
-        "Bytes held at most, counted the same way.",
+        "Most bytes held, counted in the same way.",
     )
     max_event_bytes: int = option(
         size(64, 1 << 30),
@@ -68,30 +68,30 @@ class Config:
     truncate: bool = option(
         boolean,
         "false",
-        "Cut the message of an event that is too large, and mark it, instead of failing it.",
+        "Cut the message of a too large event, and mark it, instead of failing the event.",
     )
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),
         "drop_new",
-        "What happens at a bound: drop_oldest, drop_new, block (callers wait, first come, first served), "
-        "raise (QueueFull; not in a Handler).",
+        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order), raise (QueueFull; "
+        "not in a Handler).",
         shown="drop_new (Handler: drop_oldest)",
     )
     block_timeout: float | None = option(
         optional(duration(0, 365 * _DAY)),
         "none",
-        "How long overflow=block waits before it drops the event; none: until there is room.",
+        "How long overflow=block waits before the event is dropped; none: without limit.",
     )
     keep_level: int = option(
         level,
         "ERROR",
-        "Events of this level and above are dropped last; none: no level is kept.",
+        "Events of this level and above are dropped last; none: no level is preferred.",
     )
     identity: str = option(
         choice("id", "own", "none"),
         "id",
-        "Whether each event carries its id; own: one that the application gave it instead, which must be "
-        "unique; none: verify compares multisets of hashes. See formats.md.",
+        "id: each event carries its id; own: an id that the application gives, which must be unique; none: "
+        "no id, and verify compares multisets of hashes. See formats.md.",
     )
     check: bool = option(
         boolean,
@@ -101,68 +101,68 @@ class Config:
     connect_timeout: float = option(
         duration(0.001, 3600),
         "10s",
-        "For one attempt to connect to one address.",
+        "Limit for one attempt to connect to one address.",
     )
     silence: float = option(
         duration(0.001, _DAY),
         "30s",
-        "A connection is dropped when something is awaited and nothing is heard for so long.",
+        "The connection is closed when the server owes an answer and sends nothing for this time.",
     )
-    no_progress: float = option(
+    progress_timeout: float = option(
         duration(0.001, 30 * _DAY),
         "5m",
-        "A connection is dropped when nothing is acknowledged for so long; keep-alives do not count.",
+        "The connection is closed when nothing is acknowledged for this time; keep-alives do not count.",
     )
     backoff_min: float = option(
         duration(0.001, 3600),
         "100ms",
-        "First bound of the random wait before a new attempt to connect.",
+        "First upper bound of the random wait before a new attempt to connect.",
     )
     backoff_max: float = option(
         duration(0.001, _DAY),
         "30s",
-        "Last bound of that wait.",
+        "Last upper bound of that wait.",
     )
-    slow_min: float = option(
+    auth_backoff_min: float = option(
         duration(0.001, _DAY),
         "30s",
-        "First bound of the wait after a certificate, key or token that was not accepted; half of it is "
-        "random.",
+        "First upper bound of the wait after rejected credentials (certificate, key or token); half of it "
+        "is random.",
         tls_only=True,
     )
-    slow_max: float = option(
+    auth_backoff_max: float = option(
         duration(0.001, _DAY),
         "5m",
-        "Last bound of that wait.",
+        "Last upper bound of that wait.",
         tls_only=True,
     )
     max_age: float | None = option(
         optional(duration(0.001, 365 * _DAY)),
         "none",
-        "Events that wait longer than this fail as max_age; none: they are kept until sent.",
+        "Events that wait longer than this fail as max_age; none: without limit.",
     )
     poison: str = option(
         choice("fail", "keep"),
         "fail",
-        "What happens to an event that ends the server's connections while others are taken: it fails as "
-        "poison, or stays in quarantine and is tried now and then.",
+        "What becomes of an event on which the server ends its connections while it takes others: fail (it "
+        "fails as poison) or keep (it stays in quarantine and is tried again now and then).",
     )
     flush_timeout: float = option(
         duration(0, _DAY),
         "5s",
-        "What flush() waits when the call does not say.",
+        "How long flush() waits by default.",
     )
     close_timeout: float = option(
         duration(0, _DAY),
         "5s",
-        "What a client's close() waits when the call does not say.",
+        "How long close() of a client waits by default.",
     )
     atexit_timeout: float = option(
         duration(0, 3600),
         "2s",
-        "What the end of the process waits for the last events.",
+        "How long the end of the process waits for the last events.",
     )
-    nap: float = option(
+    linger: float = option(
         duration(0, 1),
         "5ms",
         "The sender's pause between two looks at the queue while traffic flows.",
@@ -170,26 +170,26 @@ class Config:
     ledger: str | None = option(
         optional(directory),
         "none",
-        "Directory of the ledger; see formats.md.",
+        "Directory of the ledger; none: no ledger. See formats.md.",
     )
 
     ca: str | None = option(
         optional(file_path),
         "none",
-        "Certificates of the authorities that are trusted: a PEM file, or a directory of them.",
+        "Trusted certificate authorities: a PEM file, or a directory of such files.",
         shown="the system's",
         tls_only=True,
     )
     cert: str | None = option(
         optional(file_path),
         "none",
-        "Our own certificate, with what leads up to its authority: a PEM file.",
+        "The client's certificate, with those between it and its authority: a PEM file.",
         tls_only=True,
     )
     key: str | None = option(
         optional(file_path),
         "none",
-        "Its private key: a PEM file; none: it is in the file of cert.",
+        "Private key of that certificate: a PEM file; none: it is in the file of cert.",
         tls_only=True,
     )
     tls_password: Secret | None = option(
@@ -201,14 +201,14 @@ class Config:
     server_name: str | None = option(
         optional(host),
         "none",
-        "The name or address that the server's certificate must be for.",
+        "Name or address that the server's certificate must have.",
         shown="the host of the URL",
         tls_only=True,
     )
     verify: str = option(
         choice("full", "none"),
         "full",
-        "none: take any certificate, from whomever. For tests.",
+        "full: check the server's certificate and name; none: accept any certificate. Only for tests.",
         tls_only=True,
     )
 
@@ -229,8 +229,8 @@ class Config:
         """
         if values["backoff_min"] > values["backoff_max"]:
             raise ConfigError("backoff_min: must not be above backoff_max")
-        if values["slow_min"] > values["slow_max"]:
-            raise ConfigError("slow_min: must not be above slow_max")
+        if values["auth_backoff_min"] > values["auth_backoff_max"]:
+            raise ConfigError("auth_backoff_min: must not be above auth_backoff_max")
         if values["key"] is not None and values["cert"] is None:
             raise ConfigError("key: needs cert")
         if values["ca"] is not None and values["verify"] == "none":

@@ -26,77 +26,78 @@ class LogjamConfig(Config):
     mode: str = option(
         choice("request", "async"),
         "request",
-        "request: the server answers each message, and it is acked; async: it is handed.",
+        "request: the server answers each message, which is then acked; async: it does not, and events are "
+        "handed.",
         shown="request (logjam+push: async)",
     )
     topic: str = option(
         text,
         "",
-        "Topic of events that are of no other; <app>-<env> is the path of the URL.",
+        "Topic of events without one of their own; <app>-<env> is the path of the URL.",
         shown="logs.<app>.<env>",
     )
     inflight: int = option(
         integer(1, 65536),
         "256",
-        "Requests without a reply at one time.",
+        "Most requests without a reply.",
     )
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",
-        "Of bodies from compress_over on; auto: the first of snappy, lz4 and zlib that goes without the GIL "
-        "here; see logjam.md.",
+        "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that "
+        "works without the GIL here. See logjam.md.",
     )
     compress_over: int = option(
         size(0, 64 << 20),
         "1KiB",
         "Shorter bodies are not compressed.",
     )
-    slow_min: float = redeclared(Config, "slow_min", tls_only=False)
-    slow_max: float = redeclared(Config, "slow_max", tls_only=False)
+    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
+    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     hwm: int = option(
         integer(1, 10_000_000),
         "1000",
-        "Messages that ZeroMQ takes and holds for one connection; what it holds is lost with that, or "
+        "High-water mark: messages that ZeroMQ holds for one connection. When it breaks they are lost, or "
         "(requests) sent again.",
     )
     heartbeat: float = option(
         duration(0, 3600),
         "0",
-        "Time between two of ZeroMQ's own pings; a connection without an answer to two of them is dropped; "
-        "0: none.",
+        "Interval of ZeroMQ's own pings; two without an answer end the connection; 0: none.",
     )
     curve_server: str | None = option(
         optional(curve_key),
         "none",
-        "The server's public CURVE key, 40 characters of Z85: encrypted, and only with that server.",
+        "The server's public CURVE key, 40 characters of Z85: the connection is encrypted, and only to that "
+        "server.",
     )
     curve_secret: Secret | None = option(
         secret,
         None,
-        "Our own secret CURVE key, 40 characters of Z85, for servers that know their clients.",
+        "The client's secret CURVE key, 40 characters of Z85, for servers that know their clients.",
         shown="a new one for each process",
     )
     zone: str | None = option(
         optional(text),
         "none",
-        "Time zone of the importer, as in Europe/Berlin: it reads started_at as its own local time.",
+        "Time zone of the importer, such as Europe/Berlin: it reads started_at as its local time.",
         shown="this machine's",
     )
     host_name: str | None = option(
         optional(text),
         "none",
-        "What documents say of where they were made.",
+        "Host that documents name as their origin.",
         shown="this machine's",
     )
-    cluster: str | None = option(optional(text), "none", "The same.")
-    datacenter: str | None = option(optional(text), "none", "The same.")
-    namespace: str | None = option(optional(text), "none", "The same.")
-    revision: str | None = option(optional(text), "none", "The same.")
+    cluster: str | None = option(optional(text), "none", "Cluster that documents name.")
+    datacenter: str | None = option(optional(text), "none", "Data center that documents name.")
+    namespace: str | None = option(optional(text), "none", "Namespace that documents name.")
+    revision: str | None = option(optional(text), "none", "Revision of the application that documents name.")
     mask: tuple[str, ...] = option(
         names,
         "",
-        "More parts of names, with commas between them, = before a whole name: values of headers and "
-        "parameters with such a name are masked, besides those with password, token and the like.",
+        "More parts of names, with commas between them; = before a whole name. Values of headers and "
+        "parameters with such names are masked, besides those with password, token and the like.",
     )
 
     @classmethod

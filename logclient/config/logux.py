@@ -112,64 +112,65 @@ class LoguxConfig(Config):
     window: int = option(
         integer(1, 10_000),
         "100",
-        "Actions in a sync message at most.",
+        "Most actions in a sync message.",
     )
     window_bytes: int = option(
         size(1024, 64 << 20),
         "256KiB",
-        "Bytes of actions in a sync message at most, without ids; a longer action travels alone.",
+        "Most bytes of actions in a sync message, without ids; a longer action is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),
         "4",
-        "Sync messages sent whose actions have not all got their outcome.",
+        "Most sync messages with actions that have no outcome yet.",
     )
     user: str = option(
         Reader("text", _user),
         "false",
-        "The user of the connection, the first part of the node id; false: nobody is logged in.",
+        "User of the connection, the first part of the node id; false: not logged in.",
     )
     subprotocol: int | str = option(
         subprotocol_version,
         "1",
-        "Version of the application's own protocol, which the server may refuse; 0: say none.",
+        "Version of the application's own protocol, which the server may refuse; 0: send none.",
     )
     strict_spec: bool = option(
         boolean,
         "false",
-        "Speak to the letter of the protocol's text where released servers differ; see logux.md.",
+        "Follow the protocol's text where released servers differ from it; see logux.md.",
     )
     action_type: str = option(
         Reader("text", _action_type),
         "log/add",
-        "The type of actions that are made of events.",
+        "Type of the actions that events become.",
     )
     ack: str = option(
         choice("processed", "synced"),
         "processed",
-        "What acked means: processed by the server's code, or only received.",
+        "What acked means. processed: the server's code has processed the action; synced: the server has "
+        "received it.",
     )
     on_doubt: str = option(
         choice("new_client", "same", "drop"),
         "new_client",
-        "What happens after a break to actions that were sent and have no answer: they are added again under "
-        "a new client id, under the same, or fail as doubt; see logux.md.",
+        "What becomes of actions without an answer after a break: new_client adds them again under a new "
+        "client id, same under the same id, drop fails them as doubt. See logux.md.",
     )
     ping: float = option(
         duration(0.001, 3600),
         "10s",
-        "A ping goes out when nothing was sent or heard for so long.",
+        "Send a ping after this time without any message.",
     )
-    jam_after: float = option(
+    processing_timeout: float = option(
         duration(0.001, _DAY),
         "20s",
-        "A server that has received actions and processes none of the oldest for so long has a jammed queue: "
-        "what is in doubt is handled, under a new client id.",
+        "A server that has received actions and processes none of the oldest for this time has a blocked "
+        "queue: unanswered actions are treated as after a break, under a new client id.",
     )
     deflate: str = option(
         choice("off", "on"),
         "off",
-        "Compress WebSocket messages where the server agrees.",
+        "Compress WebSocket messages if the server agrees.",
     )
     max_message: int = option(
         size(1024, 1 << 30),
@@ -185,16 +186,17 @@ class LoguxConfig(Config):
     http_headers: tuple[tuple[str, Secret], ...] | None = option(
         Reader("headers", _http_headers, secret=True),
         None,
-        "More headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization, Origin: "
-        "as a keyword a mapping; in a URL env:NAME or file:PATH, each line Name: value. Values are secrets.",
+        "Further headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization or "
+        "Origin: as a keyword a mapping; in a URL env:NAME or file:PATH of lines Name: value. Values are "
+        "secrets.",
     )
     state: str | None = option(
         file_path,
         None,
-        "A file in which one client keeps its client id and what it has received, over restarts.",
+        "File in which one client keeps its client id and what it has received, across restarts.",
     )
-    slow_min: float = redeclared(Config, "slow_min", tls_only=False)
-    slow_max: float = redeclared(Config, "slow_max", tls_only=False)
+    auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
+    auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)
     token: Secret | None = option(
         secret,
         None,

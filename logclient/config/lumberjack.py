@@ -20,22 +20,22 @@ class LumberjackConfig(Config):
     window: int = option(
         integer(1, 10_000),
         "2048",
-        "Events in a window (batch) at most. Servers refuse more than 10000.",
+        "Most events in a window (batch). Servers refuse more than 10000.",
     )
     window_bytes: int = option(
         size(1024, 64 << 20),
         "1MiB",
-        "Bytes of events in a window at most, without ids, uncompressed; a longer event travels alone.",
+        "Most bytes of events in a window, uncompressed and without ids; a longer event is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),
         "2",
-        "Windows sent and not yet acknowledged.",
+        "Most windows sent and not yet acknowledged.",
     )
     compression: int = option(
         integer(0, 9),
         "3",
-        "zlib level; 0 sends uncompressed frames.",
+        "Level of zlib; 0 sends uncompressed frames.",
     )
     version: int = option(
         integer(1, 2),
@@ -45,19 +45,19 @@ class LumberjackConfig(Config):
     frames: str = option(
         choice("json", "data"),
         "json",
-        "What events travel in: json, or data, pairs of strings. A choice only with strict_spec, where the "
-        "default is json.",
+        "json, or data (pairs of strings). It follows from the version; only strict_spec leaves a choice, "
+        "and its default is json.",
         shown="json (version=1: data)",
     )
     strict_spec: bool = option(
         boolean,
         "false",
-        "Speak to the letter of the protocol's text where released servers differ; see lumberjack.md.",
+        "Follow the protocol's text where released servers differ from it; see lumberjack.md.",
     )
     trust: str = option(
         choice("none", "metadata"),
         "none",
-        "metadata: an application's @metadata is sent, all but its _id; none: it is left out. Raw bytes are "
+        "metadata: send the @metadata of an application, except its _id; none: leave it out. Raw bytes are "
         "not changed.",
     )
 

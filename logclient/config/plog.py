@@ -23,24 +23,25 @@ class PlogConfig(Config):
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
         "256KiB",
-        "An encoded event longer than this, the id in, fails as too_large; a server takes no more unless its "
-        "defrag.max_size is raised.",
+        "An encoded event longer than this, with its id, fails as too_large; servers take more only if "
+        "their defrag.max_size is raised.",
     )
     event_type: str = option(
         text,
         "log",
-        "The type that event documents say; a server's pipeline may know only a few.",
+        "Type in event documents; a server's pipeline may know only a few.",
     )
     mtu: int | None = option(
         optional(integer(576, 65_535)),
         "none",
-        "Bytes of an IP packet at most; longer events travel in fragments.",
+        "Largest IP packet in bytes; longer events are sent in fragments.",
         shown="the path's",
     )
     unboxed: bool = option(
         boolean,
         "false",
-        "Send without a header what may travel so; the server then sees no holes, and checks nothing.",
+        "Send events without a header where that is possible; the server then notices no lost ones, and "
+        "checks nothing.",
     )
     topic: str = option(
         text,
@@ -51,34 +52,34 @@ class PlogConfig(Config):
     tags: str = option(
         text,
         "",
-        "More tags of each event, with commas between them.",
+        "Further tags of each event, with commas between them.",
     )
     pace: int = option(
         integer(0, 1_000_000_000),
         "10000",
-        "Packets a second; 0: as fast as it goes.",
+        "Packets per second; 0: no limit.",
     )
     burst: int | None = option(
         optional(integer(1, 1_000_000)),
         "none",
-        "Packets sent at once after a pause.",
+        "Most packets sent at once after a pause.",
         shown="6.4 ms of the pace, 64 at least",
     )
     pace_bytes: int = option(
         size(0, 1 << 50),
         "64MiB",
-        "Bytes a second; 0: as many as go.",
+        "Bytes per second; 0: no limit.",
     )
     feedback: str = option(
         choice("none", "auto", "stat"),
         "none",
-        "auto: the pace follows the server's receive queue where it is on this machine, else its counters "
-        "(STAT); stat: its counters; none: pace alone, after a slow start.",
+        "auto: the pace follows the server's receive queue if that is on this machine, else its counters "
+        "(STAT); stat: its counters; none: only the pace, after a slow start.",
     )
     host_name: str | None = option(
         optional(text),
         "none",
-        "What documents say of where they were made.",
+        "Host that documents name as their origin.",
         shown="this machine's",
     )
 

@@ -130,7 +130,7 @@ def _endpoint(text: str, lowest_port: int) -> tuple[str, int | None]:
         try:
             IPv6Address(host)
         except ValueError:
-            raise ConfigError("host: what stands in brackets must be an IPv6 address") from None
+            raise ConfigError("host: the text in brackets must be an IPv6 address") from None
         colon, port = tail[:1], tail[1:]
     else:
         host, colon, port = text.partition(":")

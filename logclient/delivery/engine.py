@@ -108,12 +108,12 @@ class Limits(NamedTuple):
     keep_level: int = 4
     batch_events: int = 2048
     batch_bytes: int = 1 << 20
-    nap: float = 0.005
-    no_progress: float = 300.0
+    linger: float = 0.005
+    progress_timeout: float = 300.0
     backoff_min: float = 0.1
     backoff_max: float = 30.0
-    slow_min: float = 30.0
-    slow_max: float = 300.0
+    auth_backoff_min: float = 30.0
+    auth_backoff_max: float = 300.0
     max_age: float | None = None
     poison: str = "fail"
     atexit_timeout: float = 2.0
@@ -273,7 +273,7 @@ class Engine:
             random,
             pace=limits.backoff_min,
             longest=limits.backoff_max,
-            slow=(limits.slow_min, limits.slow_max),
+            slow=(limits.auth_backoff_min, limits.auth_backoff_max),
             keep=limits.poison == "keep",
         )
         self._outcomes = 0
@@ -295,8 +295,8 @@ class Engine:
         sizes: PumpLimits = {
             "batch_events": limits.batch_events,
             "batch_bytes": limits.batch_bytes,
-            "nap": limits.nap,
-            "no_progress": limits.no_progress,
+            "nap": limits.linger,
+            "no_progress": limits.progress_timeout,
         }
         pump = self._transport.pump(self.flight, self.core, **sizes)
         return pump if pump is not None else PythonPump(self.flight, self.core, **sizes)
@@ -1450,7 +1450,8 @@ class Engine:
         limits = self.limits
         slow = self._slow.get(place)
         if slow is None:
-            slow = self._slow[place] = _Slow(Backoff(limits.slow_min, limits.slow_max, random, 0.5))
+            backoff = Backoff(limits.auth_backoff_min, limits.auth_backoff_max, random, 0.5)
+            slow = self._slow[place] = _Slow(backoff)
         delay = slow.backoff.delay()
         slow.not_before = time.monotonic() + delay
         self._endpoint += 1
@@ -1626,7 +1627,7 @@ class Engine:
             refused=dropped.pop("closed", 0),
             dropped=dropped,
             resent=counts["resent"],
-            mangled=counts["mangled"],
+            sanitized=counts["mangled"],
             moved=counts["moved"],
             ignored=counts["ignored"],
             callbacks=self.callbacks.waiting,
@@ -1635,7 +1636,7 @@ class Engine:
             in_doubt=self._doubt.events,
             in_doubt_estimate=self._doubt.estimate,
             quarantined=len(self._isolation.suspects),
-            windows=self.pump.windows,
+            batches=self.pump.windows,
             bytes_sent=self.pump.bytes_sent,
             turns=self.turns,
             last_error=self.last_error,

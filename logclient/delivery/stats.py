@@ -30,7 +30,7 @@ class Stats(NamedTuple):
     """Sent after close: dropped(closed)."""
     resent: int
     """Events that went on the wire once more."""
-    mangled: int
+    sanitized: int
     """Values changed because they have no encoding: NaN, lone surrogates, non-string keys."""
     moved: int
     """Fields of the application's that could have been taken for ours, or conflicted with others: they
@@ -49,8 +49,8 @@ class Stats(NamedTuple):
     """How many of these may never have arrived, as far as time and buffers tell (`delivery.doubt`)."""
     quarantined: int
     """Of the queued: events that may be what the server ends connections on. They wait for a decision."""
-    windows: int
-    """Batches put on the wire."""
+    batches: int
+    """Batches sent."""
     bytes_sent: int
     turns: int
     """Times the sender came back to Python: its GIL acquisitions, give or take the rare ones."""

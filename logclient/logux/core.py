@@ -137,7 +137,7 @@ class Logux(Core):
             if value not in allowed:
                 raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
         for name, seconds in (
-            ("silence", options.silence), ("ping", options.ping), ("jam_after", options.jam_after),
+            ("silence", options.silence), ("ping", options.ping), ("processing_timeout", options.processing_timeout),
         ):  # fmt: skip
             if not seconds > 0:
                 raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
@@ -177,7 +177,7 @@ class Logux(Core):
         self._reported_received: int | float = 0
         self._new_client = False  # the next connection uses another client id
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: it did not help
-        self._jam = JamDetector(self._tracker, options.jam_after)
+        self._jam = JamDetector(self._tracker, options.processing_timeout)
         self._now = 0.0
         self._state = DISCONNECTED
         self._out: list[Wire] = []

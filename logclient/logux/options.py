@@ -39,7 +39,7 @@ class Options(NamedTuple):
     """Seconds without a message, while one is awaited, after which the server counts as dead."""
     ping: float = 10.0
     """Seconds without a message in either direction after which a ping is sent."""
-    jam_after: float = 20.0
+    processing_timeout: float = 20.0
     """Seconds without an outcome of the oldest sync, which the server has received, after which its queue
     counts as jammed."""
     state: str | None = None
@@ -63,6 +63,6 @@ class Options(NamedTuple):
             check=config.check,
             silence=config.silence,
             ping=config.ping,
-            jam_after=config.jam_after,
+            processing_timeout=config.processing_timeout,
             state=config.state,
         )

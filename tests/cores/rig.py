@@ -95,7 +95,7 @@ class Rig:
             )
         self.reporter = reporter or Recorder()
         self.heard: list[Any] = []
-        limits = {"nap": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
+        limits = {"linger": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
         self.limits = Limits(**limits)
         self.engine = Engine(
             lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),

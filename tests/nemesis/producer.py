@@ -80,7 +80,7 @@ class Sampler(threading.Thread):
             self.complain(f"counts do not add up: {stats}")
         before = self._before.get(id(client))
         if before is not None:
-            for name in ("sent", "acked", "handed", "resent", "connects", "disconnects", "windows"):
+            for name in ("sent", "acked", "handed", "resent", "connects", "disconnects", "batches"):
                 if getattr(stats, name) < getattr(before, name):
                     self.complain(f"{name} went back from {getattr(before, name)}: {stats}")
         self._before[id(client)] = stats

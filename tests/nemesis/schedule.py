@@ -218,7 +218,7 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
         "backoff_max": 0.2,
         "connect_timeout": 2,
         "silence": 3,
-        "no_progress": 5,
+        "progress_timeout": 5,
         "max_age": 600,
         "max_bytes": 8 << 20,
         "max_events": random.choice((2_000, 20_000)),
@@ -228,7 +228,7 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
     }
     base = lane.partition("+")[0]
     if base in ("logjam", "logux") or lane.endswith("+tls"):
-        options |= {"slow_min": 0.1, "slow_max": 0.5}
+        options |= {"auth_backoff_min": 0.1, "auth_backoff_max": 0.5}
     if base == "lumberjack":
         options |= {
             "window": random.choice((10, 50, 200, 2048)),

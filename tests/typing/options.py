@@ -48,7 +48,7 @@ logclient.connect(url=URL)  # wrong
 logclient.Handler(URL, overfow="block")  # wrong
 logclient.Handler(URL, truncate="no")  # wrong
 logclient.AsyncClient(URL, identity="uuid")  # wrong
-logclient.AsyncClient(URL, max_events=None, nap="5ms", ack="never")  # wrong
+logclient.AsyncClient(URL, max_events=None, linger="5ms", ack="never")  # wrong
 Writer(URL, windows=100)  # wrong
 mine(silnce="30s")  # wrong
 bad: logclient.Options = {"window": 500, "overflow": "wait"}  # wrong
