@@ -41,7 +41,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logclient.delivery.retry import Backoff
+from logclient.delivery.backoff import Backoff
 
 STEP = 8
 """Each break divides what may be on the wire by this: a window of 2048 is one event after four."""
@@ -80,7 +80,7 @@ FLOW, PROBE, CONTROL, SUSPECT, LONE = range(5)
 """What a connection is for: the queue; one event ahead of what was put aside; a trial with a control, or
 with a suspect; a suspect when nothing else waits, which is no trial."""
 
-NOTHING, ASIDE, TRIAL = range(3)
+NOTHING, PUT_ASIDE, TRIAL = range(3)
 """What a break means: a break like any other; put some events aside and try the same server at once with
 another one; the end of a trial, to be followed by the next one soon."""
 
@@ -343,7 +343,7 @@ class Isolation:
             self._last = last
         if self._alone >= max(ALONE, self._servers) and others:
             self.aside = min(self._spread, others)
-            return ASIDE
+            return PUT_ASIDE
         return NOTHING
 
     def _broke_alone(self, kind: int, now: float) -> None:

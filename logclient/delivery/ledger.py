@@ -17,6 +17,19 @@ ROTATE_AT = 256 << 20
 """Bytes after which a new part is begun."""
 
 
+def make_ledger(place: tuple[str, dict[str, Any]] | None, producer: bytes) -> Ledger | None:
+    """Make the ledger of a producer.
+
+    Args:
+        place: the directory, and what the ``open`` lines say; None: there is no ledger.
+        producer: 10 bytes.
+    """
+    if place is None:
+        return None
+    directory, about = place
+    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()})
+
+
 class Ledger:
     """One producer's ledger: a part file at a time, made when the first line is written."""
 

@@ -27,15 +27,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery import report
+from logclient.delivery import error_log
 
 if TYPE_CHECKING:
-    from logclient.delivery.engine import Engine
+    from logclient.delivery.error_log import ErrorLog
+    from logclient.delivery.shutdown import Lifetime
 
 # The only module state of the package: who to call at exit and around a fork.
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_engines: weakref.WeakSet[Lifetime] = weakref.WeakSet()
 _registered: dict[str, int] = {}
-_restarting: deque[Engine] = deque()
+_restarting: deque[Lifetime] = deque()
 
 PARK = 0.05
 """Seconds a fork waits for all senders to let go."""
@@ -44,7 +45,7 @@ SHARE = 0.5
 """Seconds beyond the deadline at exit, in which senders write down what they give up."""
 
 
-def watch(engine: Engine) -> None:
+def watch(engine: Lifetime) -> None:
     """Tell `engine` of forks and of the end of the process."""
     _engines.add(engine)
     if "hooks" not in _registered:
@@ -57,10 +58,10 @@ def watch(engine: Engine) -> None:
             os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
-def given_up(engine: Engine, events: int, text: str) -> None:
+def given_up(log: ErrorLog, events: int, text: str) -> None:
     """Say that a client ended before all of its events were delivered. What is held back, because another
     client has said so in this minute, is part of a line at exit."""
-    if engine.reporter.complain("given up", text):
+    if log.complain("given up", text):
         return
     _registered["unsaid"] = _registered.get("unsaid", 0) + events
 
@@ -103,7 +104,7 @@ def threads_starve() -> bool:
     return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
 
 
-def engines() -> list[Engine]:
+def engines() -> list[Lifetime]:
     while True:
         try:
             return list(_engines)
@@ -121,11 +122,11 @@ def at_exit() -> None:
             engine.drain_callbacks(begin + engine.limits.atexit_timeout)
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
-            what = report.counted(unsaid, "more event")
-            report.process.complain("unsaid", f"{what} given up by closed clients")
+            what = error_log.counted(unsaid, "more event")
+            error_log.process.complain("unsaid", f"{what} given up by closed clients")
 
 
-def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
+def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None:
     """Have all these engines deliver until their monotonic deadlines, side by side, and end.
 
     All senders are told first, so that none waits for another. Only then they are waited for, and what no
@@ -135,35 +136,35 @@ def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
     before = {engine: engine.given_up for engine in found}
     interrupt: BaseException | None = None
     try:
-        told = [(engine, by) for engine in found if engine.leave(by := deadline(engine))]
-        _drive([(engine, by) for engine, by in told if not engine.has_thread])
+        told = [(engine, by) for engine in found if engine.begin_exit(by := deadline(engine))]
+        _drive([(engine, by) for engine, by in told if not engine.running])
         last = max((by for _, by in told), default=0.0)
         for engine, by in told:
-            engine.left(by, last - by + SHARE)
+            engine.wait_left(by, last - by + SHARE)
     except BaseException as error:
         interrupt = error
         end = time.monotonic()
         for engine in found:
-            engine.leave(end)
+            engine.begin_exit(end)
         for engine in found:
-            engine.left(end, SHARE)
+            engine.wait_left(end, SHARE)
     left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
     total = sum(n for _, n in left)
     if left:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
-        text = f"{left[0][0].url}{others}: {report.counted(total, 'event')} not delivered before exit"
-        left[0][0].reporter.complain("exit", text, 40)
+        text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        left[0][0].error_log.complain("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt
 
 
-def _drive(waiting: list[tuple[Engine, float]]) -> None:
+def _drive(waiting: list[tuple[Lifetime, float]]) -> None:
     """Be the sender of engines that have no thread, in turn: none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
         # All of it for one alone; not less than what a connection takes.
         share = max(SHARE / 2, (last - now) / len(waiting))
-        waiting = [(engine, by) for engine, by in waiting if not engine.left(min(by, now + share), 0.0)]
+        waiting = [(engine, by) for engine, by in waiting if not engine.wait_left(min(by, now + share), 0.0)]
 
 
 @contextmanager
@@ -189,9 +190,9 @@ def _before_fork() -> None:
     for engine in found:
         engine.park(pause)
     deadline = time.monotonic() + PARK
-    with threads.staying():
+    with threads.without_switching():
         for engine in found:
-            engine.parked(deadline)
+            engine.wait_parked(deadline)
 
 
 def _would_warn() -> bool:

@@ -21,9 +21,13 @@ from logclient.delivery.contract import (
     Fatal,
     Link,
     Progress,
+    Pump,
+    PumpLimits,
     Retry,
     Settled,
+    Transport,
 )
+from logclient.delivery.limits import Limits
 from logclient.errors import CredentialError
 
 PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
@@ -40,6 +44,18 @@ GULP = 64
 
 PLENTY = 64
 """Events in flight, beside which the peer's answers may be left to gather: it does not wait for more."""
+
+
+def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) -> Pump:
+    """Make the transport's compiled pump where it has one for this core, else the one in Python."""
+    sizes: PumpLimits = {
+        "batch_events": limits.batch_events,
+        "batch_bytes": limits.batch_bytes,
+        "nap": limits.nap,
+        "no_progress": limits.no_progress,
+    }
+    pump = transport.pump(flight, core, **sizes)
+    return pump if pump is not None else PythonPump(flight, core, **sizes)
 
 
 class PythonPump:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+COUNTED = (
+    "sent", "queued", "queued_bytes", "inflight", "acked", "handed", "failed", "resent",
+    "mangled", "moved", "ignored",
+)  # fmt: skip
+"""Fields of `Stats` that ``Handoff.counters`` has."""
+
 
 class Stats(NamedTuple):
     """Counts since the client was made (in a forked child: since the fork).
