@@ -791,7 +791,7 @@ cdef class Handoff:
             "failed": {REASONS[i]: now.failed[i] for i in range(<int> R_COUNT) if now.failed[i]},
             "dropped": {REASONS[i]: now.dropped[i] for i in range(<int> R_COUNT) if now.dropped[i]},
             "resent": now.resent,
-            "mangled": now.mangled,
+            "sanitized": now.mangled,
             "moved": now.moved_fields,
             "ignored": now.ignored,
             "settled": now.settled,

@@ -184,7 +184,7 @@ class EndpointCheck:
 
     def _probe(self, link: Any) -> None:
         self.security = link.facts()
-        probe = registry.beside(self.given.protocol, "Probe")(self.given)
+        probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
         self.about = probe.about
         for _ in range(self.count):
             begun = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 from logclient import client
 from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import document
 from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, split_app_env
@@ -88,7 +88,7 @@ class Agent:
         mask: Iterable[str] = MASKED,
         max_event_bytes: int = MAX_EVENT_BYTES,
         own_ids: bool = True,
-        reporter: Reporter | None = None,
+        reporter: ErrorLog | None = None,
         lost: Callable[[], object] | None = None,
         moved: Callable[[int], object] | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class Agent:
         self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
         self.own_ids = own_ids
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
-        self._reporter = reporter or Reporter()
+        self._reporter = reporter or ErrorLog()
         self._lost = lost
         self._moved = moved
 

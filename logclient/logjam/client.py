@@ -34,14 +34,14 @@ class Client(client.Client):
 
     agent: Agent = client.UNMADE
 
-    def _promise(self, config: Config) -> dict[str, str]:
+    def _ledger_metadata(self, config: Config) -> dict[str, str]:
         """Return the mode for the ledger: without replies, no order is promised."""
         assert isinstance(config, LogjamConfig)
         return {"mode": config.mode}
 
     def _documents(self, config: Config, engine: Engine) -> Agent:
         assert isinstance(config, LogjamConfig)
-        put, lost = client.outlets(engine)
+        put, lost = client.make_sink(engine)
         self.agent = Agent(
             put,
             config.path[1:],
@@ -54,13 +54,13 @@ class Client(client.Client):
             mask=(*MASKED, *config.mask),
             max_event_bytes=config.max_event_bytes,
             own_ids=config.identity != "id",
-            reporter=engine.reporter,
+            reporter=engine.error_log,
             lost=lost,
             moved=lambda count: engine.handoff.count_changed(0, count),
         )
         return self.agent
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """Return where the id and conflicting names go in a document.
 
         A document has its id in one of two fields, depending on its topic. Names must not contain dots.
@@ -99,7 +99,7 @@ class Client(client.Client):
             ConnectFailed: there is no answer within `timeout` seconds, or no connection.
             ValueError: the URL is that of a PUSH socket, which never answers.
         """
-        return self.pong(*self._engine.call("ping", None, timeout))
+        return self.pong(*self._engine.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:

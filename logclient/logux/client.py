@@ -12,7 +12,7 @@ from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.config.logux import LoguxConfig
-from logclient.delivery import report
+from logclient.delivery import error_log
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
@@ -69,20 +69,20 @@ class Client(client.Client):
 
     def __init__(self, config: Config) -> None:
         assert isinstance(config, LoguxConfig)
-        state = None if config.state is None else State(config.state, report.process.complain)
+        state = None if config.state is None else State(config.state, error_log.process.complain)
         self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
         self._inbox.engine = self._engine
         if state is not None:
-            self._engine.ended = partial(_release, state, self._engine.callbacks)
-        self._engine.heard = _weakly(self._inbox)
+            self._engine.on_end = partial(_release, state, self._engine.submissions.callbacks)
+        self._engine.requests.on_event = _weakly(self._inbox)
         # Actions are never truncated.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
         self._plain = Encoder(**plain, carriers=())
 
-    def _cores(self, config: Config) -> Callable[[bytes], Core]:
-        make, found, state = super()._cores(config), weakref.ref(self._inbox), self._inbox.state
+    def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
+        make, found, state = super()._core_factory(config), weakref.ref(self._inbox), self._inbox.state
 
         def begin(producer: bytes) -> Core:
             core = make(producer)
@@ -98,11 +98,11 @@ class Client(client.Client):
 
         return begin
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """Return the options of the encoder: the id is in the action, beside the event."""
         return {"carriers": ()}
 
-    def _promise(self, config: Config) -> dict[str, str]:
+    def _ledger_metadata(self, config: Config) -> dict[str, str]:
         """Return what the ledger says about the meaning of acked."""
         assert isinstance(config, LoguxConfig)
         return {"ack": config.ack}
@@ -175,7 +175,7 @@ class Client(client.Client):
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
         """
-        return self.pong(*self._engine.call("ping", None, timeout))
+        return self.pong(*self._engine.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
@@ -263,7 +263,7 @@ class Client(client.Client):
         if engine.fatal is not None:
             return "stopped"
         if engine.link is None:
-            return "denied" if engine.refused and not engine.closed else "disconnected"
+            return "denied" if engine.endpoints.all_refused and not engine.closed else "disconnected"
         return self._core.state
 
     @property
@@ -281,7 +281,7 @@ class Client(client.Client):
         return core
 
     def _count_lost(self) -> None:
-        client.outlets(self._engine)[1]()
+        client.make_sink(self._engine)[1]()
 
 
 class Inbox:
@@ -319,7 +319,7 @@ class Inbox:
         # Replaced, never changed: readers need no lock, and a fork cannot leave it half done.
         with self._lock:
             self._callbacks = {**self._callbacks, type: (*self._callbacks.get(type, ()), one)}
-        self.engine.stay(True)
+        self.engine.keep_connected(True)
 
         def remove() -> None:
             with self._lock:
@@ -327,7 +327,7 @@ class Inbox:
                 others = {name: them for name, them in self._callbacks.items() if name != type}
                 self._callbacks = {**others, type: left} if left else others
             if not self._callbacks:
-                self.engine.stay(False)
+                self.engine.keep_connected(False)
 
         return remove
 
@@ -335,7 +335,7 @@ class Inbox:
         """Send `headers` before the next event."""
         with self._lock:  # the engine must see the changes of two threads in the order of `self.headers`
             self.headers = headers
-            self.engine.note("headers", headers)
+            self.engine.post_command("headers", headers)
 
     def take(self, event: CoreEvent) -> None:
         """Take an event of the core; called by the sender. Never waits, never raises."""
@@ -343,7 +343,7 @@ class Inbox:
         if isinstance(payload, Action):
             self._enqueue(payload.action, payload.meta)
         elif isinstance(payload, Undone):
-            self.engine.explain(payload.seq, _details(payload.action))
+            self.engine.submissions.explain(payload.seq, _details(payload.action))
             if UNDO in self._callbacks:
                 self._enqueue(payload.action, payload.meta, ours=True)
         elif isinstance(payload, Received):
@@ -357,12 +357,12 @@ class Inbox:
             self.server_headers = payload.data
         elif isinstance(payload, DebugText):
             text = payload.text[:1000]
-            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {text}")
+            self.engine.error_log.complain("debug", f"{self.engine.url}: the server says: {text}")
 
     def _save_later(self, received: int | float) -> None:
         """Save it after the callbacks for everything received before."""
         self._received = received
-        self.engine.callbacks.run(self._save, received)
+        self.engine.submissions.callbacks.run(self._save, received)
 
     def _save(self, received: int | float) -> None:
         """Save the state; called on the callbacks' thread."""
@@ -406,11 +406,11 @@ class Inbox:
                 self._waiting += 1
                 self._bytes += size
         if full:
-            self.engine.reporter.complain(
+            self.engine.error_log.complain(
                 "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
             )
         else:
-            self.engine.callbacks.run(self._call, action, meta, size, ours)
+            self.engine.submissions.callbacks.run(self._call, action, meta, size, ours)
 
     def _call(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
         """Call the callbacks; runs on their thread."""
@@ -423,7 +423,7 @@ class Inbox:
             try:
                 callback(action, meta)
             except BaseException as error:  # neither the thread nor the next callback must suffer
-                self.engine.reporter.complain(
+                self.engine.error_log.complain(
                     "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
 

@@ -137,8 +137,10 @@ class Logux(Core):
             if value not in allowed:
                 raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
         for name, seconds in (
-            ("silence", options.silence), ("ping", options.ping), ("processing_timeout", options.processing_timeout),
-        ):  # fmt: skip
+            ("silence", options.silence),
+            ("ping", options.ping),
+            ("processing_timeout", options.processing_timeout),
+        ):
             if not seconds > 0:
                 raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
         if isinstance(options.subprotocol, str) and not options.strict_spec:

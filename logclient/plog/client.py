@@ -13,7 +13,7 @@ from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.config.plog import PlogConfig
 from logclient.delivery.engine import Engine
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConnectFailed, ProtocolError
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
@@ -61,7 +61,7 @@ class Documents:
         host: str | None = None,
         max_event_bytes: int = 262_144,
         truncate: bool = False,
-        reporter: Reporter | None = None,
+        reporter: ErrorLog | None = None,
         count_lost: Callable[[], object] | None = None,
         count_changed: Callable[[int, int], object] | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Documents:
         # A truncated record must leave room for the rest of its document.
         room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
         self._records = Encoder(max_event_bytes=room, truncate=truncate, carriers=(), flat=True)
-        self._reporter = reporter or Reporter()
+        self._reporter = reporter or ErrorLog()
         self._count_lost = count_lost
         self._count_changed = count_changed
 
@@ -215,19 +215,19 @@ class _DocumentClient(client.Client):
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
         assert isinstance(config, PlogConfig)
-        put, count_lost = client.outlets(engine)
+        put, count_lost = client.make_sink(engine)
         return Documents(
             put,
             event_type=config.event_type,
             host=config.host_name,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
-            reporter=engine.reporter,
+            reporter=engine.error_log,
             count_lost=count_lost,
             count_changed=engine.handoff.count_changed,
         )
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """Return the options of the encoder: the id is in ``uuid``, and the fields are not those of ECS."""
         return {"carriers": ("uuid",), "ecs": False}
 
@@ -433,7 +433,7 @@ class Client(_DocumentClient):
             raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
-            found, seconds = self._engine.call(kind, payload, left)
+            found, seconds = self._engine.request(kind, payload, left)
         finally:
             if kind != "ping":
                 self._questions.release()
