@@ -31,12 +31,7 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    #ifdef _MSC_VER
-    #include <intrin.h>
-    static __inline int lc_lowest(uint64_t v) { unsigned long i; _BitScanForward64(&i, v); return (int)i; }
-    #else
-    #define lc_lowest(v) __builtin_ctzll(v)
-    #endif
+    #include "bits.h"
     /* A bit for each of 64 bytes that is a quote, a backslash, below 0x20 or above 0x7f. */
     #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
     #include <emmintrin.h>
@@ -165,7 +160,7 @@ cdef extern from *:
     """
     uint64_t lc_special(const uint8_t *p) noexcept nogil
     bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
-    int lc_lowest(uint64_t v) noexcept nogil
+    unsigned int lc_ctz64(uint64_t v) noexcept nogil
     const char *lc_too_big
 
 
@@ -238,7 +233,7 @@ cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexc
             block.special = lc_special(block.at)
         special = block.special >> (p - block.at)
         if special:
-            return p + lc_lowest(special)
+            return p + lc_ctz64(special)
         p = block.at + 64
 
 
@@ -557,7 +552,7 @@ cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
         m.word += 1
         m.at += 64
         m.bits = m.word[0]
-    p = m.at + lc_lowest(m.bits)
+    p = m.at + lc_ctz64(m.bits)
     m.bits &= m.bits - 1
     return p
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from fuzz.target import ROOT, MissingError, Plant, load
 
 OUT = ROOT / "build" / "fuzz"
-EXTENSIONS = ("views", "hash", "handoff", "flight")  # that targets use besides their codec
+EXTENSIONS = ("constants", "views", "hash", "handoff", "flight")  # that targets use besides their codec
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from logclient import client, threads
+from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -54,8 +55,7 @@ __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat
 INFO = 20
 SETTLE = 0.1
 """Seconds between two looks at a server's counters."""
-K_RAW = 1
-TAGGED_KIND = TAGGED << 4
+TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
 AROUND = 1024
 """Bytes of a document around its data, the id and what strings take more than numbers."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import REASONS
 from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
 from tests.mutants.random_ones import found, mutated

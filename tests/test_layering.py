@@ -57,7 +57,8 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids", "views", "handing"},
+    "_ext base": {"blocks", "buffer", "constants", "deflate", "hash", "hot", "ids", "jsonscan", "views"}
+    | {"handing"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,

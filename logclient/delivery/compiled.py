@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import REASONS, STATUSES, STOP_MEMORY
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -21,9 +21,6 @@ from logclient.delivery.contract import (
     Wire,
 )
 from logclient.errors import ProtocolError
-
-STOP_MEMORY = -1
-STATUS = {2: "acked", 3: "handed", 4: "failed"}
 
 
 class CompiledCore(Core):
@@ -109,7 +106,7 @@ class CompiledCore(Core):
         for first, last, fate, reason in outcomes:
             ranges.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), found in ranges.items():
-            yield Settled(STATUS[fate], REASONS[reason], found)
+            yield Settled(STATUSES[fate], REASONS[reason], found)
         if progress:
             yield Progress()
         elif alive:

@@ -29,8 +29,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
+from logclient._ext.constants import R_FATAL, REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.handoff import Handoff
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.ages import Ages
 from logclient.delivery.backoff import random
@@ -43,7 +44,7 @@ from logclient.delivery.intake import Intake
 from logclient.delivery.isolation import PUT_ASIDE, TRIAL
 from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
-from logclient.delivery.pump import FATE, make_pump
+from logclient.delivery.pump import make_pump
 from logclient.delivery.requests import Requests
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
@@ -53,7 +54,6 @@ from logclient.errors import CredentialError, is_shortage
 if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
 
-R_FATAL = REASONS.index("fatal")
 
 
 class Engine(Intake):
@@ -328,7 +328,7 @@ class Engine(Intake):
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again
             if isinstance(event, Settled):
-                self.flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+                self.flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
         self._requeue()
         refused = isinstance(error, CredentialError)
         # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.

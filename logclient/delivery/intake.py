@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
+from logclient._ext.constants import PUT_FORKED, PUT_FULL
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.outcomes import Delivery, Outcome
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from logclient._ext.handoff import Turn
     from logclient.delivery.contract import Core
     from logclient.delivery.requests import Request
-
-PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
 
 CHECK = 1.0
 """Seconds after which a caller that waits for room checks whether there is still a sender."""

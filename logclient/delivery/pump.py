@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from logclient import threads
+from logclient._ext.constants import PENDING, REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS
 from logclient.delivery.contract import (
     Alive,
     CloseWanted,
@@ -30,9 +30,7 @@ from logclient.delivery.contract import (
 from logclient.delivery.limits import Limits
 from logclient.errors import CredentialError
 
-PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
 _REASON = {name: number for number, name in enumerate(REASONS)}
-FATE = {"acked": ACKED, "handed": HANDED, "failed": FAILED}
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
 
@@ -320,7 +318,7 @@ class PythonPump:
         for event in self.core.events_received():
             if isinstance(event, Settled):
                 reason = _REASON.get(event.reason, 0)
-                self.flight.apply(event.ranges, FATE[event.status], reason)
+                self.flight.apply(event.ranges, STATUSES.index(event.status), reason)
             elif isinstance(event, Retry):
                 self.flight.apply(event.ranges, PENDING)
             elif isinstance(event, Progress):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from logclient import threads
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import R_CLOSED
 from logclient._ext.record import own_thread
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.contract import FOREVER
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
     from logclient.delivery.requests import Requests
     from logclient.delivery.trials import Trials
-
-R_CLOSED = REASONS.index("closed")
 
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import R_POISON
 from logclient.delivery.backoff import random
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.isolation import NOTHING, PUT_ASIDE, Isolation
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.isolation import Suspect
     from logclient.delivery.limits import Limits
-
-R_POISON = REASONS.index("poison")
 
 
 class Trials:

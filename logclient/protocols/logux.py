@@ -59,11 +59,10 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS
 from logclient._ext.logux import Hot
 from logclient.config import Secret, options_of
-from logclient.delivery.compiled import STATUS
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -803,7 +802,7 @@ class Logux(Core):
         for first, last, fate, reason in outcomes:
             found.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), ranges in found.items():
-            self._events.append(Settled(STATUS[fate], REASONS[reason], ranges))
+            self._events.append(Settled(STATUSES[fate], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
         alive, progress, waiting = self._hot.told()
