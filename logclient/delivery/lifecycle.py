@@ -2,13 +2,8 @@
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
-records that are logged later are delivered in the call. Children of ``multiprocessing`` skip atexit before
-3.13 and run its finalizers instead. Celery's pool processes run neither, but send a signal of Celery.
-SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
-
-uwsgi forks in C and, without ``py-call-uwsgi-fork-hooks``, does not run Python's hooks. A child of a process
-in which another thread holds the GIL at that moment waits for it for ever. So its master gets no
-sender, and delivers in the call what it logs before it forks.
+records that are logged later are delivered in the call. ``delivery.hosts`` has the exceptions. SIGTERM's
+default action runs nothing at all: see ``flush_on_sigterm``.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery import error_log
+from logclient.delivery import error_log, hosts
 
 if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
@@ -80,36 +75,8 @@ def shutting_down() -> bool:
 
 
 def at_first_event() -> None:
-    """Have the children of multiprocessing and Celery flush, too. Called when a sender is started."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and _registered.get("finalizer") != os.getpid():
-        _registered["finalizer"] = os.getpid()
-        util.Finalize(None, at_exit, exitpriority=-100)
-    signals = sys.modules.get("celery.signals")
-    if signals is not None and "celery" not in _registered:  # forks inherit it
-        _registered["celery"] = os.getpid()
-        signals.worker_process_shutdown.connect(_celery_process_ends, weak=False)
-
-
-def _celery_process_ends(**_: Any) -> None:
-    at_exit()
-
-
-def forks_unseen() -> bool:
-    """Return whether this is a uwsgi process that will fork without running Python's hooks."""
-    uwsgi = sys.modules.get("uwsgi")
-    if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):
-        return False
-    try:
-        return not (uwsgi.worker_id() or uwsgi.mule_id() or uwsgi.i_am_the_spooler())
-    except AttributeError:  # another module of that name
-        return False
-
-
-def threads_starve() -> bool:
-    """Return whether uwsgi holds the GIL between requests."""
-    uwsgi = sys.modules.get("uwsgi")
-    return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
+    """Have children of multiprocessing and Celery flush, too. Called when a sender is started."""
+    hosts.call_at_end(at_exit)
 
 
 def engines() -> list[Lifetime]:
