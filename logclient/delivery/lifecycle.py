@@ -19,19 +19,49 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient.delivery import error_log, hosts
 
 if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
-    from logclient.delivery.shutdown import Lifetime
+    from logclient.delivery.limits import Limits
+
+
+class _Engine(Protocol):
+    """What is called around forks and at exit: ``delivery.engine.Engine``."""
+
+    limits: Limits
+    url: str
+    error_log: ErrorLog
+    given_up: int
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def forked(self) -> bool: ...
+
+    def flush(self, timeout: float) -> int: ...
+
+    # A fork, in this order.
+    def park(self, pause: bool) -> None: ...
+    def wait_parked(self, deadline: float) -> None: ...
+    def unpark(self) -> bool: ...
+    def restart(self) -> bool: ...
+    def after_fork(self) -> None: ...
+
+    # The end of the process, in this order.
+    def begin_exit(self, deadline: float) -> bool: ...
+    def wait_left(self, by: float, grace: float) -> bool: ...
+    def undelivered(self, before: int) -> int: ...
+    def drain_callbacks(self, deadline: float) -> int: ...
+
 
 # The only module state of the package: engines to call at exit and around a fork.
-_engines: weakref.WeakSet[Lifetime] = weakref.WeakSet()
+_engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
-_restarting: deque[Lifetime] = deque()
+_restarting: deque[_Engine] = deque()
 
 PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
@@ -40,7 +70,7 @@ SHARE = 0.5
 """Seconds beyond the deadline at exit, in which senders record what they give up."""
 
 
-def watch(engine: Lifetime) -> None:
+def watch(engine: _Engine) -> None:
     """Call `engine` around forks and at the end of the process."""
     _engines.add(engine)
     if "hooks" not in _registered:
@@ -79,7 +109,7 @@ def at_first_event() -> None:
     hosts.call_at_end(at_exit)
 
 
-def engines() -> list[Lifetime]:
+def engines() -> list[_Engine]:
     """Return all engines of this process."""
     while True:
         try:
@@ -102,7 +132,7 @@ def at_exit() -> None:
             error_log.process.complain("unsaid", f"{what} given up by closed clients")
 
 
-def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None:
+def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
     """Have all these engines deliver until their monotonic deadlines, side by side, and end.
 
     All senders are asked first, so that none waits for another. Then they are waited for, and this thread
@@ -135,7 +165,7 @@ def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None
         raise interrupt
 
 
-def _drive(waiting: list[tuple[Lifetime, float]]) -> None:
+def _drive(waiting: list[tuple[_Engine, float]]) -> None:
     """Be the sender of engines that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
         # One alone has all of it; none has less than a connection takes.
@@ -210,7 +240,7 @@ def start_next() -> None:
 
 def _in_child() -> None:
     for engine in engines():
-        if engine.handoff.forked:
+        if engine.forked:
             engine.after_fork()
 
 

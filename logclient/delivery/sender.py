@@ -107,6 +107,11 @@ class Sender:
         return self._no_threads or self.exiting or hosts.forks_unseen()
 
     @property
+    def forked(self) -> bool:
+        """Whether this is the child of a fork that the queue does not know of."""
+        return self.handoff.forked
+
+    @property
     def settled_all(self) -> bool:
         """Whether every event has its outcome."""
         return self.handoff.settled >= self.handoff.next_seq - 1
