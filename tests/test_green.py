@@ -333,12 +333,12 @@ def test_a_greenlet_that_runs_a_callback_is_one_of_many(either: Green) -> None:
     """Where too many callbacks wait the caller runs its own. Other greenlets still wait for its end."""
     text = """
 from logclient.delivery.outcomes import CallbackThread
-callbacks = CallbackThread(say, crowded=lambda: lambda: True)
+callbacks = CallbackThread(say, is_crowded=lambda: lambda: True)
 done = []
 def slow():
     sleep(0.2)
     done.append(callbacks.drain(time.monotonic() + 20))
-spawn(callbacks.run_or_help, slow)
+spawn(callbacks.queue_or_run, slow)
 while not callbacks.drain(0.0):
     sleep(0)
 say(left=callbacks.drain(time.monotonic() + 20), done=done)

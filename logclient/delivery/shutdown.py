@@ -124,12 +124,12 @@ class Lifetime(Sender):
     # -- close -------------------------------------------------------------------------------------
 
     def close(self, timeout: float) -> int:
-        """Take no more events, deliver what is there, and end; return how many events were given up.
+        """Take no more events, deliver the queued ones, and end; return how many events were given up.
 
         A call that was interrupted may be made again: it goes on. Until then the sender goes on by
         itself, and the end of the process waits for it.
 
-        While the interpreter exits, only what is there is delivered: events still may come from
+        While the interpreter exits, only the queued events are delivered: more may come from
         later exit handlers, and are delivered in their call.
         """
         if self.handoff.forked:
@@ -169,7 +169,7 @@ class Lifetime(Sender):
             self.wait_left(time.monotonic(), 0.0)
 
     def retire(self, seconds: float) -> None:
-        """Take no more events; have the sender deliver what is there, for `seconds` at most, and end."""
+        """Take no more events; have the sender deliver the queued ones, for `seconds` at most, and end."""
         self.closed = True
         self.handoff.close()
         self._leave_until(time.monotonic() + seconds)
@@ -331,7 +331,7 @@ class Lifetime(Sender):
         return True
 
     def finish(self, deadline: float) -> None:
-        """Exit alone: deliver what is there until the monotonic `deadline`; what then is left fails.
+        """Exit alone: deliver until the monotonic `deadline`; events that are left then fail.
 
         The sender's thread ends here. Later events are delivered in the call that logs them.
         """
@@ -344,7 +344,7 @@ class Lifetime(Sender):
         self.handoff.needs_attention = True
 
     def _part(self) -> None:
-        """Leave the role to callers at exit; what is there has the rest of the time."""
+        """Leave the role to callers at exit; queued events have the rest of the time."""
         self._begin_inline()
         # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
         target = self.handoff.next_seq - 1

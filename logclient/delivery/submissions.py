@@ -29,7 +29,7 @@ class Submissions:
     def __init__(self, handoff: Handoff, max_events: int, log: ErrorLog) -> None:
         self._handoff = handoff
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
-        # Weakly: an engine that nobody holds any more, at exit too, goes at once.
+        # Weak references: an engine without references is freed at once, also at exit.
         self.callbacks = CallbackThread(
             log.complain, weakref.WeakMethod(self.request_flush), weakref.WeakMethod(self.is_crowded)
         )
