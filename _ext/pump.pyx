@@ -143,8 +143,8 @@ cdef class CompiledPump:
         """Make ``run`` return soon, once: there is a call to make."""
         self.poked = True
 
-    def post(self):
-        """Send what the core has to send of its own, in its turn."""
+    def send_ready(self):
+        """Send what the core has to send besides events, in its turn."""
         cdef const uint8_t[::1] view
         cdef uint8_t *to
         for ready in self.core.data_to_send():
@@ -158,8 +158,8 @@ cdef class CompiledPump:
         self.core.sent(self.wire.size - self.offset)
         self.heard_something = True      # not every question has an answer that must come first
 
-    def heard(self):
-        """What came besides fates: answers to calls, and what the peer said of its own accord."""
+    def drain_events(self):
+        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
         if not self.heard_something:
             return []
         self.heard_something = False
@@ -180,6 +180,16 @@ cdef class CompiledPump:
     def errno(self):
         """The system's error number behind an end ``error``."""
         return self.error
+
+    @property
+    def failure(self):
+        """None: there is only `errno`."""
+        return None
+
+    @property
+    def fatal(self):
+        """None: the core has still to be asked."""
+        return None
 
     def run(self, link, double until):
         """Pump until the monotonic second `until` or an earlier end; the its name in ``ENDS``."""

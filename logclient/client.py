@@ -18,14 +18,14 @@ from logclient import registry
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, Sender
 from logclient._ext.record import tens as tens
-from logclient.config import Config, parse
+from logclient.config import Config, options_of, parse
+from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import EncodeError, QueueFull
 from logclient.files import open_to_all, own_directory
-from logclient.protocols.core import Core
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -288,9 +288,13 @@ def _is_here(host: str) -> bool:
 
 
 def _limits(config: Config) -> Limits:
-    same = {name: getattr(config, name) for name in Limits._fields if name in Config._fields}
-    same["keep_level"] = config.keep_level // 10
-    return Limits(**same, batch_events=config.window, batch_bytes=config.window_bytes)
+    return options_of(
+        Limits,
+        config,
+        keep_level=config.keep_level // 10,
+        batch_events=config.window,
+        batch_bytes=config.window_bytes,
+    )
 
 
 def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from logclient import registry
 from logclient.errors import ConfigError
@@ -70,6 +70,9 @@ class Secret:
 
     def __deepcopy__(self, memo: object) -> Secret:
         return self
+
+
+T = TypeVar("T")
 
 
 class Option(NamedTuple):
@@ -1040,6 +1043,25 @@ def _encode(text: str) -> str:
 
 
 # -- the documentation
+
+
+def options_of(kind: type[T], config: Any, *, fixed: tuple[str, ...] = (), **given: Any) -> T:
+    """Take the options of `kind` from a configuration; every field must have a source.
+
+    Args:
+        kind: a NamedTuple, such as a core's ``Options``.
+        config: has the options as attributes, like `Config`.
+        fixed: fields that are no option of users: they keep their defaults.
+        given: fields with other values, or that go by another name in `config`.
+
+    Raises:
+        AttributeError: `config` has no option of a field's name.
+        TypeError: `kind` has no field of a given name.
+    """
+    row: Any = kind
+    taken = {name: getattr(config, name) for name in row._fields if name not in fixed and name not in given}
+    made: T = row(**taken, **{name: row._field_defaults[name] for name in fixed}, **given)
+    return made
 
 
 def options_markdown() -> str:

@@ -107,8 +107,7 @@ def examine(
 
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     stream = not isinstance(transport, Udp)
-    proxied = getattr(transport, "proxied", None)
-    if proxied is not None and proxied(endpoint):
+    if transport.proxied(endpoint):
         yield Finding("name", SKIPPED, "the proxy of the environment looks it up")
         yield Finding("connect", SKIPPED, "through that proxy")
     else:

@@ -27,11 +27,11 @@ from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery import report
+from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
 from logclient.logux_state import State
-from logclient.protocols.core import Core, CoreEvent, Inbound, TakesNotes
 from logclient.protocols.logux import Action, DebugText, Headers, Opened, Received, Undone
 
 __all__ = ["Client", "Pong"]
@@ -102,8 +102,7 @@ class Client(client.Client):
             if inbox is not None:
                 inbox.begin()
                 if inbox.headers:
-                    assert isinstance(core, TakesNotes)
-                    core.note("headers", inbox.headers, 0)
+                    core.post_command("headers", inbox.headers, 0)
             if state is not None:
                 state.begin(core)  # type: ignore[arg-type]
             return core

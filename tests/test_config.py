@@ -5,14 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import config, registry
-from logclient.config import OPTIONS, Config, Secret, dns_name, parse, parse_duration, parse_size
+from logclient.config import (
+    OPTIONS,
+    Config,
+    Secret,
+    dns_name,
+    options_of,
+    parse,
+    parse_duration,
+    parse_size,
+)
 from logclient.errors import ConfigError
 from tests.patience import PATIENCE
 from tests.support import ROOT
@@ -631,3 +640,26 @@ class TestDocs:
             monkeypatch.delitem(registry.SCHEMES, name)
         assert "`token`" not in config.options_markdown()
         assert "`window`" in config.options_markdown()
+
+
+class TestOptionsOf:
+    class Fields(NamedTuple):
+        window: int = 1
+        silence: float = 2.0
+        grain: int = 3
+
+    def test_fields_come_from_the_configuration(self) -> None:
+        config = parse("lumberjack://h?window=7")
+        assert options_of(self.Fields, config, fixed=("grain",)) == (7, config.silence, 3)
+        assert options_of(self.Fields, config, grain=4, silence=5.0) == (7, 5.0, 4)
+
+    def test_a_field_without_a_source_is_an_error(self) -> None:
+        with pytest.raises(AttributeError, match="grain"):
+            options_of(self.Fields, parse("lumberjack://h"))
+
+    def test_a_name_that_is_no_field_is_an_error(self) -> None:
+        config = parse("lumberjack://h")
+        with pytest.raises(TypeError, match="grains"):
+            options_of(self.Fields, config, grain=4, grains=4)
+        with pytest.raises(KeyError, match="grains"):
+            options_of(self.Fields, config, fixed=("grain", "grains"))

@@ -551,7 +551,7 @@ def test_the_last_line_is_of_what_has_its_fate(build: Make) -> None:
                     rig.bodies[rig.engine.handoff.push(b"late", 2, 0)] = b"late"
                 end(linger)
 
-            link.lingers, link.close = True, close  # type: ignore[method-assign]
+            link.drains_on_close, link.close = True, close  # type: ignore[method-assign]
             return link
 
     server = MemoryServer("fifo")
@@ -761,5 +761,5 @@ def test_a_thread_that_was_joined_is_gone_for_the_system_too() -> None:
 def test_a_core_that_takes_no_notes(build: Make, setup: Setup) -> None:
     """Only Logux has something to do in line with events: the others say so."""
     rig = build(setup)
-    with pytest.raises(ValueError, match="note: this protocol has no 'headers'"):
+    with pytest.raises(ValueError, match="command: this protocol has no 'headers'"):
         rig.engine.note("headers", {})

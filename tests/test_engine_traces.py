@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.tcpsend import TcpPump
+from logclient.delivery.contract import Alive, Fatal, Progress, Retry, Settled
 from logclient.delivery.pump import PythonPump
-from logclient.protocols.core import Alive, Fatal, Outcome, Progress, Retry
 from logclient.transports.tcp import Tcp
 from tests.cores.compiled import Compiled
 from tests.cores.plain import POISON, Refused
@@ -137,7 +137,7 @@ def said(core: Any, batch: Any) -> list[Any]:
     """What the core reports, in one form: plain ones report event by event, compiled ones merged."""
     found: list[Any] = []
     for event in core.events_received():
-        if isinstance(event, Outcome):
+        if isinstance(event, Settled):
             found += [(seq, event.status, event.reason) for a, b in event.ranges for seq in range(a, b + 1)]
         elif isinstance(event, Retry):
             found += [(seq, "again", "") for a, b in event.ranges for seq in range(a, b + 1)]

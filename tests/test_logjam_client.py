@@ -177,7 +177,7 @@ class TestOptions:
         public, secret = (key.decode() for key in zmq.curve_keypair())
         transport = Zmq.from_config(config._replace(curve_server=public))
         assert (transport.kind, transport.hwm, transport.heartbeat) == ("DEALER", 7, 2.0)
-        assert transport.lingers
+        assert transport.drains_on_close
         assert transport.curve is not None and transport.curve[0] == public
         config = parse("logjam+push://h:1/a-b", curve_server=public, curve_secret=secret)
         transport = Zmq.from_config(config)

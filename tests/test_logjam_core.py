@@ -32,9 +32,9 @@ from logclient._ext.logjam import (
     expand,
     pack,
 )
+from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols import readable
-from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress, Reply
 from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
 from tests.batches import flight_of
@@ -200,7 +200,7 @@ class TestMessages:
         first = [b""] if mode == "request" else []
         meta = struct.pack(">HBBIQQ", 0xCABD, 0, 1, 0, created // 1000, 1)
         assert message == [*first, APP_ENV, TOPICS[nibble], body, meta]
-        handed = [Outcome("handed", "", [(1, 1)])] if mode == "async" else []
+        handed = [Settled("handed", "", [(1, 1)])] if mode == "async" else []
         assert list(core.events_received()) == handed
         assert batch.fates() == {1: "inflight"}
 
@@ -435,10 +435,10 @@ class TestCredit:
         assert list(core.events_received()) == []
         size = sum(len(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
         core.sent(size // 2048 * 48)  # ZeroMQ is full
-        assert list(core.events_received()) == [Outcome("handed", "", [(1, 2000)])]
+        assert list(core.events_received()) == [Settled("handed", "", [(1, 2000)])]
         assert core.credit(100.0)[0] == 2000
         core.sent()
-        assert list(core.events_received()) == [Outcome("handed", "", [(2001, 2048)])]
+        assert list(core.events_received()) == [Settled("handed", "", [(2001, 2048)])]
         assert core.credit(100.0)[0] == 2048
         assert core.encode(batch, 5000, 100.0) == 2048
         flight.encoded(batch)
@@ -476,10 +476,10 @@ class TestReplies:
         send(core, 4)
         core.receive_data(OK_REPLY + OK_REPLY + BAD_REPLY, 101.0)
         assert list(core.events_received()) == [
-            Outcome("acked", "", [(1, 2)]), Outcome("failed", "rejected", [(3, 3)]), Progress(),
+            Settled("acked", "", [(1, 2)]), Settled("failed", "rejected", [(3, 3)]), Progress(),
         ]  # fmt: skip
         core.receive_data(OK_REPLY, 102.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(4, 4)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(4, 4)]), Progress()]
 
     @pytest.mark.parametrize(("reply", "words"), [
         ([b"shop-staging", b"202 Accepted"], "expected the reply"),
@@ -496,7 +496,7 @@ class TestReplies:
         flight, batch = send(core, 2)
         core.receive_data(OK_REPLY + oracle.join(reply) + OK_REPLY, 101.0)
         acked, progress, fatal = core.events_received()
-        assert (acked, progress) == (Outcome("acked", "", [(1, 1)]), Progress())
+        assert (acked, progress) == (Settled("acked", "", [(1, 1)]), Progress())
         assert isinstance(fatal, Fatal)
         assert isinstance(fatal.error, ProtocolError)
         assert words in str(fatal.error)
@@ -512,7 +512,7 @@ class TestReplies:
         assert batch.fates()[2] == "pending"
         assert core.encode(batch, 9, 103.0) == 1
         core.receive_data(OK_REPLY, 103.1)
-        assert list(core.events_received()) == [Outcome("acked", "", [(2, 2)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(2, 2)]), Progress()]
 
     def test_nobody_asked(self) -> None:
         core = core_of()
@@ -567,7 +567,7 @@ class TestReplies:
         pongs = []
         fatal = False
         for event in core.events_received():
-            if isinstance(event, Outcome):
+            if isinstance(event, Settled):
                 kept = acked if event.status == "acked" else rejected
                 kept += [seq for first, last in event.ranges for seq in range(first, last + 1)]
             elif isinstance(event, Reply):
@@ -606,7 +606,7 @@ class TestPing:
         assert [m[1] for m in sent(core)] == [APP_ENV, b"ping"]
         assert held
         core.receive_data(OK_REPLY + oracle.join([b"ping", b"200 OK", b""]), 101.0)
-        assert [type(e) for e in core.events_received()] == [Outcome, Progress, Reply]
+        assert [type(e) for e in core.events_received()] == [Settled, Progress, Reply]
         del flight
 
     def test_not_from_it(self) -> None:
@@ -654,7 +654,7 @@ class TestSilence:
         core.receive_data(OK_REPLY, 104.0)
         assert core.next_timeout(104.0) == 109.0
         core.handle_timeout(108.9)
-        assert [type(e) for e in core.events_received()] == [Outcome, Progress]
+        assert [type(e) for e in core.events_received()] == [Settled, Progress]
         core.handle_timeout(109.0)
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
@@ -675,7 +675,7 @@ class TestClose:
         core.begin_close(101.0)
         assert core.credit(101.0) == (0, 0)
         core.receive_data(OK_REPLY, 101.0)
-        assert [type(e) for e in core.events_received()] == [Outcome, Progress]
+        assert [type(e) for e in core.events_received()] == [Settled, Progress]
         core.receive_data(OK_REPLY, 102.0)
         assert isinstance(list(core.events_received())[-1], CloseWanted)
 

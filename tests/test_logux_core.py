@@ -21,20 +21,21 @@ from logclient._ext.handoff import Handoff
 from logclient._ext.hash import xxh64
 from logclient._ext.logux import Hot
 from logclient.config import Secret
-from logclient.delivery.pump import PythonPump
-from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.core import (
+from logclient.delivery.contract import (
     Alive,
     CloseWanted,
     Core,
     CoreEvent,
     Fatal,
     Inbound,
-    Outcome,
+    Link,
     Progress,
     Reply,
     Retry,
+    Settled,
 )
+from logclient.delivery.pump import PythonPump
+from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.protocols.logux import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
@@ -137,7 +138,7 @@ def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[
         if not (isinstance(event, Inbound) and isinstance(event.payload, Undone)):
             found.append(event)
             continue
-        assert isinstance(after, Outcome) and after.ranges == [(event.payload.seq, event.payload.seq)]
+        assert isinstance(after, Settled) and after.ranges == [(event.payload.seq, event.payload.seq)]
         assert event.payload.action == action
     return found
 
@@ -237,22 +238,22 @@ class TestConnect:
 
     def test_headers_go_before_connect_and_replace_the_former(self) -> None:
         core = core_of()
-        core.note("headers", {"lang": "en", "x": 1}, 0)
+        core.post_command("headers", {"lang": "en", "x": 1}, 0)
         core.connected(NOW, random)
         assert [m[:2] for m in sent(core)] == [["headers", {"lang": "en", "x": 1}], ["connect", 5]]
         tell(core, "connected", 5, "server:x", [BASE, BASE])
-        core.note("headers", {"lang": "fr"}, 1)
+        core.post_command("headers", {"lang": "fr"}, 1)
         core.credit(NOW)
         assert sent(core) == [["headers", {"lang": "fr"}]]
         core.connection_lost()
         core.connected(NOW, random)
         assert sent(core)[0] == ["headers", {"lang": "fr"}]
         mine = {"a": [1]}
-        core.note("headers", mine, 1)
+        core.post_command("headers", mine, 1)
         mine["a"].append(2)
         core.connection_lost()
         connect(core)
-        core.note("headers", {}, 2)
+        core.post_command("headers", {}, 2)
         core.credit(NOW)
         assert sent(core) == [["headers", {}]]
         core.connection_lost()
@@ -263,9 +264,9 @@ class TestConnect:
     def test_headers_that_kill_servers_are_refused(self, wrong: Any) -> None:
         core = ready()
         with pytest.raises(ValueError, match="headers: "):
-            core.note("headers", wrong, 1)
+            core.post_command("headers", wrong, 1)
         with pytest.raises(ValueError, match="Logux has no 'stat'"):
-            core.note("stat", {}, 1)
+            core.post_command("stat", {}, 1)
         with pytest.raises(ValueError, match="Logux has no 'stat'"):
             core.call("stat")
         core.credit(NOW)
@@ -749,7 +750,7 @@ class TestClocks:
 
 
 def acked(*seqs: int) -> list[CoreEvent]:
-    return [Outcome("acked", "", [(seqs[0], seqs[-1])]), Progress()]
+    return [Settled("acked", "", [(seqs[0], seqs[-1])]), Progress()]
 
 
 class Later:
@@ -780,7 +781,7 @@ class Later:
             self.seen.append((action["data"]["n"], self.headers.get("n", 0)))
             events = undo(self.core, id, reason) if reason else processed(self.core, id)
             for event in events:
-                if isinstance(event, Outcome):
+                if isinstance(event, Settled):
                     flight.apply(event.ranges, STATUSES.index(event.status))
                 elif isinstance(event, Retry):
                     flight.apply(event.ranges, 0)
@@ -801,7 +802,7 @@ class TestHeadersInLine:
         flight, batch = numbered(60)
         changes = {1: 1, 2: 2, 9: 9, 10: 10, 11: 11, 30: 30, 59: 59, 61: 61}
         for first, n in changes.items():
-            core.note("headers", {"n": n}, first, flight)
+            core.post_command("headers", {"n": n}, first, flight)
         server = Later(core)
         while len(server.seen) < 60:
             server.hear(more(core, flight, batch))
@@ -815,8 +816,8 @@ class TestHeadersInLine:
     def test_actions_with_the_same_headers_do_not_wait(self) -> None:
         core = ready(window=4, inflight=4)
         flight, batch = numbered(40)
-        core.note("headers", {"n": 1}, 1, flight)
-        core.note("headers", {"n": 33}, 33, flight)
+        core.post_command("headers", {"n": 1}, 1, flight)
+        core.post_command("headers", {"n": 33}, 33, flight)
         found = more(core, flight, batch)
         assert [m[0] for m in found] == ["headers", *["sync"] * 4]
         assert core.credit(NOW)[0] == 0
@@ -826,15 +827,15 @@ class TestHeadersInLine:
         core = ready()
         flight, batch = numbered(2)
         events, _ = core.credit(NOW)
-        core.note("headers", {"n": 2}, 2, flight)
+        core.post_command("headers", {"n": 2}, 2, flight)
         assert core.encode(batch, events, NOW) == 1
         assert [m[0] for m in sent(core)] == ["sync"]
 
     def test_what_is_sent_again_has_the_headers_it_had(self) -> None:
         core = ready()
         flight, batch = numbered(3)
-        core.note("headers", {"n": 1}, 1, flight)
-        core.note("headers", {"n": 3}, 3, flight)
+        core.post_command("headers", {"n": 1}, 1, flight)
+        core.post_command("headers", {"n": 3}, 3, flight)
         server = Later(core)
         server.hear(more(core, flight, batch))
         assert server.seen == [] and server.headers == {"n": 1}
@@ -853,8 +854,8 @@ class TestHeadersInLine:
     def test_a_suspect_has_the_headers_it_had(self) -> None:
         core = ready()
         flight, batch = numbered(3)
-        core.note("headers", {"n": 1}, 1, flight)
-        core.note("headers", {"n": 3}, 3, flight)
+        core.post_command("headers", {"n": 1}, 1, flight)
+        core.post_command("headers", {"n": 3}, 3, flight)
         server = Later(core)
         server.hear(more(core, flight, batch))
         server.work(flight, 1, "error")  # the first is the suspect
@@ -874,7 +875,7 @@ class TestHeadersInLine:
         core = ready()
         flight, batch = numbered(1)
         flight.handoff.push(b'{"n":2}', 2, RAW)
-        core.note("headers", {"n": 3}, 3, flight)
+        core.post_command("headers", {"n": 3}, 3, flight)
         core.credit(NOW)
         assert sent(core) == []
         assert [m[0] for m in more(core, flight, batch)] == ["sync"]
@@ -885,7 +886,7 @@ class TestHeadersInLine:
         flight = Flight(handoff)
         server = Later(core)
         for n in range(1, 1001):
-            core.note("headers", {"n": n, "text": "x" * 100_000}, handoff.next_seq, flight)
+            core.post_command("headers", {"n": n, "text": "x" * 100_000}, handoff.next_seq, flight)
             handoff.push(b'{"n":%d}' % n, 2, RAW)
             batch = flight.take(1, 1000)
             assert batch is not None
@@ -905,11 +906,11 @@ class TestHeadersInLine:
         flight = Flight(handoff)
         tracemalloc.start()
         for n in range(1, 2001):
-            core.note("headers", {"n": n, "text": "x" * 10_000}, handoff.next_seq, flight)
+            core.post_command("headers", {"n": n, "text": "x" * 10_000}, handoff.next_seq, flight)
             handoff.push(b"{}", 2, RAW)
             flight.gaps()
             flight.commit()
-            core.look(NOW)
+            core.sample_clocks(NOW)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert used < 2_000_000
@@ -920,7 +921,7 @@ class TestHeadersInLine:
         flight, batch = numbered(100)
         tracemalloc.start()
         for n in range(1, 101):
-            core.note("headers", {"n": n, "text": "x" * 1_000_000}, n, flight)
+            core.post_command("headers", {"n": n, "text": "x" * 1_000_000}, n, flight)
             core.credit(NOW)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -1026,7 +1027,7 @@ class TestOutcomes:
     def test_undone(self, reason: Any, name: str) -> None:
         core = ready()
         send(core, 2)
-        assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == [Outcome("failed", name, [(2, 2)])]
+        assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == [Settled("failed", name, [(2, 2)])]
         assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == []
         assert processed(core, f"{BASE - 250} {core.node_id} 0") == acked(1)
         assert [m[0] for m in sent(core)] == ["synced"] * 3
@@ -1077,7 +1078,7 @@ class TestRuns:
         for event in events:
             if isinstance(event, Retry):
                 flight.apply(event.ranges, 0)
-            elif isinstance(event, Outcome):
+            elif isinstance(event, Settled):
                 flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
 
     def again(self, core: Logux, flight: Flight) -> dict[str, str]:
@@ -1113,7 +1114,7 @@ class TestRuns:
         suspect = self.again(core, flight)
         assert list(suspect) == [ID % 2] and suspect[ID % 2] not in ids
         end = undo(core, suspect[ID % 2]) if guilty else processed(core, suspect[ID % 2])
-        assert end == ([Outcome("failed", "error", [(2, 2)])] if guilty else acked(2))
+        assert end == ([Settled("failed", "error", [(2, 2)])] if guilty else acked(2))
         self.apply(flight, end)
         assert flight.inflight == 0 and core.credit(NOW)[0] == 100
 
@@ -1210,7 +1211,7 @@ class TestRuns:
         )
         told, outcome = core.events_received()
         assert isinstance(told, Inbound) and told.payload.action["reason"] == "denied"
-        assert outcome == Outcome("failed", "denied", [(1, 1)])
+        assert outcome == Settled("failed", "denied", [(1, 1)])
         assert sent(core) == [["synced", 0]]
         # Nothing else may have so much in it.
         core.receive_data(b'["sync",0,{"type":"a","data":%b},{"id":[1,1],"time":1}]' % data, NOW)
@@ -1235,7 +1236,7 @@ class TestRuns:
         self.apply(flight, processed(core, ids[1]))
         assert list(self.again(core, flight)) == [ID % 1]
         id = f"{BASE - 250} {core.node_id} 2"
-        assert undo(core, id) == [Outcome("failed", "error", [(1, 1)]), CloseWanted()]
+        assert undo(core, id) == [Settled("failed", "error", [(1, 1)]), CloseWanted()]
         assert core.credit(NOW)[0] == 0
 
 
@@ -1336,7 +1337,7 @@ class TestDoubt:
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
         core.connection_lost()
-        assert list(core.events_received()) == [Outcome("failed", "doubt", [(1, 1), (3, 4)])]
+        assert list(core.events_received()) == [Settled("failed", "doubt", [(1, 1), (3, 4)])]
         flight.apply([(1, 1), (3, 4)], FAILED)
         flight.apply([(2, 2)], ACKED)
         flight.requeue()
@@ -1541,7 +1542,7 @@ class TestTimeouts:
 # -- against a server that does what it likes -----------------------------------------------------------
 
 
-class Server:
+class Server(Link):
     """A Logux server as the real one is, and as a link: one queue for each client id, undone from the action
     that fails on. What an action's ``data`` says is done with it.
 
@@ -1549,7 +1550,7 @@ class Server:
         script: what else happens, at random; nothing once it is `calm`.
     """
 
-    peer, tls, doubt, bite, lull, lingers, unsent = "server", "", "", 0, 0.0, False, 0
+    peer = "server"
 
     def __init__(self, script: Random, clock: Clock) -> None:
         self.script = script
@@ -1692,12 +1693,12 @@ def deliver(
             core.connected(clock.now, script.random)
             pump.connected()
         end = pump.run(server, clock.now + 5)  # type: ignore[arg-type]
-        pump.heard()
+        pump.drain_events()
         if end in ("closed", "protocol", "silence"):
             server.over = True
             core.connection_lost()
             for event in core.events_received():
-                if isinstance(event, Outcome):
+                if isinstance(event, Settled):
                     flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
             flight.requeue()
             flight.commit()
@@ -1789,7 +1790,7 @@ class TestServers:
             for message in messages:
                 for id in names(core, message):
                     for event in processed(core, id):
-                        if isinstance(event, Outcome):
+                        if isinstance(event, Settled):
                             flight.apply(event.ranges, STATUSES.index(event.status))
                             held += 1
         assert held == 3000 and most[0] == 1 and max(most) == 400

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Reply, Settled
 from logclient.errors import CredentialError
-from logclient.protocols.core import Alive, CoreEvent, Fatal, Inbound, Outcome, Progress, Reply
 from logclient.protocols.logux import DebugText, Headers, Logux, Opened, Options
 from tests import recordings
 from tests.batches import flight_of
@@ -82,9 +82,9 @@ class Player:
     def say_headers(self, message: list[Any]) -> bool:
         if type(message[1]) is not dict:
             with pytest.raises(ValueError, match="headers"):
-                self.core.note("headers", message[1], 1)
+                self.core.post_command("headers", message[1], 1)
             return False
-        self.core.note("headers", message[1], 1)
+        self.core.post_command("headers", message[1], 1)
         self.headers = message[1]
         if self.core.state not in ("disconnected", "connecting"):
             self.core.credit(self.now)
@@ -105,7 +105,7 @@ class Player:
         if not (self.core.node_id == node and self.core.options.token == options.get("token")):
             self.core = self.make(options if makeable else {})
             if headers:
-                self.core.note("headers", headers, 1)
+                self.core.post_command("headers", headers, 1)
             self.core.node_id = node
             self.core._last_received = received
         self.core.connected(self.now, lambda: 0.5)
@@ -150,7 +150,7 @@ class Player:
             wanted.append((action, shift, counter, meta["time"], meta.get("subprotocol", -1)))
         first = len(self.names)
         for action, shift, counter, time, subprotocol in wanted:
-            self.core.look(self.now)
+            self.core.sample_clocks(self.now)
             if self.base + shift < self.last:
                 return False  # ours never gives an id before one that it gave
             if not self.say_one(action, shift, counter, time, subprotocol):
@@ -193,7 +193,7 @@ class Player:
             undo = {"type": "logux/undo", "id": name, "reason": "error"}
             message = ["sync", 0, undo, {"id": 1, "time": 1}]
             self.core.receive_data(json.dumps(message).encode(), self.now)
-            (end,) = [e for e in self.core.events_received() if isinstance(e, Outcome)]
+            (end,) = [e for e in self.core.events_received() if isinstance(e, Settled)]
             assert end.reason == "error"
             self.sent()
             self.core.credit(self.now)
@@ -232,7 +232,7 @@ class Player:
             self.error(message, events)
         elif kind == "sync":
             assert self.sent() == [["synced", message[1]]]
-            fates = [(e.status, e.reason) for e in events if isinstance(e, Outcome)]
+            fates = [(e.status, e.reason) for e in events if isinstance(e, Settled)]
             wanted = []
             for _, action in ids:
                 if action["type"] == "logux/processed":

@@ -5,8 +5,8 @@ from random import random
 
 import pytest
 
+from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress
 from logclient.protocols.lumberjack import Lumberjack, Options, Reader, pair_block
 from tests.batches import flight_of
 
@@ -83,9 +83,9 @@ class TestStates:
         core.receive_data(ack(0), 101.0)
         assert list(core.events_received()) == [Alive()]
         core.receive_data(ack(2), 102.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(1, 2)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress()]
         core.receive_data(ack(3), 103.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(3, 3)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(3, 3)]), Progress()]
         assert core.windows == 0
         assert list(core.events_received()) == []
 
@@ -101,14 +101,14 @@ class TestStates:
         core = core_of(inflight=5)
         send(core, 10, windows=5)
         core.receive_data(ack(10) * 5, 100.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(1, 50)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(1, 50)]), Progress()]
 
     def test_broken(self) -> None:
         core = core_of()
         send(core, 3)
         core.receive_data(ack(3) + ack(1), 100.0)
         events = list(core.events_received())
-        assert events[:2] == [Outcome("acked", "", [(1, 3)]), Progress()]
+        assert events[:2] == [Settled("acked", "", [(1, 3)]), Progress()]
         assert isinstance(events[2], Fatal)
         assert isinstance(events[2].error, ProtocolError)
         assert not events[2].forever
@@ -120,7 +120,7 @@ class TestStates:
         core.connected(101.0, random)
         send(core, 2)
         core.receive_data(ack(2), 101.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(1, 2)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress()]
 
     @pytest.mark.parametrize(
         ("greeting", "says"),
@@ -151,7 +151,7 @@ class TestStates:
         core.connected(101.0, random)
         send(core, 1)
         core.receive_data(ack(1), 101.0)  # the four bytes of before are no part of it
-        assert list(core.events_received()) == [Outcome("acked", "", [(1, 1)]), Progress()]
+        assert list(core.events_received()) == [Settled("acked", "", [(1, 1)]), Progress()]
 
     def test_end_of_the_stream_is_no_event(self) -> None:
         core = core_of()
@@ -207,7 +207,7 @@ class TestClose:
         assert core.credit(100.0) == (0, 0)
         assert list(core.events_received()) == []
         core.receive_data(ack(2), 101.0)
-        assert list(core.events_received()) == [Outcome("acked", "", [(1, 2)]), Progress(), CloseWanted()]
+        assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress(), CloseWanted()]
 
     def test_a_new_connection_is_open_again(self) -> None:
         core = core_of()

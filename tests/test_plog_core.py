@@ -42,9 +42,9 @@ from logclient._ext.plog import (
     fragments,
     join_runs,
 )
+from logclient.delivery.contract import CloseWanted, Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols import readable
-from logclient.protocols.core import CloseWanted, Core, Outcome, Reply
 from logclient.protocols.plog import (
     TAGGED,
     Options,
@@ -96,7 +96,7 @@ def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes
 
 def handed(core: Plog) -> list[tuple[int, int]]:
     """The ranges of events that the kernel has by now."""
-    found = [event for event in core.events_received() if isinstance(event, Outcome)]
+    found = [event for event in core.events_received() if isinstance(event, Settled)]
     assert {(event.status, event.reason) for event in found} <= {("handed", "")}
     return [pair for event in found for pair in event.ranges]
 

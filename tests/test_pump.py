@@ -12,17 +12,18 @@ import pytest
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.delivery import pump
+from logclient.delivery.contract import Link
 from tests.cores.plain import Fifo
 from tests.patience import PATIENCE
 
 
-class Link:
+class EagerLink(Link):
     """It takes everything, and has one answer whenever it was waited for."""
 
-    peer, tls, doubt, bite, lingers, unsent = "", "", "", 0, False, 0
+    peer = ""
 
-    def __init__(self, lull: float = 0.001, flushes: bool = True) -> None:
-        self.lull = lull
+    def __init__(self, delay: float = 0.001, flushes: bool = True) -> None:
+        self.ack_coalesce_delay = delay
         self.flushes = flushes
         self.answers = 0
         self.said: list[str] = []
@@ -50,7 +51,7 @@ class Link:
     def abandon(self) -> None: ...
 
 
-def run(monkeypatch: pytest.MonkeyPatch, link: Link, events: int) -> list[str]:
+def run(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[str]:
     """What the link and the clock were asked for, until all events have their fates."""
     handoff = Handoff()
     for _ in range(events):
@@ -69,13 +70,13 @@ def run(monkeypatch: pytest.MonkeyPatch, link: Link, events: int) -> list[str]:
 
 
 def test_answers_gather_while_plenty_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = run(monkeypatch, Link(), pump.PLENTY + 3)
+    said = run(monkeypatch, EagerLink(), pump.PLENTY + 3)
     # After each of the first answers; where little is in flight each may be what the peer waits for.
     assert said[:8] == ["wait", "0.001", "wait", "0.001", "wait", "0.001", "wait", "wait"]
     assert said.count("0.001") == 3
 
 
-@pytest.mark.parametrize("link", [Link(lull=0.0), Link(flushes=False)], ids=["none", "stuck"])
+@pytest.mark.parametrize("link", [EagerLink(delay=0.0), EagerLink(flushes=False)], ids=["none", "stuck"])
 def test_nothing_gathers_where_there_is_no_lull_or_something_is_still_to_be_sent(
     monkeypatch: pytest.MonkeyPatch, link: Link
 ) -> None:

@@ -189,7 +189,7 @@ def test_curve(bound: Callable[..., Any]) -> None:
 
 def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
     puller = bound("PULL", RCVHWM=1)
-    push = Zmq(5.0, kind="PUSH", lingers=True, hwm=1000)
+    push = Zmq(5.0, kind="PUSH", drains_on_close=True, hwm=1000)
     link = push.connect(("127.0.0.1", port_of(puller)), Attempt())
     count = 0
     while count < 500 and link.send([join([[b"x" * 20_000]])]):

@@ -14,7 +14,7 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient.protocols.core import Fatal, Outcome, Reply
+from logclient.delivery.contract import Fatal, Reply, Settled
 from logclient.protocols.logjam import Logjam, Options
 from tests import recordings
 from tests.oracle import logjam as oracle
@@ -181,7 +181,7 @@ def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, f
             core.receive_data(piece, 101.0)  # type: ignore[arg-type]
             twin.feed(bytes(piece))
             for event in core.events_received():
-                if isinstance(event, Outcome):
+                if isinstance(event, Settled):
                     for first, last in event.ranges:
                         outcomes[event.status] += range(first, last + 1)
                 elif isinstance(event, Reply):

@@ -17,7 +17,7 @@ from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logux import Hot
-from logclient.protocols.core import CloseWanted, Fatal, Outcome, Retry
+from logclient.delivery.contract import CloseWanted, Fatal, Retry, Settled
 from logclient.protocols.logux import Logux, Options
 from logclient.protocols.logux_messages import parse
 from tests import recordings
@@ -330,14 +330,14 @@ def _core(options: int, texts: list[bytes]) -> None:
     if options & LOST:
         core.connection_lost()
         for event in core.events_received():
-            if isinstance(event, Outcome):
+            if isinstance(event, Settled):
                 must(event.reason == "doubt", "an outcome of a lost connection", event)
         must(core.next_timeout(1e9) is None and core.state == "disconnected", "forgotten")
 
 
 def _events(core: Logux, waiting: set[int]) -> None:
     for event in core.events_received():
-        if isinstance(event, Outcome):
+        if isinstance(event, Settled):
             for first, last in event.ranges:
                 for seq in range(first, last + 1):
                     must(seq in waiting, "an outcome of what is not in flight", event)

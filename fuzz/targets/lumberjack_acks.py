@@ -14,7 +14,7 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient.protocols.core import Fatal, Outcome
+from logclient.delivery.contract import Fatal, Settled
 from logclient.protocols.lumberjack import Lumberjack, Options
 from tests import recordings
 from tests.oracle import lumberjack as oracle
@@ -146,7 +146,7 @@ def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: i
                 except oracle.BrokenError:
                     broken = True
             for event in core.events_received():
-                if isinstance(event, Outcome):
+                if isinstance(event, Settled):
                     must(event.status == "acked", "an outcome", event)
                     for first, last in event.ranges:
                         acked += range(first, last + 1)

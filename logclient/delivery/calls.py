@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from logclient import threads
+from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.errors import ConnectFailed
-from logclient.protocols.core import Core, CoreEvent, Reply
 
 __all__ = ["Call", "Calls"]
 

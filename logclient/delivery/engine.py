@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient import threads
 from logclient._ext.constants import PUT_FORKED, PUT_FULL, R_CLOSED, R_FATAL, R_POISON, REASONS, STATUSES
@@ -37,17 +37,27 @@ from logclient._ext.record import own_thread
 from logclient.delivery import lifecycle, report
 from logclient.delivery.ages import Ages
 from logclient.delivery.calls import Call, Calls
+from logclient.delivery.contract import (
+    FOREVER,
+    GOES_ON,
+    Core,
+    CoreEvent,
+    Fatal,
+    Link,
+    Pump,
+    PumpLimits,
+    Settled,
+    Transport,
+)
 from logclient.delivery.doubt import Doubt
 from logclient.delivery.isolation import ASIDE, NOTHING, TRIAL, Isolation, Suspect
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
-from logclient.delivery.pump import REPORT_EVERY, Link, Pump, PythonPump
+from logclient.delivery.pump import REPORT_EVERY, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
 from logclient.errors import ConnectFailed, CredentialError, is_shortage
-from logclient.protocols.core import Core, CoreEvent, TakesNotes
-from logclient.protocols.core import Outcome as Settled
 from logclient.transports.attempt import LOOK, Attempt, sleep
 
 if TYPE_CHECKING:
@@ -86,8 +96,6 @@ HOPE = 1.0
 LONGEST = 4e6
 """Seconds of the longest wait, some 46 days: what is asked beyond that may overflow in the system."""
 
-FOREVER = float("inf")
-
 
 class Limits(NamedTuple):
     """What the engine needs of a configuration. Seconds, bytes."""
@@ -109,11 +117,6 @@ class Limits(NamedTuple):
     max_age: float | None = None
     poison: str = "fail"
     atexit_timeout: float = 2.0
-
-
-class Transport(Protocol):
-    def connect(self, endpoint: Any, attempt: Attempt) -> Link: ...
-    def pump(self, flight: Flight, core: Core, **limits: Any) -> Pump | None: ...
 
 
 class _Attempt(Attempt):
@@ -220,13 +223,8 @@ class Engine:
         """What is new for every process: a client starts empty after a fork."""
         self.producer = os.urandom(10)
         self.core = self._make_core(self.producer)
-        # Of a core that says when an event was made by a server's clock: it follows what ours does meanwhile.
-        self._look: Callable[[float], object] | None = getattr(self.core, "look", None)
-        if self._look is not None:
-            self.core.wall = time.time  # type: ignore[attr-defined]
-            self._look(time.monotonic())  # nothing is made before
-        # Of a core that looks how fast it may send, between two runs of the pump.
-        self._regulate: Callable[[float], tuple[float, bool]] | None = getattr(self.core, "regulate", None)
+        self.core.set_wall_clock(time.time)
+        self.core.sample_clocks(time.monotonic())  # before the first event
         self.pump = self._new_pump()
         self.ledger: Ledger | None = None
         if self._ledger_place is not None:
@@ -294,7 +292,7 @@ class Engine:
 
     def _new_pump(self) -> Pump:
         limits = self.limits
-        sizes: dict[str, Any] = {
+        sizes: PumpLimits = {
             "batch_events": limits.batch_events,
             "batch_bytes": limits.batch_bytes,
             "nap": limits.nap,
@@ -570,9 +568,7 @@ class Engine:
         """
         if self.handoff.forked:
             self.after_fork()
-        if not isinstance(self.core, TakesNotes):
-            raise ValueError(f"note: this protocol has no {kind!r}")
-        self.core.note(kind, payload, self.handoff.next_seq, self.flight)
+        self.core.post_command(kind, payload, self.handoff.next_seq, self.flight)
         if self._running:
             self.pump.poke()
             self.handoff.wake()
@@ -866,10 +862,7 @@ class Engine:
             self.ledger.close()
         self._give_up(left)
         self._hang_up(self._leave_by)
-        # Of a transport that keeps something between its connections.
-        close_transport: Callable[[], object] | None = getattr(self._transport, "close", None)
-        if close_transport is not None:
-            close_transport()
+        self._transport.close()
         self._ended = True
         self.handoff.needs_attention = True
         self.handoff.release()
@@ -914,7 +907,7 @@ class Engine:
     def _let_out(self, deadline: float) -> None:
         """At exit: nobody closes a client then, so what its transport has taken and holds is waited for
         now. Later events make a connection of their own."""
-        if self.link is not None and self.link.lingers:
+        if self.link is not None and self.link.drains_on_close:
             self._hang_up(deadline)
 
     def _join(self, timeout: float) -> bool:
@@ -1107,8 +1100,7 @@ class Engine:
         self.turns += 1
         self.callbacks.attend()
         self.handoff.mend()
-        if self._look is not None:
-            self._look(time.monotonic())
+        self.core.sample_clocks(time.monotonic())
         if self._ages is not None:
             until = self._expire(self._ages, until)
         if self.fatal is not None:
@@ -1123,16 +1115,15 @@ class Engine:
             self._book()
             return
         assert self.link is not None
-        posts = self.calls.ask(self.core)
-        if self._regulate is not None:
-            look, asks = self._regulate(time.monotonic())
-            until, posts = min(until, look), posts or asks
-        if posts:
-            self.pump.post()
+        asks = self.calls.ask(self.core)
+        look, regulates = self.core.regulate(time.monotonic())
+        until = min(until, look)
+        if asks or regulates:
+            self.pump.send_ready()
         if self._isolation.suspects:
             until = self._plan_trial(until)
         end = self.pump.run(self.link, until)
-        if self.link.lingers:
+        if self.link.drains_on_close:
             self._doubt.look(time.monotonic(), self.handoff.counters()["handed"])
         if self.flight.outcomes != self._outcomes:
             self._outcomes = self.flight.outcomes
@@ -1143,7 +1134,7 @@ class Engine:
             self._slow.pop(self._endpoint % len(self._endpoints), None)
         elif self._backoff.attempts and self._proven():
             self._backoff.reset()
-        if end not in ("until", "report", "target", "stopped"):
+        if end not in GOES_ON:
             self._lost(end)
         elif self.flight.drained:
             self._leave_for_trial()
@@ -1217,11 +1208,9 @@ class Engine:
         self._windows_before = self.pump.windows
         self._handed_before = self.handoff.counters()["handed"]
         self._doubt.connected(self._connected_at, self._handed_before, self.pump.bytes_sent)
-        mtu = getattr(link, "mtu", 0)
-        if mtu:  # datagrams: how large they may be is a matter of the way there
-            self.core.path_mtu(mtu, link.headers)  # type: ignore[attr-defined]
-        if self._regulate is not None:
-            self.core.receiver = getattr(link, "receiver", None)  # type: ignore[attr-defined]
+        if link.mtu:
+            self.core.path_mtu(link.mtu, link.headers)
+        self.core.watch_receiver(link.receiver)
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
         self._outcomes = self.flight.outcomes
@@ -1264,8 +1253,8 @@ class Engine:
     def _lost(self, end: str) -> None:
         """The connection is over: what had no word yet is sent again on the next one."""
         assert self.link is not None
-        peer, lingers, doubt = self.link.peer, self.link.lingers, self.link.doubt
-        holds = self.link.holds
+        peer, lingers, doubt = self.link.peer, self.link.drains_on_close, self.link.hint
+        holds = self.link.max_buffered
         waited = bool(self.flight.inflight)
         self._hang_up(0.0)
         self.disconnects += 1
@@ -1422,14 +1411,14 @@ class Engine:
     def _why(self, end: str, lingers: bool) -> tuple[str, Exception | None, bool]:
         """The words for an end, the error behind it, and whether that is for ever."""
         if end == "protocol":
-            fatal = getattr(self.pump, "fatal", None)
+            fatal = self.pump.fatal
             for event in self.core.events_received() if fatal is None else ():
-                fatal = event if hasattr(event, "forever") else fatal
+                fatal = event if isinstance(event, Fatal) else fatal
             if fatal is None:
                 return "the server broke the protocol", None, False
             return str(fatal.error), fatal.error, fatal.forever
         if end == "error":
-            failure = getattr(self.pump, "failure", None)
+            failure = self.pump.failure
             if failure is not None:
                 return _words(failure), failure, False
             number = self.pump.errno
@@ -1536,7 +1525,7 @@ class Engine:
     def _book_fates(self) -> None:
         ledger = self.ledger
         self._take_ledger()
-        for event in self.pump.heard():
+        for event in self.pump.drain_events():
             if not self.calls.heard(event):
                 self.heard(event)
         fates = self.flight.report()
@@ -1653,7 +1642,7 @@ class Engine:
             ledger_error=self.ledger.stopped if self.ledger is not None else "",
             url=self.url,
             tls=self._tls,
-            compressor=getattr(self.core, "compressor", ""),
+            compressor=self.core.compressor,
             producer=self.producer.hex(),
         )
 

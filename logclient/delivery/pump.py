@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from logclient import threads
 from logclient._ext.constants import PENDING, REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient.errors import CredentialError
-from logclient.protocols.core import (
+from logclient.delivery.contract import (
     Alive,
     CloseWanted,
     Core,
     CoreEvent,
     Fatal,
-    Outcome,
+    Link,
     Progress,
     Retry,
+    Settled,
 )
+from logclient.errors import CredentialError
 
 _REASON = {name: number for number, name in enumerate(REASONS)}
 REPORT_EVERY = 0.1
@@ -38,63 +38,6 @@ GULP = 64
 
 PLENTY = 64
 """Events in flight, beside which the peer's answers may be left to gather: it does not wait for more."""
-
-
-class Link(Protocol):
-    """A connection as a pump needs it."""
-
-    peer: str
-    tls: str
-    doubt: str
-    """What may be wrong when the peer ends the first connections without an answer; empty: nothing."""
-
-    bite: int
-    """Bytes to gather for one ``send``, where each costs more than the window in it; 0: none."""
-
-    lingers: bool
-    """Whether it takes units for good: what it has not (`unsent`) and what it holds when it is closed are
-    worth the wait, for nobody will say that they are missing."""
-    holds: int
-    """Units that it may hold when it has taken them, besides what the kernel does."""
-    lull: float
-    """Seconds for answers to gather that come one by one, each a wake-up for itself; 0: they do not."""
-    unsent: int
-    """Bytes of what it was given, in units with their heads, that it has not taken."""
-
-    def fileno(self) -> int: ...
-    def send(self, buffers: Sequence[bytes | memoryview]) -> bool: ...
-    def flush(self) -> bool: ...
-    def receive(self) -> bytes | None: ...
-    def wait(self, wake: int, seconds: float, writable: bool) -> None: ...
-    def close(self, linger: float = 0.0) -> None:
-        """End it; what the transport holds may be waited for, `linger` seconds at most."""
-
-    def abandon(self) -> None: ...
-
-
-class Pump(Protocol):
-    """What the engine drives. ``run`` returns the name of its end:
-
-    ``until`` (the deadline), ``report`` (fates or answers to tell, or it was poked), ``target`` (a
-    waiter's events are settled), ``stopped``, ``closed`` (by the peer), ``error`` (see ``errno``),
-    ``protocol`` (the peer broke it, or the core gave up), ``silence``, ``stalled`` (no progress), ``memory``.
-    """
-
-    windows: int
-    bytes_sent: int
-    progress: int
-
-    @property
-    def errno(self) -> int: ...
-    def connected(self) -> None: ...
-    def stop(self) -> None: ...
-    def resume(self) -> None: ...
-    def poke(self) -> None: ...
-    def post(self) -> None: ...
-    def heard(self) -> list[CoreEvent]: ...
-    def set_ledger(self, fd: int) -> None: ...
-    def take_ledger(self) -> tuple[int, int]: ...
-    def run(self, link: Any, until: float) -> str: ...
 
 
 class PythonPump:
@@ -154,10 +97,10 @@ class PythonPump:
         """Make ``run`` return soon, once: there is a call to make."""
         self._poked = True
 
-    def post(self) -> None:
+    def send_ready(self) -> None:
         """Nothing: what the core has to send goes out with the next ``run``."""
 
-    def heard(self) -> list[CoreEvent]:
+    def drain_events(self) -> list[CoreEvent]:
         """What came besides fates: answers to calls, and what the peer said of its own accord."""
         heard = list(self._inbox)
         del self._inbox[: len(heard)]
@@ -253,7 +196,7 @@ class PythonPump:
             except OSError:
                 self._given(link)
                 raise
-            if link.lingers:
+            if link.drains_on_close:
                 self.core.sent(link.unsent)
         for _ in range(SPREE):
             if self._full:
@@ -291,9 +234,9 @@ class PythonPump:
 
     def _gathers(self, link: Link) -> bool:
         """Whether another window may go into the same ``send``."""
-        if not link.bite:
+        if not link.coalesce_bytes:
             return False
-        return sum(len(b) for wire in self.core.data_to_send() for b in wire.buffers) < link.bite
+        return sum(len(b) for wire in self.core.data_to_send() for b in wire.buffers) < link.coalesce_bytes
 
     def _move(self, link: Link) -> bool:
         """Give the link what the core has ready; whether there was anything."""
@@ -306,12 +249,12 @@ class PythonPump:
                 self._given(link, sum(len(b) for later in wires[place:] for b in later.buffers))
                 raise
         if wires:
-            self.core.sent(link.unsent if link.lingers else 0)
+            self.core.sent(link.unsent if link.drains_on_close else 0)
         return bool(wires)
 
     def _given(self, link: Link, kept: int = 0) -> None:
         """Book what a broken link has taken for good: that is not sent again. `kept`: bytes it never got."""
-        if link.lingers:
+        if link.drains_on_close:
             self.core.sent(link.unsent + kept)
             self._events(self.clock())
 
@@ -336,7 +279,7 @@ class PythonPump:
         """Take the core's events; the name of the end they mean, or empty."""
         end = ""
         for event in self.core.events_received():
-            if isinstance(event, Outcome):
+            if isinstance(event, Settled):
                 reason = _REASON.get(event.reason, 0)
                 self.flight.apply(event.ranges, STATUSES.index(event.status), reason)
             elif isinstance(event, Retry):
@@ -373,8 +316,8 @@ class PythonPump:
                 seconds = max(0.0, min(limit, self._nap_end) - now)
         elif handoff.doze(True):
             seconds = max(0.0, limit - now)
-        if self._drained and self.flight.inflight >= PLENTY and link.lull and link.flush():
-            threads.sleep(min(seconds, link.lull))
+        if self._drained and self.flight.inflight >= PLENTY and link.ack_coalesce_delay and link.flush():
+            threads.sleep(min(seconds, link.ack_coalesce_delay))
         handoff.rest()
         try:
             link.wait(handoff.fileno(), seconds, self._full)

@@ -27,7 +27,7 @@ nibble     topic                                   carrier of the id
 
 The nibble is the high one of an event's kind. Where the user has filled the carrier, theirs stays.
 
-All the work is done in ``logclient._ext.logjam``; this class gives it the words of ``protocols.core``, and
+All the work is done in ``logclient._ext.logjam``; this class gives it the words of ``delivery.contract``, and
 the compiled pump drives the same object through ``hot``.
 """
 
@@ -39,9 +39,10 @@ from typing import Any, NamedTuple
 
 from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, Hot, Unpacker, expand
+from logclient.config import options_of
+from logclient.delivery.compiled import CompiledCore
+from logclient.delivery.contract import CoreEvent, Reply
 from logclient.errors import ConfigError
-from logclient.protocols.compiled import CompiledCore
-from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -134,7 +135,7 @@ def _best(hot: Callable[[str], Hot]) -> Hot:
 
 
 class Logjam(CompiledCore):
-    """The client's side of one connection at a time. See ``protocols.core.Core``.
+    """The client's side of one connection at a time. See ``delivery.contract.Core``.
 
     Args:
         options: see `Options`.
@@ -195,10 +196,9 @@ class Logjam(CompiledCore):
             ConfigError: the path is no app-env, or an option is outside its range.
         """
         push = config.scheme == "logjam+push"
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        if push and "mode" not in config.given:
-            same["mode"] = "async"
-        return cls(Options(app_env=config.path[1:], push=push, **same), producer)
+        mode = "async" if push and "mode" not in config.given else config.mode
+        given = {"app_env": config.path[1:], "push": push, "mode": mode}
+        return cls(options_of(Options, config, fixed=("batch_bytes",), **given), producer)
 
     @property
     def requests(self) -> int:

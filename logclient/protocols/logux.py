@@ -62,22 +62,22 @@ from typing import Any, NamedTuple
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.flight import Flight
 from logclient._ext.logux import Hot
-from logclient.config import Secret
-from logclient.errors import ConfigError, CredentialError, ProtocolError
-from logclient.protocols.compiled import CapsuleBatch
-from logclient.protocols.core import (
+from logclient.config import Secret, options_of
+from logclient.delivery.contract import (
     Alive,
     Batch,
     CloseWanted,
+    Core,
     CoreEvent,
     Fatal,
     Inbound,
-    Outcome,
     Progress,
     Reply,
     Retry,
+    Settled,
     Wire,
 )
+from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.protocols.logux_frames import Probe, frames
 from logclient.protocols.logux_messages import (
     MIN_PROTOCOL,
@@ -238,10 +238,10 @@ def _spell(number: int, digits: int) -> str:
     return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
 
 
-class Logux:
-    """The client's side of one connection at a time. See ``protocols.core.Core``.
+class Logux(Core):
+    """The client's side of one connection at a time. See ``delivery.contract.Core``.
 
-    The engine sets ``wall``, the wall clock in seconds, and calls `look` between connections too.
+    The engine gives the wall clock, and calls `sample_clocks` between connections too.
 
     Args:
         options: see `Options`.
@@ -250,8 +250,6 @@ class Logux:
     Raises:
         ConfigError: an option outside its range.
     """
-
-    hot: object | None = None
 
     def __init__(self, options: Options, producer: bytes) -> None:
         for name, value, allowed in (
@@ -338,8 +336,7 @@ class Logux:
         Raises:
             ConfigError: an option is outside its range.
         """
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        return cls(Options(**same), producer)
+        return cls(options_of(Options, config), producer)
 
     def _reset(self) -> None:
         self._out.clear()
@@ -374,7 +371,7 @@ class Logux:
             self.clients += 1
             # Not by chance: who seeds `random` would make the same ids in several processes.
             self.node_id = self._name()
-        self.look(now)
+        self.sample_clocks(now)
         self._state = CONNECTING
         self._began = self._heard = self._said = now
         self._say_headers(self._marks[-1].text)
@@ -443,7 +440,7 @@ class Logux:
     # -- out
 
     def credit(self, now: float) -> tuple[int, int]:
-        self.look(now)
+        self.sample_clocks(now)
         if self._state != SYNCHRONIZED or self._over:
             return 0, 0
         if self._mixed:
@@ -489,7 +486,7 @@ class Logux:
         self._said = now
         return 0, 0
 
-    def encode(self, batch: Batch | CapsuleBatch, events: int, now: float) -> int:
+    def encode(self, batch: Batch, events: int, now: float) -> int:
         """Encode events of `batch` (an ``_ext.flight.Batch``) as one sync; failures are marked in it.
 
         Raises:
@@ -502,7 +499,7 @@ class Logux:
             if self._blocked:
                 return 0
         self._await(now)
-        n, text, held = self._hot.encode(batch.capsule, events, now, self.wall(), upto)  # type: ignore[union-attr]
+        n, text, held = self._hot.encode(batch.capsule, events, now, self.wall(), upto)
         if held and not n and self._suspects and upto == self._innocent:
             self._drained = True
         if n:
@@ -525,7 +522,7 @@ class Logux:
             self._asked.append(self._token)
         return self._token
 
-    def note(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+    def post_command(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
         """``headers`` of this node, in place of those before, for the events from the sequence `first` on.
 
         May be called by any thread, but by one at a time, and with a `first` that does not fall.
@@ -537,7 +534,7 @@ class Logux:
             ValueError: another kind, or headers that are no JSON object.
         """
         if kind != "headers":
-            raise ValueError(f"note: Logux has no {kind!r}")
+            raise ValueError(f"command: Logux has no {kind!r}")
         if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
             raise ValueError("headers: a mapping, without a number as length")
         try:
@@ -585,11 +582,11 @@ class Logux:
                 self._say_headers(self._marks[-1].text)
         self._mixed = len(self._marks) > 1 or self._headers != self._marks[-1].text
 
-    def _headers_before(self, batch: Batch | CapsuleBatch, upto: int) -> int:
+    def _headers_before(self, batch: Batch, upto: int) -> int:
         """Say the headers of the next event in `batch`, if it is one up to `upto`, or be blocked; the last up
         to `upto` that has the same."""
         self._take_notes()
-        pending = batch.pending(1)  # type: ignore[union-attr]
+        pending = batch.pending(1)
         if not pending or pending[0].seq > upto:
             return upto
         text, last = self._headers_of(pending[0].seq)
@@ -763,7 +760,7 @@ class Logux:
                         why = self._undone(*taken, action.get("reason"))
                         if why:
                             self._events.append(Inbound(Undone(taken[0], action, self._whole_meta(meta))))
-                            self._events.append(Outcome("failed", why, [(taken[0], taken[0])]))
+                            self._events.append(Settled("failed", why, [(taken[0], taken[0])]))
                     continue
             self._events.append(Inbound(Action(action, self._whole_meta(meta))))
 
@@ -805,7 +802,7 @@ class Logux:
         for first, last, fate, reason in outcomes:
             found.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), ranges in found.items():
-            self._events.append(Outcome(STATUSES[fate], REASONS[reason], ranges))
+            self._events.append(Settled(STATUSES[fate], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
         alive, progress, waiting = self._hot.told()
@@ -827,7 +824,10 @@ class Logux:
 
     # -- clocks
 
-    def look(self, now: float) -> None:
+    def set_wall_clock(self, wall: Callable[[], float]) -> None:
+        self.wall = wall
+
+    def sample_clocks(self, now: float) -> None:
         """See how far the wall clock is ahead of the monotonic one; at least once a second, or what is made
         while that clock is set gets a wrong time. See what was noted."""
         self._now = now

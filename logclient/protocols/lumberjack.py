@@ -30,7 +30,7 @@ version 1  the pair ``event.id`` (either flag leaves it out)
 =========  ==================================================  ====================
 
 All the work is done in ``logclient._ext.lumberjack``; this class gives it the words of
-``protocols.core``, and the compiled pump drives the same object through ``hot``.
+``delivery.contract``, and the compiled pump drives the same object through ``hot``.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from logclient._ext.lumberjack import (
     decode_acks,
     encode_ack,
 )
+from logclient.config import options_of
+from logclient.delivery.compiled import CompiledCore
 from logclient.errors import ConfigError
-from logclient.protocols.compiled import CompiledCore
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = [
@@ -91,7 +92,7 @@ class Options(NamedTuple):
 
 
 class Lumberjack(CompiledCore):
-    """The writer's side of one connection at a time. See ``protocols.core.Core``.
+    """The writer's side of one connection at a time. See ``delivery.contract.Core``.
 
     When ``begin_close`` has been asked for, never shut one direction down before ``CloseWanted``: both real
     servers drop the acks then.
@@ -129,7 +130,7 @@ class Lumberjack(CompiledCore):
     @classmethod
     def from_config(cls, config: Any, producer: bytes) -> Lumberjack:
         """From whatever has the options as attributes (a ``logclient.config.Config``)."""
-        return cls(Options(*(getattr(config, name) for name in Options._fields)), producer)
+        return cls(options_of(Options, config), producer)
 
     @property
     def windows(self) -> int:

@@ -17,8 +17,8 @@ KILL                        nothing: the server process ends, some 10 s later
 A message is paced as a whole: its fragments leave back to back (servers drop messages whose fragments are
 mixed with those of others), and the next one waits until the buckets of packets and bytes have recovered.
 
-All the work is done in ``logclient._ext.plog``; this class gives it the words of ``protocols.core``, and the
-compiled pump drives the same object through ``hot``.
+All the work is done in ``logclient._ext.plog``; this class gives it the words of ``delivery.contract``, and
+the compiled pump drives the same object through ``hot``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from logclient._ext.plog import (
     datagrams,
     join_runs,
 )
+from logclient.config import options_of
+from logclient.delivery.compiled import CompiledCore
+from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
-from logclient.protocols.compiled import CompiledCore
-from logclient.protocols.core import CoreEvent, Reply
 from logclient.protocols.pacing import ByQueue, ByStat, SlowStart
 from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
 
@@ -340,7 +341,7 @@ class _Asked(NamedTuple):
 
 
 class Plog(CompiledCore):
-    """The client's side of one socket at a time. See ``protocols.core.Core``.
+    """The client's side of one socket at a time. See ``delivery.contract.Core``.
 
     Args:
         options: see `Options`.
@@ -384,7 +385,7 @@ class Plog(CompiledCore):
         """Datagrams from the server that nobody waits for."""
         self.asked = 0
         """Commands that were to be sent."""
-        self.receiver: Callable[[], tuple[int, int, int] | None] | None = None
+        self.receiver: LookAtReceiver | None = None
         """Told by the transport, for each socket: looks at the server's receive queue; see `regulate`."""
         self._by_queue: ByQueue | None = None
         self._by_stat: ByStat | None = None
@@ -411,10 +412,9 @@ class Plog(CompiledCore):
         Raises:
             ConfigError: an option outside its range.
         """
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        same["max_message"] = config.max_event_bytes
-        same["tags"] = (*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag))
-        return cls(Options(**same), producer)
+        tags = (*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag))
+        given = {"max_message": config.max_event_bytes, "tags": tags}
+        return cls(options_of(Options, config, fixed=("reply_timeout", "batch_bytes"), **given), producer)
 
     @property
     def datagram(self) -> int:
@@ -433,6 +433,9 @@ class Plog(CompiledCore):
         mtu = self.options.mtu or mtu
         least = max(576 - HEADERS_IPV6, HEADER + len(join_tags(self.options.tags)))
         self._hot.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
+
+    def watch_receiver(self, look: LookAtReceiver) -> None:
+        self.receiver = look
 
     def pace(self, now: float, packets: float, size: float) -> None:
         """From now on so many packets and bytes a second, 0: no bound; for whoever has feedback."""

@@ -9,12 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.config import dns_name
+from logclient.delivery.contract import Core, Link, Pump, PumpLimits, Transport
 from logclient.errors import CredentialError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt, sleep
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient._ext.flight import Flight
 
 Endpoint = tuple[str, int]
 L = TypeVar("L")
@@ -30,29 +36,15 @@ COUNTED = sys.platform == "linux"
 _BROUGHT = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
 
 
-class TcpLink:
+class TcpLink(Link):
     """One connected stream socket."""
 
-    bite = 0
-    """Bytes that a pump should gather for one ``send``; 0: each window goes by itself."""
-    lingers = False
-    holds = 0
-    lull = 0.0
-    unsent = 0
-
-    tls = ""
-    """What protects it, in words."""
-
-    doubt = "does the server want TLS?"
+    hint = "does the server want TLS?"
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = sock
         self._unsent: list[memoryview] = []
-
-    def facts(self) -> dict[str, Any]:
-        """What protects it, and who the peer has proved to be: nothing."""
-        return {}
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -120,10 +112,10 @@ class TcpLink:
 class OneWayLink(TcpLink):
     """A link whose peer acknowledges nothing: what the kernel has taken is all that is known."""
 
-    lingers = True
+    drains_on_close = True
 
     @property
-    def unsent(self) -> int:  # type: ignore[override]
+    def unsent(self) -> int:
         """Bytes that the kernel has not taken."""
         return sum(map(len, self._unsent))
 
@@ -224,7 +216,7 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
             raise InterruptedError("stopped while connecting")
 
 
-class Tcp:
+class Tcp(Transport):
     """Connects, one endpoint at a time."""
 
     secure = False
@@ -265,7 +257,7 @@ class Tcp:
         """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
         return self.link(dial(), peer)
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """The compiled pump for this transport, or None where there is none."""
         if core.hot is None:
             return None

@@ -15,13 +15,19 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient.config import Secret, dns_name
+from logclient.delivery.contract import Core, PumpLimits
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import RECEIVE, Tcp, TcpLink
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient._ext.flight import Flight
 
 __all__ = ["Tls", "TlsLink", "server_context"]
 
@@ -95,8 +101,8 @@ TlsSocket = ssl.SSLSocket | _NativeSocket
 class TlsLink(TcpLink):
     """One stream socket behind a finished handshake."""
 
-    bite = BITE
-    doubt = ""
+    coalesce_bytes = BITE
+    hint = ""
 
     def __init__(self, sock: TlsSocket, peer: str, certified: bool, verified: bool) -> None:
         super().__init__(sock, peer)  # type: ignore[arg-type]
@@ -256,7 +262,7 @@ class Tls(Tcp):
         _identify(context, *self._own)
         return context
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> None:
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> None:
         """None: only a plain descriptor can be driven without the GIL."""
 
     def _link(

@@ -3,7 +3,7 @@
 ``connect`` sends nothing: it fixes the peer, so that the kernel tells what ICMP says. A refusal ends the
 link: somebody was there to say that nobody listens, and what was sent last is gone.
 
-Bytes are runs of datagrams in the form of ``protocols.core.Wire``.
+Bytes are runs of datagrams in the form of ``delivery.contract.Wire``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from logclient.delivery.contract import Core, Pump, PumpLimits, Transport
 from logclient.errors import ConfigError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import TcpLink, resolve
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient._ext.flight import Flight
 
 __all__ = ["WAYS", "Udp", "UdpLink"]
 
@@ -39,8 +45,8 @@ _NOT_NOW = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS}
 class UdpLink(TcpLink):
     """One connected datagram socket."""
 
-    doubt = ""
-    lingers = True
+    hint = ""
+    drains_on_close = True
 
     def __init__(self, sock: socket.socket, peer: str, way: str) -> None:
         super().__init__(sock, peer)
@@ -53,7 +59,7 @@ class UdpLink(TcpLink):
         self._queue: Any = None
 
     @property
-    def unsent(self) -> int:  # type: ignore[override]
+    def unsent(self) -> int:
         """Bytes of runs that the kernel has not taken whole."""
         taken = self._first - len(self._runs[0][0]) if self._runs else 0
         return taken + sum(_HEAD.size + len(data) for data, _ in self._runs)
@@ -132,7 +138,7 @@ class UdpLink(TcpLink):
                 return _HEAD.pack(len(data), len(data)) + data
 
 
-class Udp:
+class Udp(Transport):
     """Makes sockets, one endpoint at a time.
 
     Args:
@@ -170,7 +176,7 @@ class Udp:
                 failure = error
         raise failure or OSError(f"{host} has no address")
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """The compiled pump for this transport, or None where there is none."""
         if core.hot is None:
             return None

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from logclient._ext.websocket import seal, split
 from logclient.config import Secret
+from logclient.delivery.contract import Link, Transport
 from logclient.errors import CredentialError, MissingExtra
 from logclient.transports.attempt import Attempt
 from logclient.transports.http import REFUSALS, Proxy, ask, plain
@@ -56,7 +57,7 @@ SECRET = 6
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
 
 
-class WebSocketLink:
+class WebSocketLink(Link):
     """A connection behind a finished opening handshake.
 
     Args:
@@ -67,12 +68,7 @@ class WebSocketLink:
         hide: takes secrets out of what the peer says.
     """
 
-    bite = 0
-    doubt = ""
-    lingers = False
-    holds = 0
-    lull = 0.001
-    unsent = 0
+    ack_coalesce_delay = 0.001
 
     def __init__(
         self,
@@ -293,7 +289,7 @@ class WebSocketLink:
         self._inner.abandon()
 
 
-class WebSocket:
+class WebSocket(Transport):
     """Connects, one endpoint at a time.
 
     Args:
@@ -417,9 +413,6 @@ class WebSocket:
                 told, found, _ = text.partition(secret[:SECRET])
                 text = f"{told}***" if found else text
         return text
-
-    def pump(self, flight: Any, core: Any, **limits: Any) -> None:
-        """None: there is no compiled one."""
 
 
 def _words(code: int, reason: str) -> str:

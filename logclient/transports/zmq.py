@@ -4,7 +4,7 @@ ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``): a reply says nothing o
 answers, so after a connection was lost no later reply may be matched with what was sent before. A
 monitor tells when it is lost; the engine then makes a new socket.
 
-Bytes are messages in the form of ``protocols.core.Wire``: frames, each behind its head.
+Bytes are messages in the form of ``delivery.contract.Wire``: frames, each behind its head.
 
 libzmq gives a message when it is whole, and holds what there is of it until then, however many frames that
 are. Where the kernel says how much came over a connection (Linux), one that brings `SWOLLEN` bytes and no
@@ -28,9 +28,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient._ext.constants import FRAME_MORE
+from logclient.delivery.contract import Core, Link, Pump, PumpLimits, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
@@ -42,6 +43,11 @@ try:
     from zmq.utils.monitor import parse_monitor_message
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient._ext.flight import Flight
 
 __all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
 
@@ -138,20 +144,12 @@ class _Context(_Owned, zmq.Context[_Socket]):
             self.destroy(0)
 
 
-class ZmqLink:
+class ZmqLink(Link):
     """One connected socket, with its monitor.
 
     Args:
         end: ends the transport's context, and waits for what its sockets linger for.
     """
-
-    bite = 0
-    tls = ""
-    lull = 0.0
-    doubt = ""
-    lingers = False
-    """Whether what ZeroMQ has taken is worth waiting for at the end: nothing else will send it again."""
-    holds = 0
 
     def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
         self.peer = peer
@@ -280,7 +278,7 @@ class ZmqLink:
         """End it; waits `linger` seconds at most for what ZeroMQ has taken and not written."""
         if self._pid != os.getpid() or self.socket.closed:
             return
-        milliseconds = int(linger * 1000) if self.lingers else 0
+        milliseconds = int(linger * 1000) if self.drains_on_close else 0
         _drop(self.socket, self.monitor, milliseconds)
         if milliseconds:
             self._end()
@@ -289,15 +287,15 @@ class ZmqLink:
         """In a forked child: the I/O thread is not there, and nothing may be touched."""
 
 
-class Zmq:
+class Zmq(Transport):
     """Connects, one endpoint at a time.
 
     Args:
         connect_timeout: seconds, the handshake included.
         kind: ``DEALER`` or ``PUSH``.
         hwm: messages that ZeroMQ takes and holds, at most.
-        lingers: whether links wait, when they are closed, for what is not written: not where what has no
-            reply is sent again.
+        drains_on_close: whether links wait, when they are closed, for what is not written: not where
+            what has no reply is sent again.
         heartbeat: seconds between two of ZeroMQ's own pings; 0: none.
         curve: (the server's public key, our public key, our secret key), as Z85 texts.
 
@@ -311,14 +309,14 @@ class Zmq:
         *,
         kind: str = "DEALER",
         hwm: int = 1000,
-        lingers: bool = False,
+        drains_on_close: bool = False,
         heartbeat: float = 0.0,
         curve: tuple[str, str, str] | None = None,
     ) -> None:
         self.connect_timeout = connect_timeout
         self.kind = kind
         self.hwm = hwm
-        self.lingers = lingers
+        self.drains_on_close = drains_on_close
         self.heartbeat = heartbeat
         self.curve = curve
         self._context: _Context | None = None
@@ -336,7 +334,7 @@ class Zmq:
             config.connect_timeout,
             kind="PUSH" if push else "DEALER",
             hwm=config.hwm,
-            lingers=push or config.mode == "async",
+            drains_on_close=push or config.mode == "async",
             heartbeat=config.heartbeat,
             curve=curve,
         )
@@ -377,7 +375,7 @@ class Zmq:
             tcp = self._shake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
             link.tcp = tcp if brought(tcp) else -1
-            link.lingers, link.holds = self.lingers, self.hwm
+            link.drains_on_close, link.max_buffered = self.drains_on_close, self.hwm
             link.tls = "CURVE" if self.curve else ""
             return link
         except zmq.ZMQError as error:
@@ -467,7 +465,7 @@ class Zmq:
             else:
                 failed = True
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """The compiled pump for this transport, or None where there is none."""
         if core.hot is None:
             return None

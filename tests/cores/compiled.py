@@ -1,4 +1,4 @@
-"""The compiled cores: built when first needed, and given the words of ``protocols.core``."""
+"""The compiled cores: built when first needed, and given the words of ``delivery.contract``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ import pytest
 
 from logclient._ext.constants import ACKED, PENDING, STOP_FATAL
 from logclient._ext.flight import Batch
-from logclient.protocols.core import Alive, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Retry, Wire
+from logclient.delivery.contract import (
+    Alive,
+    CloseWanted,
+    Core,
+    CoreEvent,
+    Fatal,
+    Progress,
+    Retry,
+    Settled,
+    Wire,
+)
 from tests import support
 from tests.cores.plain import Refused
 
@@ -97,7 +107,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-class Compiled:
+class Compiled(Core):
     """A core around a ``Hot``: tests drive it byte by byte, a pump through ``hot``."""
 
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
@@ -124,9 +134,6 @@ class Compiled:
     def encode(self, batch: Batch, events: int, now: float) -> int:
         return int(self._hot.encode(batch.capsule, events, now))
 
-    def call(self, kind: str, payload: Any) -> int:
-        raise ValueError(f"call: no {kind!r}")
-
     def data_to_send(self) -> list[Wire]:
         data = self._hot.data()
         return [Wire([data])] if data else []
@@ -137,9 +144,6 @@ class Compiled:
     def receive_data(self, data: bytes, now: float) -> None:
         self._hot.receive(data, now)
 
-    def receive_eof(self) -> None:
-        pass
-
     def events_received(self) -> Iterator[CoreEvent]:
         found, alive, progress = self._hot.outcomes()
         for first, last, fate in found:
@@ -147,7 +151,7 @@ class Compiled:
             if fate == PENDING:
                 yield Retry(ranges, "again")
             else:
-                yield Outcome("acked", "", ranges) if fate == ACKED else Outcome("failed", "rejected", ranges)
+                yield Settled("acked", "", ranges) if fate == ACKED else Settled("failed", "rejected", ranges)
         if progress:
             yield Progress()
         elif alive:

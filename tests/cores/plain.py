@@ -1,4 +1,4 @@
-"""The four in Python, against ``protocols.core``."""
+"""The four in Python, against ``delivery.contract``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from logclient._ext.constants import FAILED, HANDED, INFLIGHT
 from logclient._ext.constants import R_NOT_JSON as NOT_JSON
 from logclient._ext.flight import Event
 from logclient._ext.hash import xxh64
-from logclient.protocols.core import (
+from logclient.delivery.contract import (
     Alive,
     Batch,
     CloseWanted,
+    Core,
     CoreEvent,
     Fatal,
     Inbound,
-    Outcome,
     Progress,
     Ranges,
     Reply,
     Retry,
+    Settled,
     Wire,
 )
 from tests.cores.messages import frames_of, join
@@ -36,7 +37,7 @@ class Refused(Exception):
     """What a server says when no new connection can help."""
 
 
-class Base:
+class Base(Core):
     """What is the same for all of them.
 
     Args:
@@ -44,8 +45,6 @@ class Base:
         inflight: events (`cumulative`: windows) without a word at one time.
         silence: seconds without a byte from the server while something is awaited.
     """
-
-    hot: object | None = None
 
     def __init__(self, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
         self.producer = producer.hex()
@@ -94,9 +93,6 @@ class Base:
             found.append((event, payload))
         return found
 
-    def call(self, kind: str, payload: Any) -> int:
-        raise ValueError(f"call: no {kind!r}")
-
     def data_to_send(self) -> list[Wire]:
         return self._out
 
@@ -121,9 +117,6 @@ class Base:
                     return
                 self._buffer = self._buffer[used:]
 
-    def receive_eof(self) -> None:
-        pass
-
     def _take(self, kind: bytes, data: bytes) -> int:
         """One word of the server's: the bytes it took, 0 when there are too few."""
         raise NotImplementedError
@@ -141,7 +134,7 @@ class Base:
             self._events.append(Retry(ranges, "again"))
         else:
             self._events.append(
-                Outcome("acked", "", ranges) if word == b"k" else Outcome("failed", "rejected", ranges)
+                Settled("acked", "", ranges) if word == b"k" else Settled("failed", "rejected", ranges)
             )
             self._events.append(Progress())
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from logclient._ext.flight import Flight
+from logclient.delivery.contract import Link, Transport
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 
@@ -204,17 +204,10 @@ class Server:
 # -- in memory ---------------------------------------------------------------------------------------
 
 
-class MemoryLink:
+class MemoryLink(Link):
     """A connection without a socket; ``send`` is the server's ``feed``."""
 
     peer = "test:1"
-    tls = ""
-    bite = 0
-    doubt = ""
-    lingers = False
-    holds = 0
-    lull = 0.0
-    unsent = 0
 
     def __init__(self, server: MemoryServer) -> None:
         self._in: deque[bytes] = deque()
@@ -303,7 +296,7 @@ class MemoryServer(Server):
         self.listening = False
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
 
@@ -318,9 +311,6 @@ class MemoryTransport:
             server.peers.append(link.far)
             server.changed.notify_all()
         return link
-
-    def pump(self, flight: Flight, core: Any, **limits: Any) -> None:
-        return None
 
 
 # -- on a socket -------------------------------------------------------------------------------------

@@ -1,0 +1,516 @@
+"""The contract between engine, pumps, transports and protocol cores.
+
+The engine (``delivery.engine``) decides when to connect, resend and end. It drives a `Pump`, which moves
+bytes between a `Core` and a `Link` until there is something to report:
+
+- a `Core` is the state of one protocol on one connection, without I/O: bytes in, events out. It opens no
+  socket, reads no clock, draws no random number and starts no thread; ``now`` (monotonic seconds) and
+  ``random`` are arguments.
+- a `Transport` makes connections of one kind, each of them a `Link`.
+- a `Pump` is compiled where the transport and the core allow it, else ``delivery.pump.PythonPump``.
+
+Base classes hold the defaults of optional parts, so that callers never ask whether a part is there.
+
+The way of a batch::
+
+    core.connected(now, random)                 a new connection, nothing in flight on it
+    events, size = core.credit(now)             may more be sent?
+    core.encode(batch, events, now)             frame pending events of the batch
+    for wire in core.data_to_send(): ...        the transport moves the bytes
+    core.sent()
+    core.receive_data(data, now)                bytes from the peer
+    for event in core.events_received(): ...    Settled, Alive, Progress, Retry, Reply, ...
+    core.connection_lost()                      events without an outcome are pending again
+
+A compiled pump does not call these methods. It calls function pointers of the codec, the compiled half of
+the core (``lc_hot`` in ``_ext/hot.pxd``, passed as the capsule `Core.hot`), without the GIL:
+
+=========================  ====================================================================
+``Core``                   ``lc_hot``
+=========================  ====================================================================
+``credit``                 ``credit``
+``encode``                 ``encode``; the pump owns the output buffer
+``data_to_send``           the ``lc_wire`` that ``encode`` appends to
+``sent``                   ``sent``, NULL where the peer acknowledges; called with bytes
+``receive_data``           ``receive``
+``events_received``        ``lc_outcomes``: `Settled` and `Retry` as ranges with an outcome,
+                           `Alive`, `Progress` and the others as counts (``alive``,
+                           ``progress``, ``heard``)
+``next_timeout``           ``deadline``; 0 is None
+``handle_timeout``         none: the pump ends with ``silence``
+``regulate``               ``ready``: when credit returns by itself; ``pace`` sets the rate
+`Fatal`                    a negative ``Stop`` from ``encode`` or ``receive``; the core then has
+                           the error
+=========================  ====================================================================
+
+Everything rare (``connected``, ``connection_lost``, ``call``, ``post_command``, replies) goes through the
+Python methods in both cases, and both drive the same codec.
+
+``ranges`` are sequences of the engine, inclusive, in any order; a core's own numbers never leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+    from logclient._ext.flight import Event, Flight
+    from logclient.transports.attempt import Attempt
+
+Ranges = Sequence[tuple[int, int]]
+
+FOREVER = float("inf")
+
+
+class Batch(Protocol):
+    """A view of events detached from the queue; see ``_ext.flight.Batch``."""
+
+    @property
+    def capsule(self) -> object:
+        """The batch for a codec: a capsule "logclient.batch"."""
+
+    def pending(self, limit: int | None = None) -> list[Event]:
+        """Return the first `limit` events that wait to be sent, in rising sequence."""
+
+    def mark(self, seq: int, fate: int, reason: int = 0, hash: int = 0) -> None:
+        """Set the outcome of one event (``INFLIGHT`` when it was encoded, with the hash of its body)."""
+
+
+# -- what a core gives to be sent, and reports --------------------------------------------------------
+
+
+class Wire(NamedTuple):
+    """Bytes to move: stream, frames, datagrams or messages alike.
+
+    Messages of frames (ZeroMQ) are whole messages in one stream of bytes. Each frame follows its head: its
+    length as u32 little-endian, with the top bit set when another frame of the same message follows.
+
+    Datagrams (UDP) are runs in one stream of bytes. Each run follows its head: its bytes and its segment,
+    u32 little-endian each. A run holds datagrams of `segment` bytes back to back, the last may be shorter;
+    one send with UDP GSO takes a whole run.
+
+    Received data has the same form (``_ext/hot.pxd``).
+    """
+
+    buffers: Sequence[memoryview | bytes]
+
+
+class Settled(NamedTuple):
+    """These events have their outcome: ``status`` is ``acked``, ``handed`` or ``failed``."""
+
+    status: str
+    reason: str
+    ranges: Ranges
+
+
+class Retry(NamedTuple):
+    """These events must be sent again, in order."""
+
+    ranges: Ranges
+    reason: str
+
+
+class Alive(NamedTuple):
+    """A sign of life. It resets the silence deadline and is not progress."""
+
+
+class Progress(NamedTuple):
+    """An acknowledgement that settled something. It resets both deadlines."""
+
+
+class Reply(NamedTuple):
+    """The answer to a ``call``."""
+
+    token: int
+    payload: Any
+
+
+class Inbound(NamedTuple):
+    """Something the peer sent without being asked."""
+
+    payload: Any
+
+
+class Fatal(NamedTuple):
+    """The end of this connection; ``forever`` when no new one can help (configuration, version)."""
+
+    error: Exception
+    forever: bool = False
+
+
+class CloseWanted(NamedTuple):
+    """Everything that ``begin_close`` waited for is done."""
+
+
+CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | CloseWanted
+
+
+LookAtReceiver = Callable[[], tuple[int, int, int] | None]
+"""Looks at the receive queue of the server's socket, where it is on this machine: (bytes in it, bytes that it
+holds, datagrams that found no room). None: nobody can say."""
+
+
+# -- the core ------------------------------------------------------------------------------------------
+
+
+class Core:
+    """One protocol's state on one connection at a time."""
+
+    @classmethod
+    def from_config(cls, config: Any, producer: bytes) -> Self:
+        """Make a core from a ``logclient.config.Config``.
+
+        Args:
+            config: has the options as attributes.
+            producer: the 10 bytes that begin every id of this producer.
+
+        Raises:
+            ConfigError: an option outside its range.
+        """
+        raise NotImplementedError
+
+    def connected(self, now: float, random: Callable[[], float]) -> None:
+        """Begin a new connection, on which nothing is in flight."""
+        raise NotImplementedError
+
+    def connection_lost(self) -> None:
+        """Forget what was in flight: it has no outcome and is to be sent again."""
+        raise NotImplementedError
+
+    def credit(self, now: float) -> tuple[int, int]:
+        """Return how many (events, bytes) may be encoded now; 0 events means wait."""
+        raise NotImplementedError
+
+    def encode(self, batch: Batch, events: int, now: float) -> int:
+        """Frame up to `events` pending events of `batch`.
+
+        Returns:
+            How many events were framed.
+
+        Raises:
+            MemoryError: nothing was encoded.
+        """
+        raise NotImplementedError
+
+    def data_to_send(self) -> list[Wire]:
+        """Return what waits to be moved; valid until ``sent()``."""
+        raise NotImplementedError
+
+    def sent(self, rest: int = 0) -> None:
+        """Take note that the transport has all of ``data_to_send()``.
+
+        Args:
+            rest: bytes of it, whole units at its end, that the transport holds in a buffer of its own and
+                has not passed on.
+        """
+        raise NotImplementedError
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        """Take bytes from the peer."""
+        raise NotImplementedError
+
+    def events_received(self) -> Iterator[CoreEvent]:
+        """Drain what came of the bytes received and of timeouts."""
+        raise NotImplementedError
+
+    def next_timeout(self, now: float) -> float | None:
+        """Return the monotonic second at which ``handle_timeout`` must be called, if any."""
+        raise NotImplementedError
+
+    def handle_timeout(self, now: float) -> None:
+        """Act on a timeout that is due, usually with `Fatal`."""
+        raise NotImplementedError
+
+    def begin_close(self, now: float) -> None:
+        """Encode no more; `CloseWanted` follows when nothing is awaited."""
+        raise NotImplementedError
+
+    # Optional parts.
+
+    @property
+    def hot(self) -> object | None:
+        """The codec for a compiled pump: a capsule "logclient.hot"; None: only Python drives this core."""
+        return None
+
+    @property
+    def compressor(self) -> str:
+        """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ...; empty: the protocol has none."""
+        return ""
+
+    def receive_eof(self) -> None:
+        """Take note that the peer has closed its side."""
+
+    def call(self, kind: str, payload: Any) -> int:
+        """Ask the peer something (ping, stat).
+
+        Returns:
+            The token that the `Reply` will carry.
+
+        Raises:
+            ValueError: the protocol has no such question.
+        """
+        raise ValueError(f"call: this protocol has no {kind!r}")
+
+    def post_command(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+        """Let `payload` hold for the events from the sequence `first` on; nobody waits for it.
+
+        Called by any thread, but by one at a time, and with a `first` that does not fall.
+
+        Args:
+            kind: of the command, such as Logux's ``headers``.
+            payload: its content.
+            first: a sequence.
+            flight: tells what waits to be sent, and what is settled.
+
+        Raises:
+            ValueError: there is no such kind, or it cannot have this payload.
+        """
+        raise ValueError(f"command: this protocol has no {kind!r}")
+
+    def set_wall_clock(self, wall: Callable[[], float]) -> None:
+        """Take the wall clock, in seconds since 1970. Called once, before the first connection.
+
+        For cores that date events by the server's clock.
+        """
+
+    def sample_clocks(self, now: float) -> None:
+        """Compare the wall clock with the monotonic one. Called in every turn of the sender."""
+
+    def regulate(self, now: float) -> tuple[float, bool]:
+        """Adjust the sending rate. Called between two runs of a pump.
+
+        Returns:
+            The monotonic second at which to call again, and whether the core has something to send for it.
+        """
+        return FOREVER, False
+
+    def path_mtu(self, mtu: int, headers: int) -> None:
+        """Take the size of packets on the path to the server. Called before ``connected``, where known.
+
+        Args:
+            mtu: bytes of an IP packet.
+            headers: of them those of IP and UDP.
+        """
+
+    def watch_receiver(self, look: LookAtReceiver) -> None:
+        """Take what looks at the server's receive queue. Called before ``connected``."""
+
+
+# -- connections ---------------------------------------------------------------------------------------
+
+
+class Link:
+    """A connection as a pump needs it."""
+
+    peer: str
+    """Host and port, for messages."""
+    tls: str = ""
+    """What protects the connection, in words."""
+    hint: str = ""
+    """What may be wrong when the peer ends the first connections without an answer; empty: nothing."""
+
+    coalesce_bytes: int = 0
+    """Bytes to gather for one ``send``, where each call is expensive; 0: each window goes by itself."""
+    ack_coalesce_delay: float = 0.0
+    """Seconds for answers to gather, where each would be a wake-up of its own; 0: no delay."""
+
+    drains_on_close: bool = False
+    """True for transports without acknowledgements: what the link has not passed on (`unsent`) and what it
+    holds when it is closed is worth a wait, because its loss would be silent."""
+    max_buffered: int = 0
+    """Units that the link may hold after it has taken them, besides the kernel's buffers."""
+
+    mtu: int = 0
+    """Bytes of an IP packet on the path to the peer; 0: unknown, or not of interest."""
+    headers: int = 0
+    """Bytes of them that IP and UDP take."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes given to ``send``, in units with their heads, that were not passed on."""
+        return 0
+
+    def receiver(self) -> tuple[int, int, int] | None:
+        """Look at the receive queue of the server's socket: see `LookAtReceiver`."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Describe what protects the connection, and who the peer has proved to be."""
+        return {}
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the peer has sent something."""
+        raise NotImplementedError
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """Take these bytes.
+
+        Returns:
+            Whether they and all before are passed on.
+        """
+        raise NotImplementedError
+
+    def flush(self) -> bool:
+        """Go on with what an earlier ``send`` could not pass on; return whether nothing is left.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        raise NotImplementedError
+
+    def receive(self) -> bytes | None:
+        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        raise NotImplementedError
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        """Sleep until the link is readable (if asked, writable), `wake` is readable, or time is over.
+
+        Args:
+            wake: a descriptor; -1: there is none.
+            seconds: how long at most.
+            writable: whether to wait for room, too.
+        """
+        raise NotImplementedError
+
+    def close(self, linger: float = 0.0) -> None:
+        """End the connection; with `drains_on_close`, wait up to `linger` seconds for what it holds."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """In a forked child: release the descriptors without a word to the peer."""
+        raise NotImplementedError
+
+
+class Transport:
+    """Makes connections of one kind."""
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Make a transport from a ``logclient.config.Config``.
+
+        Raises:
+            ConfigError: an option outside its range.
+        """
+        raise NotImplementedError
+
+    def connect(self, endpoint: Any, attempt: Attempt) -> Link:
+        """Connect to one endpoint.
+
+        Args:
+            endpoint: host and port.
+            attempt: asked again and again whether to give up.
+
+        Raises:
+            CredentialError: a certificate, token or key is refused, by the peer or by us.
+            OSError: there is no connection in time.
+        """
+        raise NotImplementedError
+
+    # Optional parts.
+
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
+        """Make the compiled pump for this transport; None: there is none for it and this core."""
+        return None
+
+    def proxied(self, endpoint: Any) -> bool:
+        """Return whether the connection would go through a proxy."""
+        return False
+
+    def close(self) -> None:
+        """Release what is kept between connections."""
+
+
+# -- the pump ------------------------------------------------------------------------------------------
+
+
+class PumpLimits(TypedDict):
+    """Arguments of every pump.
+
+    Attributes:
+        batch_events: events of the largest batch that is detached from the queue at once.
+        batch_bytes: and its bytes.
+        nap: seconds between two looks at the queue while events flow.
+        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+    """
+
+    batch_events: int
+    batch_bytes: int
+    nap: float
+    no_progress: float
+
+
+GOES_ON = frozenset({"until", "report", "target", "stopped"})
+"""Ends of ``Pump.run`` after which the connection goes on."""
+
+
+class Pump(Protocol):
+    """What the engine drives."""
+
+    windows: int
+    """Batches put on the wire."""
+    bytes_sent: int
+    progress: int
+    """Acknowledgements that settled something."""
+
+    @property
+    def errno(self) -> int:
+        """The system's error number behind the end ``error``; 0: unknown."""
+
+    @property
+    def failure(self) -> OSError | None:
+        """The exception behind the end ``error``; None: there is only `errno`."""
+
+    @property
+    def fatal(self) -> Fatal | None:
+        """What the core reported behind the end ``protocol``; None: the core has still to be asked."""
+
+    def connected(self) -> None:
+        """Begin a new connection: nothing is half-sent, the deadlines start anew."""
+
+    def stop(self) -> None:
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
+
+    def resume(self) -> None:
+        """Undo ``stop``."""
+
+    def poke(self) -> None:
+        """Make ``run`` return soon, once."""
+
+    def send_ready(self) -> None:
+        """Send what the core has to send besides events, in its turn."""
+
+    def drain_events(self) -> list[CoreEvent]:
+        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+
+    def set_ledger(self, fd: int) -> None:
+        """Write ``batch`` lines to this descriptor; -1: nowhere."""
+
+    def take_ledger(self) -> tuple[int, int]:
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
+
+    def run(self, link: Any, until: float) -> str:
+        """Move bytes until the monotonic second `until`, or until there is something to report.
+
+        Returns:
+            The reason:
+
+            ============  ============================================================
+            ``until``     the deadline
+            ``report``    outcomes or replies are due, or ``poke`` was called
+            ``target``    the events are settled that a caller waits for
+            ``stopped``   ``stop`` was called
+            ``closed``    the peer closed the connection, or `CloseWanted`
+            ``error``     the system reports an error: see `failure` and `errno`
+            ``protocol``  the peer broke the protocol, or the core gave up: see `fatal`
+            ``silence``   no byte from a peer that owes an answer
+            ``stalled``   no progress
+            ``memory``    out of memory
+            ============  ============================================================
+        """
