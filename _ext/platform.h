@@ -169,7 +169,7 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_mutex_unlock(&w->mutex);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
-LC_INLINE void lc_wake_mend(lc_wake *w) { (void)w; }
+LC_INLINE void lc_wake_reopen(lc_wake *w) { (void)w; }
 LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
 
 #else
@@ -184,7 +184,7 @@ typedef struct {
 #define LC_WAKE "eventfd"
 #include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing wakes it, see lc_wake_mend */
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing wakes it, see lc_wake_reopen */
     return w->in < 0 ? -1 : 0;
 }
 #else
@@ -219,7 +219,7 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
 /* A forked child may have had no descriptor for it: until it has, its sender looks for work by itself. */
-LC_INLINE void lc_wake_mend(lc_wake *w) {
+LC_INLINE void lc_wake_reopen(lc_wake *w) {
     if (w->in < 0) lc_wake_open(w);
 }
 LC_INLINE void lc_wake_close(lc_wake *w) {

@@ -1,4 +1,4 @@
-"""The compiled pump: detach, encode, write the ledger, send, receive, scan acks, all without the GIL."""
+"""The compiled pump, which runs without the GIL."""
 
 from typing import Any, Protocol
 

@@ -2442,7 +2442,7 @@ cdef class Sender:
                 self._too_large(seq, event)
         else:
             seq = self.encoder.put(event, kept)
-        if seq <= 0 or self.handoff.attention():
+        if seq <= 0 or self.handoff.sender_needed():
             return self.slowly(seq, event, kept)
         return seq
 
@@ -2667,7 +2667,7 @@ cdef class Emitter:
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: becomes a tombstone, the bytes are not read
         seq = self.handoff.put(body, <uint32_t> size, level, kind, created_us)
-        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.attention():
+        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.sender_needed():
             self._attend(record, seq, body, size, level, kind)
         return 0
 

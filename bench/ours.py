@@ -21,7 +21,7 @@ class Parked:
         from logclient._ext.flight import Flight
 
         self.client = client
-        client.handoff.needs_attention = False  # nobody shall start the sender
+        client.handoff.needs_sender = False  # nobody shall start the sender
         self._flight = Flight(client.handoff)
 
     def take(self) -> list[bytes]:

@@ -312,7 +312,7 @@ def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[
 
     def go_on(seq: int, event: Event, level: int) -> int:
         if seq >= 0:
-            if engine.handoff.needs_attention:
+            if engine.handoff.needs_sender:
                 engine.attend()
         else:
             body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already

@@ -743,7 +743,7 @@ class Collector(Running[Counts]):
 
     def _close_idle(self, now: float) -> None:
         for fd, (before, since) in list(self._heard.items()):
-            brought = zeromq.brought(fd)
+            brought = zeromq.bytes_received(fd)
             if brought != before:
                 self._heard[fd] = (brought, now)
             elif now - since >= self._idle:
@@ -786,7 +786,7 @@ class Collector(Running[Counts]):
                 self._open[fd] = address
                 self._endless.forget(fd)
                 self._heard.pop(fd, None)
-                if zeromq.COUNTED and self._monitors[monitor] not in ("publish_port", "stats_port"):
+                if zeromq.COUNTS_RECEIVED and self._monitors[monitor] not in ("publish_port", "stats_port"):
                     self._heard[fd] = (0, time.monotonic())
             else:
                 self._open.pop(fd, None)

@@ -27,7 +27,7 @@ from logclient.collectors.capture import CaptureWriter
 from logclient.collectors.messages import opened, read_meta, unit, well_formed
 from logclient.config import dns_name, is_key
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
-from logclient.transports.tcp import COUNTED
+from logclient.transports.tcp import COUNTS_RECEIVED
 
 __all__ = ["Device", "Gap", "Message", "Stat", "Subscriber", "Tracker", "stat"]
 
@@ -442,7 +442,7 @@ class Subscriber:
         """Wait at most so many seconds for something, and take what is there."""
         if any(source.lost for source in self._sources):
             left = _REVIVE if left is None else min(left, _REVIVE)
-        elif COUNTED:
+        elif COUNTS_RECEIVED:
             left = _LOOK if left is None else min(left, _LOOK)
         self._poller.poll(None if left is None else math.ceil(left * 1000))
         now = time.monotonic()

@@ -7,9 +7,9 @@ from typing import Any
 
 from logclient.config import is_key
 from logclient.errors import ConfigError, MissingExtra
-from logclient.transports.tcp import COUNTED, brought
+from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received
 
-__all__ = ["COUNTED", "Curve", "Endless", "brought", "load", "receive", "send"]
+__all__ = ["COUNTS_RECEIVED", "Curve", "Endless", "bytes_received", "load", "receive", "send"]
 
 # As plain numbers: pyzmq's are enums, and to join two of them costs more than to send a frame.
 _NOBLOCK, _SNDMORE = 1, 2
@@ -132,7 +132,7 @@ class Endless:
             self.watched.clear()
         elif fd in self.watched:
             del self.watched[fd]
-            self._before[fd] = brought(fd)
+            self._before[fd] = bytes_received(fd)
 
     def forget(self, fd: int) -> None:
         """It is another connection now."""
@@ -146,7 +146,7 @@ class Endless:
                 self.forget(fd)
         endless = []
         for fd in open_now:
-            now = brought(fd)
+            now = bytes_received(fd)
             if fd not in self.watched:
                 if now - self._before.get(fd, 0) > _WATCHED_FROM:
                     self.watched[fd] = now

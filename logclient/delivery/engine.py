@@ -58,7 +58,7 @@ from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
 from logclient.errors import ConnectFailed, CredentialError, is_shortage
-from logclient.transports.attempt import LOOK, Attempt, sleep
+from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
 
 if TYPE_CHECKING:
     from threading import Lock
@@ -127,20 +127,20 @@ class _Attempt(Attempt):
         self._handoff = handoff
         self._waits_for: list[int] = []
 
-    def rest(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         wake = self._handoff.fileno()
         if wake >= 0:
             self._waits_for = reading + writing
-            self._handoff.rest()
+            self._handoff.enter_fork_safe()
             try:
-                sleep([*reading, wake], writing, min(seconds, LOOK))
+                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
             finally:
-                self._handoff.rested()
+                self._handoff.leave_fork_safe()
                 self._waits_for = []
             # First: whoever wakes us from now on is noticed by the next sleep.
-            self._handoff.rouse()
+            self._handoff.finish_wait()
             seconds = 0.0
-        return super().rest(reading, writing, seconds)
+        return super().wait(reading, writing, seconds)
 
     def abandon(self) -> None:
         """In a forked child: let go of the connection that the parent is making, or the peer would not see
@@ -308,7 +308,7 @@ class Engine:
         seq = self.handoff.push(body, level, kind)
         if seq < 0:
             return self.put_slowly(seq, body, level, kind)
-        if self.handoff.needs_attention:
+        if self.handoff.needs_sender:
             self.attend()
         return seq
 
@@ -337,7 +337,7 @@ class Engine:
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code == PUT_FULL:
             self.handoff.refuse()
-        if self.handoff.needs_attention:
+        if self.handoff.needs_sender:
             self.attend()
         return max(code, 0)
 
@@ -381,7 +381,7 @@ class Engine:
                 return self._drive(lambda: self.handoff.fits(size), min(left, self._patience))
             # In slices: the process may begin to exit meanwhile, or the sender has ended.
             slice_ = min(left, TURN)
-            if threads.wait_until(turn.look, slice_) if threads.is_green() else turn.wait(slice_):
+            if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
                 return True
             self.attend()
         return False
@@ -407,7 +407,7 @@ class Engine:
     def _say_closed(self) -> None:
         """Say once that events are dropped because they come after ``close``."""
         if self._ended:
-            self.handoff.needs_attention = False
+            self.handoff.needs_sender = False
         if not self._said_closed and self.handoff.counters()["dropped"].get("closed"):
             self._said_closed = True
             self._complain(
@@ -426,11 +426,11 @@ class Engine:
             return True
         try:
             # First: a sender that ends meanwhile sets it again.
-            self.handoff.needs_attention = False
+            self.handoff.needs_sender = False
             if self._running:
                 return True
             if time.monotonic() < self._start_again:
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 return False
             lifecycle.at_first_event()
             if lifecycle.threads_starve():
@@ -449,7 +449,7 @@ class Engine:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
                 self._running = False
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 # Shut down for good, or only out of threads: then the next event tries again.
                 self._no_threads = "shutdown" in str(error)
                 if not self._no_threads:
@@ -459,7 +459,7 @@ class Engine:
                 return False
             except BaseException:  # Ctrl-C; the thread may have begun
                 self._running = thread.is_alive()
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 raise
             return True
         finally:
@@ -481,7 +481,7 @@ class Engine:
             seq = self._push(body, level, kind, delivery)
             if seq < 0:
                 seq = self.put_slowly(seq, body, level, kind, delivery, deadline)
-            elif self.handoff.needs_attention:
+            elif self.handoff.needs_sender:
                 self.attend()
         if not seq:
             delivery._settle(Outcome("dropped", "closed" if self.closed else "overflow"))
@@ -507,7 +507,7 @@ class Engine:
         if self.handoff.forked:  # the parent's
             return
         self._hurried = max(self._hurried, seq)
-        self.handoff.aim(seq)
+        self.handoff.set_flush_target(seq)
         if self.handoff.settled >= seq:
             self.pump.poke()  # it is there, and was not told yet
         self.handoff.wake()
@@ -610,7 +610,7 @@ class Engine:
         key = object()
         with self._follow:
             self._watched[key] = (target, told)
-        self.handoff.aim(target)
+        self.handoff.set_flush_target(target)
         self.handoff.wake()
         self._tell_watchers()
         return key
@@ -628,7 +628,7 @@ class Engine:
             due = [key for key, (target, _) in self._watched.items() if target <= settled]
             found = [self._watched.pop(key)[1] for key in due]
             if self._watched:
-                self.handoff.aim(min(target for target, _ in self._watched.values()))
+                self.handoff.set_flush_target(min(target for target, _ in self._watched.values()))
         for told in found:
             told()
 
@@ -677,7 +677,7 @@ class Engine:
 
     def _reached(self, target: int) -> bool:
         """Whether every event up to `target` has its fate; if not, the pump comes back when it has."""
-        self.handoff.aim(target)
+        self.handoff.set_flush_target(target)
         return self.handoff.settled >= target
 
     def _drive_to(self, target: int, timeout: float) -> bool:
@@ -797,7 +797,7 @@ class Engine:
         target = self._leave_at or self.handoff.next_seq - 1
         if self.handoff.settled >= target or time.monotonic() >= min(self._part_at, self._leave_by):
             return True
-        self.handoff.aim(target)
+        self.handoff.set_flush_target(target)
         return False
 
     def left(self, by: float, grace: float) -> bool:
@@ -864,18 +864,18 @@ class Engine:
         self._hang_up(self._leave_by)
         self._transport.close()
         self._ended = True
-        self.handoff.needs_attention = True
+        self.handoff.needs_sender = True
         self.handoff.release()
         self.ended()
 
     def _part(self) -> None:
         """At exit: from now on callers deliver what they log; what is there has the rest of the time."""
         self.exiting = True
-        self.handoff.needs_attention = True
+        self.handoff.needs_sender = True
         # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
         target = self.handoff.next_seq - 1
         while self.handoff.settled < target and (now := time.monotonic()) < self._leave_by:
-            self.handoff.aim(target)
+            self.handoff.set_flush_target(target)
             self.turn(min(self._leave_by, now + SLICE))
         if self.handoff.settled < target:
             left = self.flight.fail(R_CLOSED)
@@ -942,8 +942,8 @@ class Engine:
         that only waits is kept waiting instead, which costs next to nothing.
         """
         self._forking = True
-        self.handoff.needs_attention = True
-        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause())):
+        self.handoff.needs_sender = True
+        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause_for_fork())):
             self._stopping = True
             self.pump.stop()
             if self._running:
@@ -961,7 +961,7 @@ class Engine:
         self._forking = False
         self._stopping = False
         self.pump.resume()
-        self.handoff.go_on()
+        self.handoff.resume_after_fork()
         return self._has_work
 
     @property
@@ -1034,7 +1034,7 @@ class Engine:
             return self.given_up - before
         # Its thread is stuck in a name look-up. What is logged from now on is pumped in the call.
         self.exiting = True
-        self.handoff.needs_attention = True
+        self.handoff.needs_sender = True
         self._patience = 0.0
         left = int(self.handoff.next_seq - 1 - self.handoff.settled)
         self._parting = False
@@ -1075,7 +1075,7 @@ class Engine:
                 finally:
                     self.sender_ident = 0
                     self._running = False
-                    self.handoff.needs_attention = True
+                    self.handoff.needs_sender = True
                     self._gone.set()
         # Told to stop for a fork, and the fork is over already?
         if not self._stopping and self._has_work:
@@ -1099,7 +1099,7 @@ class Engine:
     def _turn(self, until: float) -> None:
         self.turns += 1
         self.callbacks.attend()
-        self.handoff.mend()
+        self.handoff.reopen_wake()
         self.core.sample_clocks(time.monotonic())
         if self._ages is not None:
             until = self._expire(self._ages, until)
@@ -1110,7 +1110,7 @@ class Engine:
             self._rest(until)
             return
         if self.link is None and not self._connect(until):
-            self.flight.gaps()
+            self.flight.report_gaps()
             self.flight.commit()
             self._book()
             return
@@ -1138,7 +1138,7 @@ class Engine:
             self._lost(end)
         elif self.flight.drained:
             self._leave_for_trial()
-        self.flight.gaps()
+        self.flight.report_gaps()
         self._book()
 
     def _expire(self, ages: Ages, until: float) -> float:
@@ -1151,9 +1151,9 @@ class Engine:
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, somebody wakes us, or `until`."""
-        if self.handoff.doze(True):
+        if self.handoff.prepare_wait(True):
             self.handoff.wait_for_wake(max(0.0, until - time.monotonic()))
-        self.handoff.rouse()
+        self.handoff.finish_wait()
 
     def _connect(self, until: float) -> bool:
         """Have a connection if there is a use for one and the back-off is over."""
@@ -1240,7 +1240,7 @@ class Engine:
         long, so what is dropped meanwhile is told here."""
         if self._bypassed:
             return True
-        self.flight.gaps()
+        self.flight.report_gaps()
         self.flight.commit()
         self._book()
         return self._stopped
@@ -1266,7 +1266,7 @@ class Engine:
         words, error, forever = self._why(end, lingers)
         if doubt and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {doubt}"
-        flying = self.flight.flying
+        flying = self.flight.inflight_range
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again
             if isinstance(event, Settled):
@@ -1303,9 +1303,9 @@ class Engine:
         """Tell the pump what this connection is for."""
         isolation, flight = self._isolation, self.flight
         others = self._unsent()
-        flight.limit = isolation.limit
+        flight.max_inflight = isolation.limit
         flight.prompt = isolation.trying
-        flight.hold = False
+        flight.draining = False
         reserve = isolation.reserve() if self._trials(time.monotonic(), others) else 0
         flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
 
@@ -1323,7 +1323,7 @@ class Engine:
         trials = self._trials(now, others)
         if trials and isolation.due(now, others):
             isolation.leave(now, others)
-            self.flight.hold = True
+            self.flight.draining = True
             return until
         self._steer()
         if not trials:
@@ -1369,7 +1369,7 @@ class Engine:
         if self.limits.poison == "keep":
             self._complain(f"{what} and takes others: it stays in quarantine (poison=keep)", f"poison {seq}")
         else:
-            size = self.flight.condemn(seq, R_POISON)
+            size = self.flight.fail_quarantined(seq, R_POISON)
             self._complain(f"{what} ({size} bytes) and takes others: it failed (poison)", f"poison {seq}")
 
     def _report_undecided(self, suspect: Suspect) -> None:
@@ -1391,15 +1391,15 @@ class Engine:
             self._isolation.ended(now)
         self.flight.send_alone(0)
         if verdict == ASIDE:
-            self.flight.put_aside(self._isolation.aside)
-        elif self.flight.aside:
-            self.flight.give_back()
+            self.flight.withhold(self._isolation.aside)
+        elif self.flight.withheld:
+            self.flight.release_withheld()
         return verdict
 
     def _give_back(self) -> None:
         if self._isolation.aside:
             self._isolation.no_proof()
-            self.flight.give_back()
+            self.flight.release_withheld()
 
     def _unsent(self) -> int:
         """How many events wait to be sent (again), but for those held back."""
@@ -1479,7 +1479,7 @@ class Engine:
         self.last_error = text
         self.reporter.complain(kind, text)
         if report.behind():
-            self.handoff.needs_attention = True
+            self.handoff.needs_sender = True
 
     def _open_ledger(self) -> bool:
         """Open the ledger unless it is open or has stopped; False when the machine has no descriptor for it.
@@ -1528,11 +1528,11 @@ class Engine:
         for event in self.pump.drain_events():
             if not self.calls.heard(event):
                 self.heard(event)
-        fates = self.flight.report()
+        fates = self.flight.take_report()
         if not fates:
             return
         if self._hurried > self.handoff.settled:
-            self.handoff.aim(self._hurried)  # there is one target at a time
+            self.handoff.set_flush_target(self._hurried)  # there is one target at a time
         if ledger is not None and not ledger.stopped:
             self._open_ledger()
             lines: dict[tuple[str, str], list[tuple[int, int]]] = {}

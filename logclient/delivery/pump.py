@@ -131,7 +131,7 @@ class PythonPump:
                     return "stopped"
                 if now >= until:
                     return "until"
-                if self._poked or self._inbox or (self.flight.reported and self._report_due(now)):
+                if self._poked or self._inbox or (self.flight.has_report and self._report_due(now)):
                     self._poked = False
                     self._last_report = now
                     return "report"
@@ -164,7 +164,7 @@ class PythonPump:
             self.flight.commit()
             return "memory"
         finally:
-            handoff.rouse()
+            handoff.finish_wait()
 
     def _hear(self, link: Link) -> str:
         """Take what has come, and what follows from all of it; the name of the end that is, or empty."""
@@ -202,7 +202,7 @@ class PythonPump:
             if self._full:
                 return False
             events, size = self.core.credit(now)
-            events = self.flight.bound(events)
+            events = self.flight.limit_credit(events)
             if events > 0:
                 batch = self.flight.pending()
                 if batch is None and self._due(now):
@@ -259,7 +259,7 @@ class PythonPump:
             self._events(self.clock())
 
     def _due(self, now: float) -> bool:
-        if self._waited or now >= self._nap_end or self.flight.awaited:
+        if self._waited or now >= self._nap_end or self.flight.flush_wanted:
             return True
         events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
@@ -300,7 +300,7 @@ class PythonPump:
 
     def _rest(self, link: Link, now: float, until: float, timeout: float | None) -> None:
         limit = until
-        if self.flight.reported:
+        if self.flight.has_report:
             limit = min(limit, self._last_report + REPORT_EVERY)
         if timeout is not None:
             limit = min(limit, timeout)
@@ -308,21 +308,21 @@ class PythonPump:
             limit = min(limit, self._last_progress + self.no_progress)
         handoff = self.flight.handoff
         seconds = 0.0
-        if self._full or self.flight.bound(self.core.credit(now)[0]) == 0:
+        if self._full or self.flight.limit_credit(self.core.credit(now)[0]) == 0:
             seconds = max(0.0, limit - now)  # only the peer can move us
         elif now < self._nap_end:
-            handoff.doze(False)
-            if not self.flight.awaited:
+            handoff.prepare_wait(False)
+            if not self.flight.flush_wanted:
                 seconds = max(0.0, min(limit, self._nap_end) - now)
-        elif handoff.doze(True):
+        elif handoff.prepare_wait(True):
             seconds = max(0.0, limit - now)
         if self._drained and self.flight.inflight >= PLENTY and link.ack_coalesce_delay and link.flush():
             threads.sleep(min(seconds, link.ack_coalesce_delay))
-        handoff.rest()
+        handoff.enter_fork_safe()
         try:
             link.wait(handoff.fileno(), seconds, self._full)
         finally:
-            handoff.rested()
-        if handoff.woken():
+            handoff.leave_fork_safe()
+        if handoff.was_woken():
             self._nap_end = 0.0
-        handoff.rouse()
+        handoff.finish_wait()
