@@ -35,7 +35,7 @@ cdef extern from "platform.h" nogil:
 
 
 # The header of each body in a chunk. Bodies are padded to 8 bytes, the last one of a full chunk to its end:
-# nobody else can use that room, so it counts.
+# no other event can use that room, so it counts.
 ctypedef struct lc_event:
     uint64_t seq
     int64_t created_us
@@ -95,7 +95,7 @@ ctypedef struct lc_handoff:
     lc_list kept             # events at keep_level and above: dropped last
     lc_chunk *free[SIZE_CLASSES]
     uint64_t free_bytes
-    uint64_t free_least      # the lowest free_bytes since free_since: nobody needed these
+    uint64_t free_least      # the lowest free_bytes since free_since: these were not needed
     double free_since
     double free_after        # seconds until unneeded free chunks are given back
     lc_chunk *surplus        # chunks beyond what is kept: freed after the mutex is released
@@ -117,7 +117,7 @@ ctypedef struct lc_handoff:
     uint8_t closed
     uint8_t sender_state
     uint8_t urgent_wake_used     # an error has ended a linger early: the next one lasts its full time
-    uint8_t released         # there will be no sender any more: `wake` is closed once nobody writes to it
+    uint8_t released         # there will be no sender any more: `wake` is closed once no caller writes to it
     uint8_t wake_closed
     uint8_t fork_safe        # the sender sleeps and touches nothing that a forked child would use
     uint8_t fork_paused      # a fork is prepared: a fork-safe sender goes on sleeping

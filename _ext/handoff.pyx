@@ -63,7 +63,7 @@ cdef class Handoff:
         keep_level: events at this ``levelno // 10`` and above are dropped last.
         full_events: so many queued events end the linger of the sender.
         full_bytes: so many queued bytes end it, too.
-        free_after: seconds after which unused memory is given back; 4 MiB are kept for good.
+        free_after: seconds after which unused memory is given back; 4 MiB are never given back.
     """
 
     def __cinit__(self, *, uint64_t max_events=250_000, uint64_t max_bytes=64 << 20,

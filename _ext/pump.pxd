@@ -13,12 +13,12 @@ cdef extern from *:
     ctypedef long ssize_t
 
 
-# What `_write` and `_read` return instead of a number of bytes. 0 means: not now.
+# Results of `_write` and `_read` besides a number of bytes; 0 means: not now.
 cdef enum:
     LINK_BROKEN = -1         # see `error`
     LINK_CLOSED = -2         # by the peer
 
-# What `_sleep` returns: what ended the sleep.
+# Results of `_sleep`: flags of what ended it.
 cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
     WOKEN_BY_CALLER = 2      # the wake-up of the queue

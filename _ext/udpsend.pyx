@@ -10,6 +10,7 @@ The form of runs is described in ``hot.pxd``. A full socket buffer is back-press
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
+from logclient._ext.constants cimport UDP_MANY, UDP_ONE, UDP_RUNS
 from logclient._ext.handoff cimport lc_wake_fd
 from logclient._ext.hot cimport lc_get_frame, lc_put_frame
 from logclient._ext.pump cimport (
@@ -19,6 +20,8 @@ from logclient._ext.pump cimport (
     CompiledPump,
     ssize_t,
 )
+
+from logclient._ext.constants import UDP_METHODS
 
 
 cdef extern from *:
@@ -106,14 +109,6 @@ cdef extern from *:
 cdef enum:
     HEAD = 8                 # bytes of a run's head: its size and its segment
 
-# How datagrams are given to the kernel: indexes of METHODS.
-cdef enum:
-    ONE
-    MANY
-    RUNS
-
-METHODS = ("send", "mmsg", "gso")
-
 
 cdef class UdpPump(CompiledPump):
     """Pumps over links that have a ``fileno()`` and a ``send_method``; see ``CompiledPump``.
@@ -122,7 +117,7 @@ cdef class UdpPump(CompiledPump):
     """
 
     cdef int fd
-    cdef int method              # ONE, MANY or RUNS; below 0: that of the next link
+    cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: that of the next link
     cdef size_t inside           # bytes of the first run that are sent already
     cdef bint no_buffers         # the system is out of buffers, although the socket is writable
     cdef int late_error          # errno of a failure after part of a write was taken
@@ -130,8 +125,8 @@ cdef class UdpPump(CompiledPump):
 
     @property
     def send_method(self):
-        """How datagrams are given to the kernel now: one of `METHODS`."""
-        return METHODS[self.method]
+        """How datagrams are given to the kernel now: one of `UDP_METHODS`."""
+        return UDP_METHODS[self.method]
 
     def connected(self):
         """Begin a new connection."""
@@ -143,9 +138,9 @@ cdef class UdpPump(CompiledPump):
     cdef int _use_link(self, link) except -1:
         self.fd = link.fileno()
         if self.method < 0:
-            self.method = METHODS.index(link.send_method)
+            self.method = UDP_METHODS.index(link.send_method)
             if not LC_MMSG:
-                self.method = ONE
+                self.method = UDP_ONE
         return 0
 
     cdef void _gather(self, const uint8_t *data, size_t size) noexcept nogil:
@@ -157,7 +152,7 @@ cdef class UdpPump(CompiledPump):
             run = lc_get_frame(data + at)
             segment = lc_get_frame(data + at + 4)
             while done < run and <size_t> self.call.n < most:
-                if self.method == RUNS:
+                if self.method == UDP_RUNS:
                     lc_udp_add(&self.call, data + at + HEAD + done, run - done, <uint32_t> segment)
                     done = run
                 else:
@@ -181,11 +176,11 @@ cdef class UdpPump(CompiledPump):
                 error = lc_udp_errno()
                 if error == EINTR:
                     continue
-                if self.method == RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
-                    self.method = MANY   # not here or not at this size: the rest one by one
+                if self.method == UDP_RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
+                    self.method = UDP_MANY   # not here or not at this size: the rest one by one
                     continue
-                if self.method == MANY and error == ENOSYS:
-                    self.method = ONE
+                if self.method == UDP_MANY and error == ENOSYS:
+                    self.method = UDP_ONE
                     continue
                 self.no_buffers = error == ENOBUFS
                 if self.no_buffers or error in (EAGAIN, EWOULDBLOCK):
@@ -198,7 +193,7 @@ cdef class UdpPump(CompiledPump):
             for _taken in range(n):
                 run = lc_get_frame(data + done)
                 segment = lc_get_frame(data + done + 4)
-                self.inside = run if self.method == RUNS else self.inside + segment
+                self.inside = run if self.method == UDP_RUNS else self.inside + segment
                 if self.inside >= run:
                     done += HEAD + run
                     self.inside = 0

@@ -315,7 +315,7 @@ def test_bodies_stay_until_all_of_a_batch_is_done() -> None:
     flight.apply([(10, 10)], ACKED)
     flight.commit()
     assert flight.handoff.counters()["queued_bytes"] == 0
-    with pytest.raises(LookupError, match="has its fate"):
+    with pytest.raises(LookupError, match="has its outcome"):
         batch.pending()
 
 

@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
+from logclient._ext.constants import UDP_METHODS
 from logclient._ext.plog import datagrams, join_runs
 from logclient.config import parse
 from logclient.delivery.engine import Engine
 from logclient.transports.attempt import Attempt
-from logclient.transports.udp import METHODS, Udp, UdpLink
+from logclient.transports.udp import Udp, UdpLink
 from tests.patience import PATIENCE
 
 LINUX = sys.platform == "linux"
-SENDERS = [pytest.param((way, False), id=f"python {way}") for way in METHODS]
+SENDERS = [pytest.param((way, False), id=f"python {way}") for way in UDP_METHODS]
 if sys.platform != "win32":
-    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in METHODS]
+    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in UDP_METHODS]
 
 
 def until(done: Callable[[], object]) -> None:
@@ -50,7 +51,7 @@ def received(server: socket.socket, n: int) -> list[bytes]:
 class TestLink:
     @given(
         sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=40),
-        way=st.sampled_from(METHODS),
+        way=st.sampled_from(UDP_METHODS),
     )
     @settings(max_examples=60, deadline=None)
     def test_runs_arrive_as_datagrams(self, sizes: list[int], way: str) -> None:
@@ -275,11 +276,3 @@ def test_by_url(far: Server) -> None:
     until(lambda: far.got)
     (body,) = bodies_of(far.got)
     assert body == b'{"message":"hi","type":"log","uuid":"%s"}' % identity.encode()
-
-
-def test_stubs_agree() -> None:
-    if sys.platform == "win32":
-        pytest.skip("no compiled pump on Windows")
-    from logclient._ext.udpsend import METHODS as compiled
-
-    assert compiled == METHODS

@@ -45,6 +45,7 @@ cdef const uint64_t NO_LIMIT = <uint64_t> -1
 
 
 cdef inline lc_event *_first(lc_list *list) noexcept nogil:
+    # Return the oldest event of a list, or NULL.
     return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
 
 
@@ -53,6 +54,7 @@ cdef inline bint _is_up_to(lc_event *e, uint64_t seq) noexcept nogil:
 
 
 cdef void _disown(lc_flight *f, lc_chunk *c) noexcept nogil:
+    # Remove one owner of a chunk; set the chunk apart once it has none.
     c.owners -= 1
     if c.owners == 0:
         c.next = f.emptied
@@ -60,6 +62,7 @@ cdef void _disown(lc_flight *f, lc_chunk *c) noexcept nogil:
 
 
 cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
+    # Move the first chunk of one list to the end of another.
     cdef lc_chunk *c = source.head
     source.head = c.next
     if source.head == NULL:
@@ -118,6 +121,7 @@ cdef void _stage(lc_flight *f, uint64_t events, uint64_t size) noexcept nogil:
 
 
 cdef lc_event *_next_event(lc_flight *f, lc_list **source) noexcept nogil:
+    # Return the next staged event and its list, or NULL when a lower one is still queued.
     cdef lc_event *e
     source[0] = &f.ordinary if _first_seq(&f.ordinary) < _first_seq(&f.kept) else &f.kept
     e = _first(source[0])
@@ -319,6 +323,7 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
 
 
 cdef void _apply(lc_flight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
+    # Apply one outcome to the events of one batch.
     cdef uint32_t i, mid
     cdef uint32_t lo = b.low
     cdef uint32_t hi = b.n

@@ -1,9 +1,9 @@
 # Chunks: blocks of memory that hold events, and their reuse. Included by handoff.pyx.
 #
 # Empty chunks are kept for reuse. Pages fresh from the system are zeroed one by one, which makes a push of
-# 300 bytes three times and one of 64 KiB eight times as expensive. Together with what is queued and held,
-# free chunks take no more than max_bytes, or KEPT_FREE. What nobody needed for `free_after` seconds goes back
-# to the system, except for KEPT_FREE.
+# 300 bytes three times and one of 64 KiB eight times as expensive. Together with the events that are queued
+# and held, free chunks take no more than max_bytes, or KEPT_FREE. Chunks that were not needed for
+# `free_after` seconds go back to the system, except for KEPT_FREE.
 
 cdef enum:
     CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
@@ -96,7 +96,7 @@ cdef void lc_release_chunk(lc_handoff *h, lc_chunk *c) noexcept nogil:
 
 
 cdef void lc_trim_free(lc_handoff *h, double now) noexcept nogil:
-    # Give up free chunks that nobody needed for a while. Call now and then, with the mutex held.
+    # Give up free chunks that were not needed for a while. Call regularly, with the mutex held.
     if now - h.free_since < h.free_after:
         return
     if h.free_least > KEPT_FREE:

@@ -57,7 +57,7 @@ cdef inline uint64_t _waste(lc_list *list, uint64_t room) noexcept nogil:
 
 
 cdef inline void _count_waste(lc_handoff *h, lc_list *list, uint64_t size) noexcept nogil:
-    # Count the empty end of the last chunk with its newest event: nobody else can use that memory.
+    # Count the empty end of the last chunk with its newest event: no other event can use that memory.
     cdef lc_chunk *c = list.tail
     cdef lc_event *e = <lc_event *> (chunk_data(c) + c.last)
     e.pad = <uint16_t> size
@@ -123,7 +123,7 @@ cdef void _wake(lc_handoff *h) noexcept nogil:
 
 
 cdef inline void _close_wake(lc_handoff *h) noexcept nogil:
-    # Close the descriptor once nobody can write to it any more. Mutex held.
+    # Close the descriptor once no caller can write to it any more. Mutex held.
     if h.released and not h.waking and not h.wake_closed:
         h.wake_closed = True
         lc_wake_close(&h.wake)

@@ -110,13 +110,13 @@ class Proxy:
     Args:
         variable: the environment variable that names it.
         url: the value of that variable.
-        bypasses: returns whether a host, given as ``host:port``, is reached without it.
+        excluded: returns whether a host, given as ``host:port``, is reached without it.
 
     Raises:
         ConfigError: this kind of proxy is not supported.
     """
 
-    def __init__(self, variable: str, url: str, bypasses: Callable[[str], bool]) -> None:
+    def __init__(self, variable: str, url: str, excluded: Callable[[str], bool]) -> None:
         # Show nothing of it in errors: it may contain a password.
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -133,7 +133,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self._bypasses = bypasses
+        self._excluded = excluded
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -168,17 +168,17 @@ class Proxy:
         else:
             return None
 
-        def bypasses(host: str) -> bool:
+        def excluded(host: str) -> bool:
             return bool(request.proxy_bypass_environment(host, proxies))  # type: ignore[attr-defined]
 
-        if all(bypasses(f"{host}:{port}") for host, port in endpoints):
+        if all(excluded(f"{host}:{port}") for host, port in endpoints):
             return None
-        return cls(f"{kind}_proxy", url, bypasses)
+        return cls(f"{kind}_proxy", url, excluded)
 
     def applies_to(self, endpoint: Endpoint) -> bool:
         """Return whether `endpoint` is reached through the proxy."""
         host, port = endpoint
-        return not self._bypasses(f"{host}:{port}")
+        return not self._excluded(f"{host}:{port}")
 
     def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
         """Connect through a tunnel; the proxy looks the name of `endpoint` up.

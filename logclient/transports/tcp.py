@@ -50,6 +50,7 @@ class TcpLink(Link):
         self._unsent: list[memoryview] = []
 
     def fileno(self) -> int:
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
@@ -99,6 +100,7 @@ class TcpLink(Link):
         sleep(reading, reading[:1] if writable else [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
+        """Close the socket; the kernel goes on sending what it has."""
         self._socket.close()
 
     def detach(self) -> socket.socket:

@@ -15,19 +15,16 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from logclient._ext.constants import UDP_METHODS
 from logclient.errors import ConfigError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import TcpLink, resolve
 
-__all__ = ["METHODS", "Udp", "UdpLink"]
+__all__ = ["Udp", "UdpLink"]
 
 Endpoint = tuple[str, int]
-
-METHODS = ("send", "mmsg", "gso")
-"""How datagrams are given to the kernel: one, many, or whole runs (UDP_SEGMENT) to a call. The pump in Python
-has no ``mmsg``."""
 
 _HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _SOL_UDP, _UDP_SEGMENT = 17, 103
@@ -82,10 +79,12 @@ class UdpLink(TcpLink):
         return found
 
     def close(self, linger: float = 0.0) -> None:
+        """Close the socket and what watches the receive queue."""
         super().close(linger)
         self._close_queue()
 
     def abandon(self) -> None:
+        """In a forked child, close the descriptors."""
         super().abandon()
         self._close_queue()
 
@@ -139,15 +138,15 @@ class Udp(CompiledTransport):
     """Makes connected UDP sockets.
 
     Args:
-        send_method: one of `METHODS`. Where the system refuses it, a simpler one is used.
+        send_method: one of `UDP_METHODS`. Where the system refuses it, a simpler one is used.
 
     Raises:
         ConfigError: there is no such method.
     """
 
     def __init__(self, send_method: str = "gso") -> None:
-        if send_method not in METHODS:
-            raise ConfigError(f"send_method: must be one of {', '.join(METHODS)}, got {send_method!r}")
+        if send_method not in UDP_METHODS:
+            raise ConfigError(f"send_method: must be one of {', '.join(UDP_METHODS)}, got {send_method!r}")
         self.send_method = send_method
 
     @classmethod

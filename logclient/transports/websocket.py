@@ -103,6 +103,7 @@ class WebSocketLink(Link):
         return self._inner.facts()
 
     def fileno(self) -> int:
+        """Return the descriptor of the link below."""
         return self._inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:

@@ -173,6 +173,7 @@ class ZmqLink(Link):
         return {"mechanism": self.tls} if self.tls else {}
 
     def fileno(self) -> int:
+        """Return ZeroMQ's edge-triggered descriptor."""
         return int(self.socket.FD)
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
