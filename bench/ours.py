@@ -37,5 +37,5 @@ class Parked:
         """Everything out of the queue; how many events there were."""
         n = self._flight.fail(CLOSED)
         self._flight.commit()
-        self._flight.report()
+        self._flight.take_report()
         return n

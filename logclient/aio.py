@@ -1,15 +1,15 @@
-"""The client in asyncio: nothing here stops the loop.
+"""The client for asyncio: it never blocks the loop.
 
 ::
 
     async with logclient.AsyncClient("lumberjack://127.0.0.1:5044") as client:
-        client.send({"message": "hello"})                   # queued, and gone
+        client.send({"message": "hello"})                   # queued
         outcome = await client.submit({"message": "hello"})
         await client.flush()
 
-It is a thin face over the client of ``logclient.connect``, which is its ``client``: with it share the
-queue, the sender and the counts whoever logs in other threads. Servers that speak of their own accord
-(Logux) are listened to with ``on`` and ``actions``.
+It is a thin layer over the client of ``logclient.connect``, its attribute ``client``. Other threads that log
+through that client share its queue, its sender and its counts. ``on`` and ``actions`` receive what servers
+send without being asked (Logux).
 """
 
 from __future__ import annotations
@@ -37,28 +37,32 @@ if TYPE_CHECKING:
 __all__ = ["Actions", "AsyncClient"]
 
 INFO = 20
-LOOK = 1.0
-"""Seconds between two looks of what waits for a sender, at whether there is one."""
+CHECK = 1.0
+"""Seconds between two checks, while an outcome is awaited, whether there is a sender."""
 
 ENDING = 0.25
-"""Seconds that a sender, and callbacks, have to end in when `close` has used up its time."""
+"""Seconds that sender and callbacks have to end when `close` has used up its time."""
 
-WAITING = 10_000
-"""Actions that wait for one `Actions`, at most."""
+MAX_WAITING = 10_000
+"""Actions that wait in one `Actions`, at most."""
 
-Said = tuple[dict[str, Any], dict[str, Any]]
+Received = tuple[dict[str, Any], dict[str, Any]]
 Callback = Callable[[dict[str, Any], dict[str, Any]], Awaitable[object] | object]
 T = TypeVar("T")
 
 
 class AsyncClient:
-    """See ``logclient.connect`` for the arguments, or give a client that is there already.
+    """A client whose waits are awaited.
 
-    ``send``, ``stats`` and ``on`` may be called from any thread that runs a loop, the rest is awaited there.
-    An await that is cancelled takes nothing back: the event is delivered all the same, a ``close`` goes on.
+    ``send``, ``stats`` and ``on`` may be called from any thread that runs a loop; the rest is awaited there.
+    A cancelled await takes nothing back: the event is still delivered, a ``close`` goes on.
 
-    What comes behind ``stats`` is Logux's, ``ping`` also plog's and Logjam's: with another protocol these
-    raise a ConfigError.
+    ``ping`` is for Logux, plog and Logjam, the methods and properties after it are for Logux: with another
+    protocol they raise a ConfigError.
+
+    Args:
+        url: as for ``logclient.connect``; or a client.
+        options: as for ``logclient.connect``.
 
     Raises:
         ConfigError: the URL or an option breaks a rule; or ``overflow=block``, which would stop the loop.
@@ -73,26 +77,30 @@ class AsyncClient:
         self._awaited: Delivery | None = None
 
     def send(self, event: Event, level: Level = INFO) -> int:
-        """As of the client: its sequence, or 0 when it was dropped at once. Never waits."""
+        """Send an event without waiting; return its sequence, or 0 when it was dropped at once."""
         return int(self.client.send(event, level))
 
     async def submit(self, event: Event, level: Level = INFO) -> Outcome:
-        """Send an event, and wait for its fate; raises what ``send`` raises, nothing for a failed event."""
-        return await self._fate(self.client.submit(event, level))
+        """Send an event and await its outcome. A failed event raises nothing.
+
+        Raises:
+            EncodeError: the event cannot be encoded; it is counted as failed.
+        """
+        return await self._outcome(self.client.submit(event, level))
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Wait until what was sent before this call has its fate; how many events still have none."""
+        """Wait until all events sent before this call are settled; return how many are not."""
         engine = self.client._engine
-        if engine.drives:
+        if engine.inline:
             return int(self.client.flush(timeout))
         if timeout is None:
             timeout = self.client.config.flush_timeout
         return await self._settled(engine.handoff.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver what is there and end; idempotent. Returns how many events were given up."""
+        """Deliver what is queued and end; return how many events were given up. May be called again."""
         engine = self.client._engine
-        if engine.drives:
+        if engine.inline:
             left = int(self.client.close(timeout))
         else:
             left = await self._close(self.client.config.close_timeout if timeout is None else timeout)
@@ -107,85 +115,90 @@ class AsyncClient:
             await self._settled(engine.handoff.next_seq - 1, timeout)
             await _until(lambda: not engine.running, max(deadline, time.monotonic() + ENDING))
             engine.end_idle()
-            callbacks = engine.callbacks
+            callbacks = engine.submissions.callbacks
             await _until(lambda: not callbacks.waiting, max(deadline, time.monotonic() + ENDING))
             engine.drain_callbacks(0.0, "when close() ended")
         return int(engine.remaining)
 
     def stats(self) -> Stats:
+        """Take a snapshot of all counts that adds up."""
         found: Stats = self.client.stats()
         return found
 
     async def ping(self, timeout: float = 5.0) -> Any:
-        """As of the client, for protocols that have it.
+        """Ping the server; see the client's ``ping``.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
         """
-        ping, engine = self._verb("ping"), self.client._engine
-        if engine.drives:
+        ping, engine = self._method("ping"), self.client._engine
+        if engine.inline:
             return ping(timeout=timeout)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        call, _ = engine.ask("ping", None, lambda: _tell(loop, future, None, None))
+        request, _ = engine.begin_request("ping", None, lambda: _settle(loop, future, None, None))
         try:
             await self._wait(future, timeout)
         finally:
-            answer = partial(engine.answer, call, timeout)
-            if not future.done():  # cancelled: nobody waits for it any more
+            answer = partial(engine.finish_request, request, timeout)
+            if not future.done():  # cancelled
                 with suppress(ConnectFailed, ValueError):
                     answer()
         return self.client.pong(*answer())
 
-    # -- of clients that have actions
+    # -- Logux
 
     async def add(
         self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: Level = INFO
     ) -> Outcome:
-        """Send a whole action, and wait for its fate; see ``logclient.logux.Client.add``."""
-        return await self._fate(self._verb("add")(action, meta, level))
+        """Send a whole action and await its outcome; see ``logclient.logux.Client.add``."""
+        return await self._outcome(self._method("add")(action, meta, level))
 
     async def subscribe(self, channel: str, **more: Any) -> Outcome:
-        """Ask for what happens in a channel, and wait for the answer; see ``logclient.logux.Client``."""
-        return await self._fate(self._verb("subscribe")(channel, **more))
+        """Subscribe to a channel and await the answer; see ``logclient.logux.Client``."""
+        return await self._outcome(self._method("subscribe")(channel, **more))
 
     async def unsubscribe(self, channel: str, **more: Any) -> Outcome:
-        """The end of that."""
-        return await self._fate(self._verb("unsubscribe")(channel, **more))
+        """End a subscription and await the answer."""
+        return await self._outcome(self._method("unsubscribe")(channel, **more))
 
     @property
     def state(self) -> str:
-        """What the connection does; see ``logclient.logux.Client``."""
-        return str(self._verb("state"))
+        """The state of the connection; see ``logclient.logux.Client``."""
+        return str(self._method("state"))
 
     @property
     def node_id(self) -> str:
-        """Our node id; another one after a fork, or after doubt."""
-        return str(self._verb("node_id"))
+        """Our node id; a new one after a fork, or after doubt."""
+        return str(self._method("node_id"))
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What we tell the server of ourselves; set it to replace the whole."""
-        return dict(self._verb("headers"))
+        """The headers that we send; assign to replace them all."""
+        return dict(self._method("headers"))
 
     @headers.setter
     def headers(self, headers: Mapping[str, Any]) -> None:
-        self._verb("headers")
+        self._method("headers")
         self.client.headers = headers
 
     @property
     def server_headers(self) -> dict[str, Any]:
-        """What the server has last told of itself."""
-        return dict(self._verb("server_headers"))
+        """The headers that the server has sent last."""
+        return dict(self._method("server_headers"))
 
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
         """Call ``callback(action, meta)`` in this loop with each action of this type that the server sends.
 
-        It may be a coroutine function, and is then awaited before it is called again. One that raises is
-        told of, no more.
+        It may be a coroutine function, and is then awaited before it is called again. An exception of it is
+        written to the error log.
+
+        Args:
+            type: None: every type.
+            callback: takes the action and its meta.
 
         Returns:
-            What ends it, when called.
+            A function that ends this.
         """
         if not callable(callback):
             raise ConfigError(f"callback: must be callable, got {callback.__class__.__name__}")
@@ -196,62 +209,62 @@ class AsyncClient:
         return actions.close
 
     def actions(self, type: str | None = None) -> Actions:
-        """What the server sends from now on: ``async for action, meta in client.actions("chat/add"): ...``.
+        """Iterate over what the server sends: ``async for action, meta in client.actions("chat/add"): ...``.
 
         Args:
-            type: None: of every type.
+            type: None: every type.
         """
-        actions = Actions(self._verb("on"), type)
+        actions = Actions(self._method("on"), type)
         self._open.add(actions)
         return actions
 
     async def _settled(self, target: int, timeout: float) -> int:
-        """Wait until all up to this sequence have their fates; how many have none."""
+        """Wait until all events up to this sequence are settled; return how many are not."""
         engine = self.client._engine
         if engine.handoff.settled >= target:
             return 0
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        watch = engine.watch(target, lambda: _tell(loop, future, None, None))
+        watch = engine.submissions.watch(target, lambda: _settle(loop, future, None, None))
         try:
             await self._wait(future, timeout)
         finally:
-            engine.unwatch(watch)
+            engine.submissions.unwatch(watch)
         return 0 if future.done() else int(engine.unsettled(target))
 
     async def _wait(self, future: asyncio.Future[None], timeout: float) -> None:
-        """Wait for the sender to tell, `timeout` seconds at most, and start another where it is missing."""
+        """Wait for the sender, `timeout` seconds at most, and start another where it is missing."""
         deadline = time.monotonic() + timeout
         while True:
             self.client._engine.restart()
             left = max(0.0, deadline - time.monotonic())
-            await asyncio.wait({future}, timeout=min(left, LOOK))
-            if future.done() or left <= LOOK:
+            await asyncio.wait({future}, timeout=min(left, CHECK))
+            if future.done() or left <= CHECK:
                 return
 
-    async def _fate(self, delivery: Delivery) -> Outcome:
+    async def _outcome(self, delivery: Delivery) -> Outcome:
         outcome = delivery.result(0)
-        if outcome is not None:  # refused: many of them must not wait for their turn as callbacks
+        if outcome is not None:  # refused: many of them must not queue as callbacks
             await asyncio.sleep(0)
             return outcome
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        delivery.add_done_callback(lambda delivery: _tell(loop, future, delivery.result(0), None))
-        # One hurry for all that are sent in this turn of the loop: the last of them.
+        delivery.add_done_callback(lambda delivery: _settle(loop, future, delivery.result(0), None))
+        # One request for all that are sent in this turn of the loop: for the last of them.
         if self._awaited is None:
-            loop.call_soon(self._hurry)
+            loop.call_soon(self._request_flush)
         self._awaited = delivery
         return await future
 
-    def _hurry(self) -> None:
+    def _request_flush(self) -> None:
         delivery, self._awaited = self._awaited, None
         if delivery is not None:
-            delivery._hurry()
+            delivery._request_flush()
 
-    def _verb(self, name: str) -> Any:
+    def _method(self, name: str) -> Any:
         found = getattr(self.client, name, None)
         if found is None:
-            raise ConfigError(f"{name}: not a verb of {self.client.config.protocol}")
+            raise ConfigError(f"{name}: not available for {self.client.config.protocol}")
         return found
 
     async def __aenter__(self) -> AsyncClient:
@@ -267,61 +280,65 @@ class AsyncClient:
 
 
 class Actions:
-    """Actions of the server in their order; see ``AsyncClient.actions``. Ends when it, or its client, is
-    closed.
+    """Actions of the server in their order; see ``AsyncClient.actions``.
 
-    Those that nobody fetches wait here, `WAITING` of them; later ones are dropped, and counted in ``missed``.
+    The iteration ends when this or its client is closed. Actions that are not fetched wait here,
+    `MAX_WAITING` of them; later ones are dropped and counted in ``missed``.
+
+    Args:
+        on: registers a callback, and returns a function that ends this.
+        type: of the actions; None: every type.
     """
 
     def __init__(self, on: Callable[..., Callable[[], None]], type: str | None) -> None:
         self.missed = 0
         self._loop = asyncio.get_running_loop()
-        self._ready: deque[Said] = deque()
+        self._ready: deque[Received] = deque()
         self._wake = asyncio.Event()
-        self._roused = False
+        self._wake_due = False
         self._closed = False
         found = weakref.ref(self)
 
-        def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
+        def receive(action: dict[str, Any], meta: dict[str, Any]) -> None:
             actions = found()
             if actions is not None:
-                actions._hear(action, meta)
+                actions._receive(action, meta)
 
-        # One that nobody holds any more, as after a `break`, ends by itself.
-        self._end = weakref.finalize(self, on(type, hear))
+        # It ends when nobody holds it any more, as after a `break`.
+        self._end = weakref.finalize(self, on(type, receive))
         self._end.atexit = False
 
     def close(self) -> None:
-        """Take nothing more; what waits is still given out. From any thread."""
+        """Take no more actions; those that wait can still be fetched. May be called from any thread."""
         self._closed = True
         self._end()
-        self._tell_loop()
+        self._wake_loop()
 
-    def _hear(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
-        """On the client's callback thread."""
-        if len(self._ready) >= WAITING:
+    def _receive(self, action: dict[str, Any], meta: dict[str, Any]) -> None:
+        """Take an action, on the client's callback thread."""
+        if len(self._ready) >= MAX_WAITING:
             self.missed += 1
             return
         self._ready.append((action, meta))
-        if not self._roused:
-            self._roused = True
-            self._tell_loop()
+        if not self._wake_due:
+            self._wake_due = True
+            self._wake_loop()
 
-    def _tell_loop(self) -> None:
+    def _wake_loop(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._rouse)
-        except RuntimeError:  # it is closed: nobody fetches any more
+            self._loop.call_soon_threadsafe(self._wake_up)
+        except RuntimeError:  # it is closed
             self._closed = True
             self._end()
 
-    def _rouse(self) -> None:
-        self._roused = False
+    def _wake_up(self) -> None:
+        self._wake_due = False
         self._wake.set()
 
     def __aiter__(self) -> Actions:
         return self
 
-    async def __anext__(self) -> Said:
+    async def __anext__(self) -> Received:
         while not self._ready:
             if self._closed:
                 raise StopAsyncIteration
@@ -346,19 +363,19 @@ async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, 
 
 
 async def _until(done: Callable[[], bool], deadline: float) -> None:
-    """Look until `done` says yes, or the monotonic `deadline`."""
+    """Poll until ``done()`` is true, or the monotonic `deadline`."""
     pause = 0.0005
     while not done() and time.monotonic() < deadline:
         await asyncio.sleep(pause)
         pause = min(2 * pause, 0.02)
 
 
-def _tell(
+def _settle(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], found: Any, error: BaseException | None
 ) -> None:
-    """From another thread: the end of a future, unless that is over already."""
+    """Settle a future from another thread, unless it is done."""
 
-    def tell() -> None:
+    def settle() -> None:
         if future.done():  # cancelled
             return
         if error is None:
@@ -367,6 +384,6 @@ def _tell(
             future.set_exception(error)
 
     try:
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(settle)
     except RuntimeError:  # the loop is closed
         pass

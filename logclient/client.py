@@ -1,4 +1,4 @@
-"""The client: send events, wait for their fate, look at the counts.
+"""The client: send events, wait for their outcomes, read the counts.
 
 ::
 
@@ -25,7 +25,7 @@ from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
 from logclient.errors import EncodeError, QueueFull
-from logclient.files import open_to_all, own_directory
+from logclient.files import open_to_all, private_directory
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
-MOMENT = 0.05
-"""Seconds in which a client that has nothing to wait for ends."""
+RETIRE_WAIT = 0.05
+"""Seconds that `Client.retire` waits at most, for a client that is about to end."""
 _UNENCODABLE = bytes([R_UNENCODABLE])
 
 Event = Mapping[str, Any] | str | bytes
@@ -44,11 +44,11 @@ Level = int | str
 
 
 def connect(url: str, /, **options: Unpack[Options]) -> Client:
-    """A client for `url`, as in ``lumberjack+tls://host:5044,other:5044?window=500``.
+    """Make a client for `url`, as in ``lumberjack+tls://host:5044,other:5044?window=500``.
 
-    Options by name win over those in the URL (docs/options.md).
+    Options given by name win over those in the URL (docs/options.md).
 
-    Nothing is connected yet: the first event starts a sender, which connects.
+    No connection is made yet: the first event starts a sender, which connects.
 
     Raises:
         ConfigError: the URL or an option breaks a rule.
@@ -58,43 +58,47 @@ def connect(url: str, /, **options: Unpack[Options]) -> Client:
 
 
 def open_client(config: Config) -> Client:
-    """The client that the scheme of this configuration wants: its protocol's own, where it has one."""
+    """Make a client of the class that the configuration's scheme has."""
     client: Client = registry.load(registry.lookup(config.scheme).client)(config)
     return client
 
 
 def node_name() -> str:
-    """This machine's name."""
+    """Return this machine's name."""
     return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
-def outlets(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
-    """For who makes `Documents`: ``put(body, level, kind)`` ships one, and tells its sequence or 0;
-    ``lost()`` counts one that was not made. They hold the engine, never the client."""
+def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
+    """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
+
+    Returns:
+        ``put(body, level, kind)``, which ships a document and returns its sequence, or 0 if it was dropped;
+        and ``count_lost()``, which counts one that could not be made.
+    """
 
     def put(body: bytes, level: int, kind: int) -> int:
         return engine.put(body, tens(level), kind)
 
-    def lost() -> None:
+    def count_lost() -> None:
         engine.put(_UNENCODABLE, tens(INFO), K_TOMB)
 
-    return put, lost
+    return put, count_lost
 
 
 class Documents(Protocol):
-    """What makes documents of records and texts, for a protocol that does not want ECS."""
+    """Makes documents of records and texts, for a protocol that does not use ECS."""
 
-    formatter: Any  # a logging.Formatter: what a Handler without one says it has
+    formatter: Any  # a logging.Formatter: the one that a Handler without any reports
 
     def ship(self, record: Any, made: str | dict[str, Any] | None) -> object:
-        """Ship a LogRecord; `made` is what the user's formatter has made of it, if there is one."""
+        """Ship a LogRecord; `made` is the result of the user's formatter, if there is one."""
 
     def text(self, text: str) -> dict[str, Any]:
-        """The document of a plain text."""
+        """Return the document of a plain text."""
 
 
 class _Unmade:
-    """What an object has before its `__init__` in place of its parts: to use it is a TypeError."""
+    """The parts of an object before its `__init__`: their use is a TypeError."""
 
     __slots__ = ()
 
@@ -108,10 +112,17 @@ UNMADE: Any = _Unmade()
 
 
 class Client(Sender):
-    """Ships events to one server (or one of several) and knows the fate of each.
+    """Ships events to one server (or one of several) and knows the outcome of each.
 
     Every method may be called from any thread. ``send`` is compiled (``_ext/record.pyx``) and never
     waits for the network.
+
+    Args:
+        config: see ``logclient.config.parse``.
+
+    Raises:
+        ConfigError: an option outside its range.
+        LedgerError: the ledger's directory cannot be used.
     """
 
     config: Config = UNMADE
@@ -129,11 +140,11 @@ class Client(Sender):
                 "url": config.redacted,
                 "identity": "none" if config.identity == "none" else "id",
                 "host": node_name(),
-                **self._promise(config),
+                **self._ledger_metadata(config),
             }
-            ledger = (own_directory(config.ledger, "ledger"), about)
+            ledger = (private_directory(config.ledger, "ledger"), about)
         self._engine = Engine(
-            self._cores(config),
+            self._core_factory(config),
             transport.from_config(config),
             config.endpoints,
             _limits(config),
@@ -149,93 +160,103 @@ class Client(Sender):
             text=None if self.documents is None else self.documents.text,
             identity=config.identity,
             trust_metadata=config.trust == "metadata",
-            **self._names(config),
+            **self._encoder_options(config),
         )
-        self._bind(encoder, _slow_sender(self._engine, encoder, config))
+        self._bind(encoder, _send_fallback(self._engine, encoder, config))
         for kind, risk in _risks(config):
             self.complain(kind, f"{config.redacted}: {risk}")
-        # A client that nobody holds any more still delivers what it has; its sender then ends.
+        # A client that nobody holds any more still delivers its events; then its sender ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
 
-    def _cores(self, config: Config) -> Callable[[bytes], Core]:
-        """What makes the core of a producer, and another one after a fork. It never holds the client."""
+    def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
+        """Return what makes the core of a producer, also after a fork. It never holds the client."""
         core = registry.load(registry.lookup(config.scheme).core)
         return lambda producer: core.from_config(config, producer)
 
-    def _promise(self, config: Config) -> dict[str, str]:
-        """What else the ledger must say, so that the verifier knows what was promised."""
+    def _ledger_metadata(self, config: Config) -> dict[str, str]:
+        """Return more fields of the ledger's ``open`` lines, which tell the verifier what was promised."""
         return {}
 
-    def _names(self, config: Config) -> dict[str, Any]:
-        """Arguments of `Encoder` that say what the names of fields mean in mappings that are sent."""
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
+        """Return arguments of `Encoder` about the names of fields in mappings."""
         return {"carriers": ("@metadata",)}
 
     def _documents(self, config: Config, engine: Engine) -> Documents | None:
-        """What makes documents, if not `Encoder`. It may hold the engine, never the client: one that
-        nobody holds must be found out at once."""
+        """Return what makes documents; None: `Encoder` does.
+
+        It may hold the engine, never the client: its finalizer must run when the last user reference goes.
+        """
         return None
 
     def submit(self, event: Event, level: Level = INFO) -> Delivery:
-        """Like ``send``, and follow the event: ``submit(event).result(5.0)``. Raises what ``send`` raises."""
+        """Send an event and follow it: ``submit(event).result(5.0)``.
+
+        Raises:
+            EncodeError: the event cannot be encoded; it is counted as failed.
+        """
         submit = self._engine.submit
         kept = tens(level)
         try:
             body, kind, mangled, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):
-            self.send(event, level)  # counts it, and raises the same
+            self.send(event, level)  # counts it, and raises the same error
             raise
         if mangled or moved:
             self.handoff.count_changed(mangled, moved)
         return submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until what was sent before this call has its fate; how many events still have none."""
+        """Wait until all events sent before this call are settled; return how many are not."""
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
-    def flush_while_hopeful(self) -> int:
-        """The Handler's flush: as ``flush``, but a server that cannot be reached is not waited for."""
-        return self._engine.flush_while_hopeful(self.config.flush_timeout)
+    def flush_if_reachable(self) -> int:
+        """Flush for the Handler: do not wait for a server that cannot be reached."""
+        return self._engine.flush_if_reachable(self.config.flush_timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver what is there and end. Returns how many events were given up, which one line says, too.
+        """Deliver what is queued and end; return how many events were given up.
 
-        A call that was interrupted, by Ctrl-C for example, may be made again: it goes on where that was.
-        Meanwhile delivery goes on, and the end of the process waits for it.
+        One line reports events that were given up. A call that was interrupted, by Ctrl-C for example, may be
+        made again and goes on. Meanwhile delivery goes on, and the end of the process waits for it.
+
+        Args:
+            timeout: seconds; None: the option ``close_timeout``.
         """
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
 
     def retire(self) -> None:
-        """The Handler's close: take nothing more, and deliver what is there in the background."""
-        self._engine.retire_in_background(MOMENT)
+        """Close for the Handler: take no more events, and deliver the queued ones in the background."""
+        self._engine.retire_in_background(RETIRE_WAIT)
 
     def stats(self) -> Stats:
-        """A snapshot that adds up."""
+        """Take a snapshot of all counts that adds up."""
         return self._engine.stats()
 
     @property
     def closed(self) -> bool:
+        """Whether events are refused."""
         return self._engine.closed
 
     @property
     def producer(self) -> str:
-        """The first 20 hex digits of this process's ids; new after a fork."""
+        """The first 20 hexadecimal digits of this process's ids; new after a fork."""
         return self._engine.producer.hex()
 
     def event_id(self, seq: int) -> str:
-        """The id that the event with this sequence carries: 32 hex digits."""
+        """Return the id of the event with this sequence: 32 hexadecimal digits."""
         return f"{self.producer}{seq:012x}"
 
-    def put_slowly(self, code: int, body: bytes, level: int, kind: int) -> int:
-        """The Handler's way for what the hand-off did not take at once; never raises."""
-        return self._engine.put_slowly(code, body, level, kind)
+    def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
+        """Finish a put of the Handler that the queue did not take at once; never raise."""
+        return self._engine.put_contended(code, body, level, kind)
 
     def complain(self, kind: str, text: str) -> None:
-        """Say what went wrong on our side: a line a minute per kind, never through a Handler of ours."""
-        self._engine.reporter.complain(kind, text)
+        """Write to the error log: a line a minute for each kind, never through a Handler of ours."""
+        self._engine.error_log.complain(kind, text)
 
-    def attend(self) -> None:
-        """The Handler's call while the hand-off needs attention."""
-        self._engine.attend()
+    def ensure_sender(self) -> None:
+        """Start a sender for the Handler, while the queue asks for it."""
+        self._engine.ensure_sender()
 
     def __enter__(self) -> Client:
         return self
@@ -252,7 +273,7 @@ class Client(Sender):
 
 
 def _risks(config: Config) -> Iterator[tuple[str, str]]:
-    """What the options give away: the option, and words for the user."""
+    """Yield the options that weaken security, with words for the user."""
     if config.verify == "none":
         yield (
             "verify",
@@ -273,7 +294,7 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _is_here(host: str) -> bool:
-    """Whether a connection to the host stays on this machine."""
+    """Return whether a connection to the host stays on this machine."""
     from ipaddress import IPv6Address, ip_address
 
     name = host.rstrip(".").lower()
@@ -298,7 +319,7 @@ def _limits(config: Config) -> Limits:
 
 
 def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
-    """(body, kind, mangled values, moved fields)."""
+    """Return (body, kind, sanitized values, moved fields)."""
     if isinstance(event, bytes):
         if len(event) > encoder.max_event_bytes:
             raise EncodeError(f"event: longer than max_event_bytes ({encoder.max_event_bytes})")
@@ -306,17 +327,19 @@ def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     return encoder.encode(event)
 
 
-def _slow_sender(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
-    """What ``send`` calls when a put was not all there was to do. Holds the engine, not the client: a
-    client that nobody holds must be found out at once."""
+def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
+    """Return what ``send`` calls when the queue did not take an event at once.
+
+    It holds the engine, not the client, whose finalizer must run when the last user reference goes.
+    """
 
     def go_on(seq: int, event: Event, level: int) -> int:
         if seq >= 0:
             if engine.handoff.needs_sender:
-                engine.attend()
+                engine.ensure_sender()
         else:
             body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already
-            seq = engine.put_slowly(seq, body, level, kind)
+            seq = engine.put_contended(seq, body, level, kind)
             if seq == 0 and config.overflow == "raise" and not engine.closed:
                 bound = f"{config.max_events} events or {config.max_bytes} bytes"
                 raise QueueFull(f"overflow: {bound} are waiting; the event was dropped")

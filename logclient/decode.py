@@ -28,7 +28,7 @@ class _Part(NamedTuple):
 def run(arguments: argparse.Namespace) -> int:
     """Print the frames of a file; `BROKEN` when anything in it is wrong."""
     name: str = arguments.file
-    frames = registry.beside(arguments.protocol, "frames")
+    frames = registry.load_sibling(arguments.protocol, "frames")
     as_json: bool = arguments.json
     limit: int | None = arguments.limit
     width: int = arguments.bytes or (BODY_KEPT if as_json else BODY_SHOWN)

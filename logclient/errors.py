@@ -1,20 +1,20 @@
-"""Every error this package raises, and the exit codes of its commands.
+"""The errors of this package, and the exit codes of its commands.
 
 ::
 
     LogclientError
     ├── ConfigError        (ValueError)       a URL, an option or a call that can never work
     ├── EncodeError        (ValueError)       an event that has no encoding: a cycle, too deep
-    │   └── EncodeTypeError (TypeError)       ... because it is of a kind that is no event
-    ├── QueueFull          (BufferError)      overflow=raise, and the bounds are reached
-    ├── ConnectFailed      (ConnectionError)  nobody listens, or the way there is closed
-    ├── CredentialError    (PermissionError)  one side does not accept who the other is
+    │   └── EncodeTypeError (TypeError)       ... because its type cannot be an event
+    ├── QueueFull          (BufferError)      overflow=raise, and a bound is reached
+    ├── ConnectFailed      (ConnectionError)  no server can be reached, or it does not answer
+    ├── CredentialError    (PermissionError)  one side refuses the credentials of the other
     ├── ProtocolError      (ValueError)       the peer broke its protocol; never the caller's fault
-    ├── LedgerError        (OSError)          a ledger, capture or spool that cannot be written or read
+    ├── LedgerError        (OSError)          a ledger or capture that cannot be written or read
     └── MissingExtra       (ImportError)      an optional package is not installed
 
-Each class is also the builtin it resembles, so that ``except ValueError`` around a call goes on
-working. A message is one line that names the field and the rule it breaks, and never shows a secret.
+Each class is also the builtin that it resembles, so that ``except ValueError`` around a call goes on
+working. A message is one line that names the field and the broken rule, and never shows a secret.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 
 
 class LogclientError(Exception):
-    """The base of all of them."""
+    """The base of all errors of this package."""
 
 
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN}
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the machine ran out of descriptors, threads or memory, so that a later attempt may do."""
+    """Return whether descriptors, threads or memory ran out, so that a later attempt may succeed."""
     if isinstance(error, OSError):
         return error.errno in _SHORTAGES
     if isinstance(error, RuntimeError):
@@ -62,11 +62,11 @@ class EncodeError(LogclientError, ValueError):
 
 
 class EncodeTypeError(EncodeError, TypeError):
-    """What was sent is neither a mapping, a string nor bytes."""
+    """An event that is neither a mapping, a string nor bytes."""
 
 
 class QueueFull(LogclientError, BufferError):
-    """``overflow=raise``: the event was dropped (and counted) because a bound is reached."""
+    """An event that was dropped (and counted) because a bound is reached, with ``overflow=raise``."""
 
 
 class ConnectFailed(LogclientError, ConnectionError):
@@ -74,36 +74,36 @@ class ConnectFailed(LogclientError, ConnectionError):
 
 
 class CredentialError(LogclientError, PermissionError):
-    """A certificate, a key or a token that one side does not accept, or a TLS version.
+    """A certificate, a key, a token or a TLS version that one side refuses.
 
-    Somebody has to mend it, so it is said once and tried again at the slow pace.
+    It has to be corrected by hand, so it is reported once and tried again at the slow pace.
     """
 
     detail = ""
-    """What else is known, and may be known to one attempt and not to the next: no reason to say it again."""
+    """More words for the message. They may differ between attempts and are no reason to report it again."""
 
     def __str__(self) -> str:
         return super().__str__() + (f" ({self.detail})" if self.detail else "")
 
 
 class ProtocolError(LogclientError, ValueError):
-    """The peer sent what its protocol does not allow."""
+    """A violation of the protocol by the peer."""
 
 
 class LedgerError(LogclientError, OSError):
-    """A ledger, capture or spool that cannot be used: owner, mode, damage, full disk."""
+    """A ledger or capture that cannot be used: owner, mode, damage, full disk."""
 
 
 class MissingExtra(LogclientError, ImportError):
-    """An optional package is needed and not installed.
+    """An optional package that is needed and not installed.
 
     Args:
-        module: what could not be imported, as in ``import module``.
-        extra: the extra that brings it, as in ``pip install "logclient[extra]"``.
+        module: its name, as in ``import module``.
+        extra: the extra that installs it, as in ``pip install "logclient[extra]"``.
     """
 
-    # Both arguments stay in ``args`` and the words are made in __str__: so the exception survives
-    # pickle (Spark sends errors of its workers home that way).
+    # Both arguments stay in ``args`` and __str__ makes the message: so the exception survives pickle
+    # (Spark returns errors of its workers that way).
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(module, extra, name=module)
         self.extra = extra
@@ -113,9 +113,9 @@ class MissingExtra(LogclientError, ImportError):
 
 
 class ExitCode(IntEnum):
-    """What every command ends with."""
+    """The exit codes of every command."""
 
-    OK = 0  # all acked or handed; the promise holds
+    OK = 0  # every event is acked or handed; the promise holds
     BROKEN = 1  # events lost or failed; the promise is broken
     USAGE = 2  # the command line or an option is wrong
-    UNREACHABLE = 3  # nothing could be reached, or it cannot be told
+    UNREACHABLE = 3  # no server could be reached, or the evidence does not tell

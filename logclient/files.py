@@ -1,4 +1,4 @@
-"""Directories and files that hold what users logged: ledger, capture, spool, verdict."""
+"""Directories and files with log content: ledger, capture, verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 
 from logclient.errors import LedgerError
 
-__all__ = ["open_regular", "open_to_all", "own_directory"]
+__all__ = ["open_regular", "open_to_all", "private_directory"]
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KINDS = {
@@ -22,9 +22,16 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a regular file for reading, or with other `flags`; its descriptor.
+    """Open a regular file.
 
-    No link is followed, and nothing is waited for, as it would be at the end of a FIFO.
+    No link is followed, and a FIFO is not waited for.
+
+    Args:
+        path: of the file.
+        flags: as for ``os.open``.
+
+    Returns:
+        Its descriptor.
 
     Raises:
         OSError: it cannot be opened, or is something else; ``strerror`` says what.
@@ -32,7 +39,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     kind = stat.S_IFMT(os.lstat(path).st_mode)
     if kind in _KINDS:
         raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
-    # What is put in its place meanwhile is refused as well.
+    # A file that was replaced meanwhile is refused as well.
     fd = os.open(path, flags | _FLAGS | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -40,14 +47,18 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return fd
 
 
-def own_directory(path: str | os.PathLike[str], what: str) -> str:
-    """Make the directory (mode 0700), or check the one that is there; its name.
+def private_directory(path: str | os.PathLike[str], what: str) -> str:
+    """Make a directory with mode 0700, or check an existing one.
 
-    Nobody but us may put files into it, and nobody else may choose where it is: a link is followed when
-    it is ours or root's.
+    Only this user may put files into it and choose its place: a link is followed when it belongs to this
+    user or root.
 
     Args:
-        what: ``ledger``, ``capture`` ..., for the error's words.
+        path: of the directory.
+        what: ``ledger``, ``capture`` ..., for error messages.
+
+    Returns:
+        Its name.
 
     Raises:
         LedgerError: it cannot be made, is no directory, belongs to another user, or others may write there.
@@ -75,7 +86,7 @@ def own_directory(path: str | os.PathLike[str], what: str) -> str:
 
 
 def open_to_all(path: str | os.PathLike[str]) -> bool:
-    """Whether every user of the machine may read or change the file, by its own mode; False for none."""
+    """Return whether every user of this machine may read or change a file; False if there is none."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The handler for the standard library's logging.
+"""The handler for the logging of the standard library.
 
 ::
 
@@ -27,7 +27,7 @@ __all__ = ["Handler"]
 
 
 def _locks_logging() -> bool:
-    """Whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
+    """Return whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
     owned = getattr(getattr(logging, "_lock", None), "_is_owned", None)
     return owned is not None and bool(owned())
 
@@ -35,27 +35,27 @@ def _locks_logging() -> bool:
 class Handler(Emitter, logging.Handler):
     """Ships log records.
 
-    A log call costs the making of its document and a copy into the queue: it never waits for the
-    network, takes no lock that Python code could hold, and never raises. So log calls in destructors
-    and signal handlers are safe, also in the middle of another log call. What cannot be encoded is
-    counted as failed, what overflows (``drop_oldest``, unless ``overflow`` says otherwise) as dropped.
-
-    A formatter of your own decides over the message: a string it returns becomes ``message``, a dict
-    becomes fields like a message that is a mapping, and bytes are a JSON object that travels unchanged
-    but for the id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
+    A log call formats the record and copies it into the queue. It never waits for the network, takes no lock
+    that Python code could hold, and never raises. So log calls in destructors and signal handlers are safe,
+    also in the middle of another log call. A record that cannot be encoded is counted as failed, an overflow
+    (``drop_oldest``, unless ``overflow`` is given) as dropped.
 
     A record becomes an ECS document. With a ``logjam`` URL it is a line of the request that is running
     in its context, or a document of its own (``logclient.logjam``); with a ``plog`` URL an event document
     (``logclient.plog``).
 
+    A custom formatter changes the message: a string that it returns becomes ``message``, a dict becomes
+    fields like a message that is a mapping, and bytes are a JSON object that is sent unchanged except for the
+    id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
+
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
-    ignored (and counted): a shipper that ships its own complaints never ends. What a destructor logs
-    while a garbage collection happens to run in that thread is the application's, and is shipped.
+    ignored (and counted), because a shipper that ships its own messages never ends. Records of destructors
+    that a garbage collection runs in that thread belong to the application and are shipped.
 
     Args:
-        url: where to; see ``logclient.connect``. Nothing is connected and no thread started before
+        url: of the server; see ``logclient.connect``. No connection is made and no thread started before
             the first record.
-        level: records below are not handled.
+        level: records below it are not handled.
         client: a client to use instead of `url`. It is not closed with the handler.
         options: as for ``logclient.connect``; plain values, fit for ``dictConfig``.
 
@@ -65,7 +65,7 @@ class Handler(Emitter, logging.Handler):
     """
 
     ships_logs = True
-    """Tells the reporter of our own errors to leave this handler alone."""
+    """Keeps the log of our own errors from using this handler."""
 
     client: Client = UNMADE
     _owner = True
@@ -93,8 +93,8 @@ class Handler(Emitter, logging.Handler):
         documents = client.documents
         self._bind(
             client.encoder,
-            client.attend,
-            client.put_slowly,
+            client.ensure_sender,
+            client.put_contended,
             None if documents is None else documents.ship,
             EcsFormatter() if documents is None else documents.formatter,
             kind.emit is not Handler.emit,
@@ -104,19 +104,19 @@ class Handler(Emitter, logging.Handler):
         logging.Handler.__init__(self, level)
 
     def flush(self) -> None:
-        """Wait for what was logged so far, ``flush_timeout`` at most; not for a server out of reach.
+        """Wait until the records so far are settled, ``flush_timeout`` at most.
 
-        ``dictConfig`` calls it while every other thread waits for a lock of logging's: then it does not
-        wait at all.
+        A server that cannot be reached is not waited for. ``dictConfig`` calls this while every other thread
+        waits for a lock of ``logging``: then it does not wait at all.
         """
         if not _locks_logging():
-            self.client.flush_while_hopeful()
+            self.client.flush_if_reachable()
 
     def close(self) -> None:
-        """Take no more records, and have those that are there delivered in the background.
+        """Take no more records, and deliver the queued ones in the background.
 
-        Returns at once. Delivery has some 50 seconds, and at the end of the process the rest of
-        ``atexit_timeout``; one line says how many records were given up. To wait for them, call
+        This returns at once. Delivery has some 50 seconds, and at the end of the process the rest of
+        ``atexit_timeout``; one line reports how many records were given up. To wait for them, call
         ``handler.client.close()``.
         """
         end = self.client.retire if self._owner else self.flush
@@ -126,7 +126,7 @@ class Handler(Emitter, logging.Handler):
             logging.Handler.close(self)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say what went wrong with a record: a line a minute per kind of error, never the record."""
+        """Report an error of a record, without its content: a line a minute for each kind of error."""
         error = sys.exc_info()[1]
         if error is not None and logging.raiseExceptions:
             name = getattr(record, "name", "?")

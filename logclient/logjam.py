@@ -39,7 +39,7 @@ from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConfigError, EncodeError
 from logclient.protocols import logjam_document as document
 from logclient.protocols.logjam import split_app_env
@@ -133,7 +133,7 @@ class Agent:
         mask: Iterable[str] = MASKED,
         max_event_bytes: int = MAX_EVENT_BYTES,
         own_ids: bool = True,
-        reporter: Reporter | None = None,
+        reporter: ErrorLog | None = None,
         lost: Callable[[], object] | None = None,
         moved: Callable[[int], object] | None = None,
     ) -> None:
@@ -156,7 +156,7 @@ class Agent:
         self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
         self.own_ids = own_ids
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
-        self._reporter = reporter or Reporter()
+        self._reporter = reporter or ErrorLog()
         self._lost = lost
         self._moved = moved
 
@@ -431,12 +431,12 @@ class Client(client.Client):
 
     agent: Agent = client.UNMADE
 
-    def _promise(self, config: Config) -> dict[str, str]:
+    def _ledger_metadata(self, config: Config) -> dict[str, str]:
         """Whether messages are answered: else nobody promised an order."""
         return {"mode": "async" if config.scheme == "logjam+push" else config.mode}
 
     def _documents(self, config: Config, engine: Engine) -> Agent:
-        put, lost = client.outlets(engine)
+        put, lost = client.make_sink(engine)
         self.agent = Agent(
             put,
             config.path[1:],
@@ -449,13 +449,13 @@ class Client(client.Client):
             mask=(*MASKED, *config.mask),
             max_event_bytes=config.max_event_bytes,
             own_ids=config.identity != "id",
-            reporter=engine.reporter,
+            reporter=engine.error_log,
             lost=lost,
             moved=lambda count: engine.handoff.count_changed(0, count),
         )
         return self.agent
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """A document carries its id in one of two fields, by its topic, which not everybody sees; names
         have no dots there."""
         names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
@@ -492,7 +492,7 @@ class Client(client.Client):
             ConnectFailed: no answer within `timeout` seconds, or no connection.
             ValueError: nothing comes back on a PUSH socket.
         """
-        return self.pong(*self._engine.call("ping", None, timeout))
+        return self.pong(*self._engine.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:

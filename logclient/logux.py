@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
-from logclient.delivery import report
+from logclient.delivery import error_log
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
@@ -81,20 +81,20 @@ class Client(client.Client):
     _plain: Encoder = client.UNMADE
 
     def __init__(self, config: Config) -> None:
-        state = None if config.state is None else State(config.state, report.process.complain)
+        state = None if config.state is None else State(config.state, error_log.process.complain)
         self._inbox = Inbox(config.max_bytes, state)
         super().__init__(config)
         self._inbox.engine = self._engine
         if state is not None:
-            self._engine.ended = partial(_release, state, self._engine.callbacks)
-        self._engine.heard = _weakly(self._inbox)
+            self._engine.on_end = partial(_release, state, self._engine.submissions.callbacks)
+        self._engine.requests.on_event = _weakly(self._inbox)
         # None is cut.
         plain: dict[str, Any] = {"max_event_bytes": config.max_event_bytes, "ecs": False}
         self._actions = Encoder(**plain, carriers=("id",), identity=config.identity)
         self._plain = Encoder(**plain, carriers=())
 
-    def _cores(self, config: Config) -> Callable[[bytes], Core]:
-        make, found, state = super()._cores(config), weakref.ref(self._inbox), self._inbox.state
+    def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
+        make, found, state = super()._core_factory(config), weakref.ref(self._inbox), self._inbox.state
 
         def begin(producer: bytes) -> Core:
             core = make(producer)
@@ -109,11 +109,11 @@ class Client(client.Client):
 
         return begin
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """Events are data of actions: the id is beside them."""
         return {"carriers": ()}
 
-    def _promise(self, config: Config) -> dict[str, str]:
+    def _ledger_metadata(self, config: Config) -> dict[str, str]:
         """Whether acked means processed."""
         return {"ack": config.ack}
 
@@ -175,7 +175,7 @@ class Client(client.Client):
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
         """
-        return self.pong(*self._engine.call("ping", None, timeout))
+        return self.pong(*self._engine.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
@@ -258,7 +258,7 @@ class Client(client.Client):
         if engine.fatal is not None:
             return "stopped"
         if engine.link is None:
-            return "denied" if engine.refused and not engine.closed else "disconnected"
+            return "denied" if engine.endpoints.all_refused and not engine.closed else "disconnected"
         state: str = engine.core.state  # type: ignore[attr-defined]
         return state
 
@@ -270,7 +270,7 @@ class Client(client.Client):
         return found
 
     def _lost(self) -> None:
-        client.outlets(self._engine)[1]()
+        client.make_sink(self._engine)[1]()
 
 
 class Inbox:
@@ -306,7 +306,7 @@ class Inbox:
         # Replaced whole, never changed: read without a lock, and nothing a fork could leave half done.
         with self._lock:
             self._callbacks = {**self._callbacks, type: (*self._callbacks.get(type, ()), one)}
-        self.engine.stay(True)
+        self.engine.keep_connected(True)
 
         def end() -> None:
             with self._lock:
@@ -314,7 +314,7 @@ class Inbox:
                 others = {name: them for name, them in self._callbacks.items() if name != type}
                 self._callbacks = {**others, type: left} if left else others
             if not self._callbacks:
-                self.engine.stay(False)
+                self.engine.keep_connected(False)
 
         return end
 
@@ -322,7 +322,7 @@ class Inbox:
         """Tell the server `headers` from the next event on."""
         with self._lock:  # of two threads, the last in line must be the last here
             self.headers = headers
-            self.engine.note("headers", headers)
+            self.engine.post_command("headers", headers)
 
     def hear(self, event: CoreEvent) -> None:
         """From the sender: never waits, never raises."""
@@ -330,7 +330,7 @@ class Inbox:
         if isinstance(said, Action):
             self._take(said.action, said.meta)
         elif isinstance(said, Undone):
-            self.engine.explain(said.seq, _details(said.action))
+            self.engine.submissions.explain(said.seq, _details(said.action))
             if UNDO in self._callbacks:
                 self._take(said.action, said.meta, ours=True)
         elif isinstance(said, Received):
@@ -342,12 +342,12 @@ class Inbox:
         elif isinstance(said, Headers):
             self.server_headers = said.data
         elif isinstance(said, DebugText):
-            self.engine.reporter.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
+            self.engine.error_log.complain("debug", f"{self.engine.url}: the server says: {said.text[:1000]}")
 
     def _keep_later(self, received: int | float) -> None:
         """Keep it when the callbacks have been called with what came before."""
         self._received = received
-        self.engine.callbacks.run(self._keep, received)
+        self.engine.submissions.callbacks.run(self._keep, received)
 
     def _keep(self, received: int | float) -> None:
         """On the callbacks' thread."""
@@ -385,11 +385,11 @@ class Inbox:
                 self._waiting += 1
                 self._bytes += size
         if full:
-            self.engine.reporter.complain(
+            self.engine.error_log.complain(
                 "inbox", f"{self.engine.url}: callbacks are too slow: actions of the server were dropped"
             )
         else:
-            self.engine.callbacks.run(self._tell, action, meta, size, ours)
+            self.engine.submissions.callbacks.run(self._tell, action, meta, size, ours)
 
     def _tell(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
         """On the callbacks' thread."""
@@ -402,7 +402,7 @@ class Inbox:
             try:
                 callback(action, meta)
             except BaseException as error:  # the thread goes on, and the next callback is called
-                self.engine.reporter.complain(
+                self.engine.error_log.complain(
                     "callback", f"a callback for {action['type'][:100]!r} raised {described(error)}"
                 )
 

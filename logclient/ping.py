@@ -150,7 +150,7 @@ class Call:
 
     def _ask(self, link: Any) -> None:
         self.facts = link.facts()
-        probe = registry.beside(self.given.protocol, "Probe")(self.given)
+        probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
         self.about = probe.about
         for _ in range(self.count):
             begun = time.monotonic()

@@ -38,7 +38,7 @@ from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConnectFailed, ProtocolError
 from logclient.protocols.plog import (
     TAGGED,
@@ -93,7 +93,7 @@ class Documents:
         host: str | None = None,
         max_event_bytes: int = 262_144,
         truncate: bool = False,
-        reporter: Reporter | None = None,
+        reporter: ErrorLog | None = None,
         lost: Callable[[], object] | None = None,
         changed: Callable[[int, int], object] | None = None,
     ) -> None:
@@ -106,7 +106,7 @@ class Documents:
         # What is cut must leave room for what is around it.
         room = max(64, max_event_bytes - AROUND) if truncate else max_event_bytes
         self._records = Encoder(max_event_bytes=room, truncate=truncate, carriers=(), flat=True)
-        self._reporter = reporter or Reporter()
+        self._reporter = reporter or ErrorLog()
         self._lost = lost
         self._changed = changed
 
@@ -236,19 +236,19 @@ class _DocumentClient(client.Client):
     documents: Documents = client.UNMADE
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
-        put, lost = client.outlets(engine)
+        put, lost = client.make_sink(engine)
         return Documents(
             put,
             event_type=config.event_type,
             host=config.host_name,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
-            reporter=engine.reporter,
+            reporter=engine.error_log,
             lost=lost,
             changed=engine.handoff.count_changed,
         )
 
-    def _names(self, config: Config) -> dict[str, Any]:
+    def _encoder_options(self, config: Config) -> dict[str, Any]:
         """An event document says more than ECS, and carries its id in `uuid`."""
         return {"carriers": ("uuid",), "ecs": False}
 
@@ -422,7 +422,7 @@ class Client(_DocumentClient):
             raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
-            found, seconds = self._engine.call(kind, payload, left)
+            found, seconds = self._engine.request(kind, payload, left)
         finally:
             if kind != "ping":
                 self._questions.release()

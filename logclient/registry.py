@@ -1,6 +1,6 @@
-"""Which core, transport and document belong to a URL scheme: names only, imported when used.
+"""The core, transport and document of each URL scheme: names only, imported when used.
 
-Protocols and transports never import each other; they meet here. A new protocol is one line.
+Protocols and transports never import each other; they are paired here. A new protocol is one row.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["SCHEMES", "Scheme", "beside", "load", "lookup", "protocols"]
+__all__ = ["SCHEMES", "Scheme", "load", "load_sibling", "lookup", "protocols"]
 
 
 class Scheme(NamedTuple):
-    """One row. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
+    """One URL scheme. ``core``, ``transport`` and ``client`` are written ``module:attribute``."""
 
     protocol: str  # the core's name, as in logclient.protocols.<name>
     core: str
     transport: str  # empty: no transport for it in this version
-    document: str  # what a LogRecord becomes by default
-    client: str  # the client, with the protocol's own verbs where it has any
-    port: int  # where its servers listen when the URL does not say
+    document: str  # the default form of a LogRecord
+    client: str  # the class of its clients
+    port: int  # the default
     tls: bool
     path: bool = False  # whether the URL may have a path
     hosts_in: tuple[str, ...] = ()  # environment variables that name hosts where the URL has none
-    port_in: str = ""  # and for the port of those without one
+    port_in: str = ""  # and the variable with the port of those without one
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -110,7 +110,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def lookup(scheme: str) -> Scheme:
-    """The row of a scheme.
+    """Return the row of a scheme.
 
     Raises:
         ConfigError: there is no such scheme, or no transport for it in this version.
@@ -125,12 +125,16 @@ def lookup(scheme: str) -> Scheme:
 
 
 def protocols() -> list[str]:
-    """Their names, without the ways to carry them."""
+    """Return the names of all protocols, without variants such as ``+tls``."""
     return sorted({row.protocol for row in SCHEMES.values()})
 
 
-def beside(protocol: str, name: str) -> Any:
-    """What stands beside the core of a protocol: ``frames`` (bytes to readable frames), ``Probe``.
+def load_sibling(protocol: str, name: str) -> Any:
+    """Load an attribute of the module of a protocol's core: ``frames``, ``Probe``.
+
+    Args:
+        protocol: its name.
+        name: of the attribute.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -142,7 +146,7 @@ def beside(protocol: str, name: str) -> Any:
 
 
 def load(name: str) -> Any:
-    """What ``module:attribute`` names, imported now."""
+    """Import what ``module:attribute`` names."""
     from importlib import import_module
 
     module, _, attribute = name.partition(":")

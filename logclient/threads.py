@@ -1,12 +1,12 @@
-"""Threads, locks and waits that hold where gevent or eventlet have patched the standard library.
+"""Threads, locks and waits that also work where gevent or eventlet have patched the standard library.
 
 Both replace threads by coroutines (greenlets) of one thread, and locks, sockets and ``time.sleep`` by
 forms that switch to another greenlet instead of waiting. A sender that waits in C would stop all of them.
-So our own threads are always native, and so are the locks and sockets they use; a caller that has to wait
-for them in a greenlet looks again and again, and lets the other greenlets run in between.
+So our own threads are always native, like the locks and sockets that they use. A caller that waits for them
+in a greenlet polls, and lets the other greenlets run in between.
 
-Everything is resolved when it is used: a process may be patched after this module was imported, and after
-a client was made (gunicorn patches in the worker what the master has loaded).
+Names are resolved when they are used: a process may be patched after this module was imported, and after
+a client was created (gunicorn patches in the worker what the master has loaded).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "AnyThread",
     "NativeThread",
     "acquire",
-    "caller",
+    "caller_ident",
     "check",
     "get_ident",
     "in_hub",
@@ -43,24 +43,24 @@ __all__ = [
     "original",
     "patched",
     "sleep",
-    "staying",
     "wait_until",
+    "without_switching",
 ]
 
 SENDER, CALLBACKS = NAMES = ("logclient-sender", "logclient-callbacks")
-"""Of our threads, as debuggers show them."""
+"""The names of our threads, as debuggers show them."""
 
 SHORTEST = 0.0005
-"""Seconds between the first two looks of a greenlet that waits."""
+"""Seconds between the first two polls of a greenlet that waits."""
 
 LONGEST = 0.02
-"""Seconds between two such looks, at most; more when many greenlets wait."""
+"""Seconds between two polls, at most; more when many greenlets wait."""
 
 CROWD = 40
-"""Greenlets that may look that often; more of them look as often in all, so that others get their turn."""
+"""Greenlets that may poll that often; more of them share this rate, so that others get their turn."""
 
 GONE = 0.25
-"""Seconds that a thread which has ended for Python may take to end for the system; it takes microseconds."""
+"""Seconds to wait until a thread that has ended for Python ends for the system; it takes microseconds."""
 
 USED = (
     ("_thread", "RLock"),
@@ -73,16 +73,16 @@ USED = (
     ("socket", "socket"),
     ("time", "sleep"),
 )
-"""What our own threads use of what may be patched."""
+"""Functions that may be patched and that our own threads use."""
 
 
 def _of(module: str, name: str) -> Any:
-    """What a module has by this name, if somebody has imported it (and is not just doing so)."""
+    """Return an attribute of a module that is imported already; None: there is none."""
     return getattr(sys.modules.get(module), name, None)
 
 
 def patched() -> str:
-    """``gevent`` or ``eventlet`` where it has replaced threads by greenlets, else empty."""
+    """Return ``gevent`` or ``eventlet`` where it has replaced threads by greenlets, else an empty string."""
     is_patched = _of("gevent.monkey", "is_module_patched")
     if is_patched is not None and is_patched("threading"):
         return "gevent"
@@ -96,13 +96,13 @@ _kept: dict[tuple[str, str], Any] = {}
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """What a module of the standard library had by this name before gevent or eventlet patched it.
+    """Return what a module of the standard library had by this name before gevent or eventlet patched it.
 
     Raises:
         AttributeError: this system has none.
     """
     place = module.__name__
-    # Not what `sys.modules` has by that name: eventlet puts others there while it patches.
+    # Not the module in `sys.modules`: eventlet puts others there while it patches.
     if _of("eventlet.patcher", "already_patched"):
         if (place, name) not in _kept:
             _kept[place, name] = getattr(sys.modules["eventlet.patcher"].original(place), name)
@@ -114,7 +114,7 @@ def original(module: ModuleType, name: str) -> Any:
 
 
 def _keep() -> None:
-    """Look up what our own threads use, now: while eventlet patches, they could not."""
+    """Look up what our own threads use, now: while eventlet patches, they cannot."""
     for place, name in USED:
         try:
             _kept[place, name] = original(sys.modules[place], name)
@@ -123,11 +123,12 @@ def _keep() -> None:
 
 
 def check() -> None:
-    """
+    """Check that native threads can be had.
+
     Raises:
         ConfigError: threads are replaced by something that hides the original ones.
     """
-    # Not `start_new_thread`: debuggers put themselves before it, and it starts threads all the same.
+    # Not `start_new_thread`: debuggers wrap it, and it still starts threads.
     found = original(_thread, "get_ident")
     if not isinstance(found, BuiltinFunctionType):
         raise ConfigError(
@@ -137,18 +138,18 @@ def check() -> None:
 
 
 def get_ident() -> int:
-    """This native thread."""
+    """Return the identifier of this native thread."""
     ident: int = original(_thread, "get_ident")()
     return ident
 
 
-def caller() -> int:
-    """This thread; or this greenlet, where greenlets are in the place of threads."""
+def caller_ident() -> int:
+    """Return the identifier of this thread; or of this greenlet, where greenlets replace threads."""
     return threading.get_ident()
 
 
 def in_main_thread() -> bool:
-    """Whether this is the native thread in which signal handlers run."""
+    """Return whether this is the native thread in which signal handlers run."""
     if not patched():
         return threading.current_thread() is threading.main_thread()
     # The frameworks name their greenlets where Python names its threads.
@@ -159,7 +160,7 @@ def in_main_thread() -> bool:
 
 
 def sleep(seconds: float) -> None:
-    """Stop this native thread; for our own ones."""
+    """Suspend this native thread; for our own threads."""
     original(time, "sleep")(seconds)
 
 
@@ -167,7 +168,7 @@ def sleep(seconds: float) -> None:
 
 
 def _hub() -> Any:
-    """The event loop's greenlet of this native thread, if it has one."""
+    """Return the greenlet of this native thread's event loop, if it has one."""
     get_hub = _of("gevent._hub_local", "get_hub_if_exists")
     hub = None if get_hub is None else get_hub()
     if hub is None:
@@ -181,38 +182,40 @@ def _current() -> Any:
 
 
 def in_hub() -> bool:
-    """Whether this is a callback of the event loop itself, which may wait for nothing."""
+    """Return whether this is a callback of the event loop itself, which must not wait."""
     hub = _hub()
     return hub is not None and _current() is hub
 
 
-_staying: set[int] = set()
+_without_switch: set[int] = set()
 
 
 @contextmanager
-def staying() -> Iterator[None]:
-    """Within, this native thread waits without a switch: in a fork no other greenlet may run."""
+def without_switching() -> Iterator[None]:
+    """Have this native thread wait without a switch: in a fork no other greenlet may run."""
     ident = get_ident()
-    _staying.add(ident)
+    _without_switch.add(ident)
     try:
         yield
     finally:
-        _staying.discard(ident)
+        _without_switch.discard(ident)
 
 
 def is_green() -> bool:
-    """Whether the caller has to wait by switching: its native thread belongs to an event loop's greenlets."""
+    """Return whether the caller has to wait by switching, as a greenlet of an event loop."""
     hub = _hub()
-    return hub is not None and _current() is not hub and not (_staying and get_ident() in _staying)
+    if hub is None or _current() is hub:
+        return False
+    return not (_without_switch and get_ident() in _without_switch)
 
 
 def is_alien() -> bool:
-    """Whether this is a native thread beside those of the greenlets, whose locks it must not wait for."""
+    """Return whether this is a native thread without greenlets, which must not wait for their locks."""
     return bool(patched()) and _hub() is None
 
 
 def _switch(seconds: float) -> None:
-    """Let the other greenlets run for so long."""
+    """Let the other greenlets run for some seconds."""
     get_hub = _of("gevent._hub_local", "get_hub_if_exists")
     framework = "gevent" if get_hub is not None and get_hub() is not None else "eventlet"
     sys.modules[framework].sleep(seconds)
@@ -222,10 +225,17 @@ _waiting: dict[int, None] = {}  # one key for each greenlet that waits: to be co
 
 
 def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
-    """Look until `done` says yes, `timeout` seconds at most; what it said last.
+    """Poll until ``done()`` is true.
 
-    In a greenlet the others run meanwhile. Looks become rarer: what comes after t seconds is seen after
-    t/4 more, and at most 20 ms (with 1,000 greenlets that wait, 0.5 s).
+    In a greenlet the others run meanwhile. Polls become rarer: a change after t seconds is seen within t/4,
+    and within 20 ms at most (0.5 s with 1,000 greenlets that wait).
+
+    Args:
+        done: what is waited for.
+        timeout: seconds; None: without end.
+
+    Returns:
+        Whether it came true in time.
     """
     if done():
         return True
@@ -256,15 +266,15 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
 
 
 def Lock() -> threading.Lock:
-    """A native lock: to be held for moments only, and never across a switch to another greenlet."""
+    """Make a native lock: to be held for moments only, and never across a switch to another greenlet."""
     lock: threading.Lock = original(_thread, "allocate_lock")()
     return lock
 
 
 class RLock:
-    """As ``Lock``, and its owner may take it again. All greenlets of a thread are one owner to it."""
+    """A native lock that its owner may take again. All greenlets of a thread are one owner."""
 
-    # Slots: eventlet replaces each RLock that it finds in somebody's ``__dict__`` by one of its own.
+    # Slots: eventlet replaces each RLock that it finds in a ``__dict__`` by one of its own.
     __slots__ = ("acquire", "release")
 
     def __init__(self) -> None:
@@ -281,7 +291,7 @@ class RLock:
 
 
 def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:
-    """Take a native lock that another thread may hold for long; whether it was had in time."""
+    """Take a native lock that another thread may hold for long; return whether it was had in time."""
     if lock.acquire(False):
         return True
     if timeout is not None and timeout <= 0:
@@ -292,7 +302,7 @@ def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:
 
 
 class Event:
-    """As ``threading.Event``, between native threads and greenlets."""
+    """A ``threading.Event`` between native threads and greenlets."""
 
     __slots__ = ("_flag", "_waiters")
 
@@ -301,9 +311,11 @@ class Event:
         self._waiters: list[threading.Lock] = []
 
     def is_set(self) -> bool:
+        """Return whether it is set."""
         return self._flag
 
     def set(self) -> None:
+        """Set it, and wake all that wait."""
         self._flag = True
         while self._waiters:
             try:
@@ -313,9 +325,11 @@ class Event:
             waiter.release()
 
     def clear(self) -> None:
+        """Clear it."""
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, `timeout` seconds at most; return whether it is."""
         if self._flag or (timeout is not None and timeout <= 0):
             return self._flag
         if is_green():
@@ -324,7 +338,7 @@ class Event:
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            # `set` marks first and then looks for waiters: one of us sees the other.
+            # `set` sets the flag before it looks for waiters: one of us sees the other.
             return self._flag or acquire(waiter, timeout) or self._flag
         finally:
             try:
@@ -334,7 +348,7 @@ class Event:
 
 
 class Condition:
-    """As ``threading.Condition`` with a ``Lock``, between native threads and greenlets."""
+    """A ``threading.Condition`` with a ``Lock`` between native threads and greenlets."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -348,7 +362,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let go of the lock until notified, and take it again; False when time was over first."""
+        """Release the lock until notified, and take it again; return False after a time-out."""
         waiter = Lock()
         waiter.acquire()
         self._waiters.append(waiter)
@@ -361,17 +375,23 @@ class Condition:
                 self._waiters.remove(waiter)
 
     def notify(self) -> None:
-        """Wake the one that has waited longest; the caller holds the lock."""
+        """Wake the thread that has waited longest; the caller holds the lock."""
         if self._waiters:
             self._waiters.pop(0).release()
 
     def notify_all(self) -> None:
+        """Wake all; the caller holds the lock."""
         while self._waiters:
             self.notify()
 
 
 class NativeThread:
-    """As much of ``threading.Thread`` as we use, where that would be a greenlet."""
+    """The part of ``threading.Thread`` that we use, where that would be a greenlet.
+
+    Args:
+        target: runs in the thread.
+        name: as debuggers show it.
+    """
 
     daemon = True
 
@@ -384,7 +404,8 @@ class NativeThread:
         self._ended = Event()
 
     def start(self) -> None:
-        """
+        """Start the thread.
+
         Raises:
             RuntimeError: no thread can be started (any more).
         """
@@ -400,9 +421,11 @@ class NativeThread:
             self._ended.set()
 
     def is_alive(self) -> bool:
+        """Return whether it has started and not ended."""
         return self._begun and not self._ended.is_set()
 
     def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, `timeout` seconds at most."""
         self._ended.wait(timeout)
 
 
@@ -410,7 +433,7 @@ AnyThread = threading.Thread | NativeThread
 
 
 def make_thread(target: Callable[[], object], name: str) -> AnyThread:
-    """A native daemon thread, not started yet. Join it with ``join``."""
+    """Make a native daemon thread, to be started. Join it with ``join``."""
     _keep()
     if patched():
         return NativeThread(target, name)
@@ -419,7 +442,7 @@ def make_thread(target: Callable[[], object], name: str) -> AnyThread:
         try:
             target()
         finally:
-            if patched():  # meanwhile: its end looks for it by the identity that it has now
+            if patched():  # since the start: threading looks for it by its present identifier
                 getattr(threading, "_active", {})[threading.get_ident()] = thread
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -427,7 +450,7 @@ def make_thread(target: Callable[[], object], name: str) -> AnyThread:
 
 
 def join(thread: AnyThread, timeout: float | None = None) -> bool:
-    """Wait for the end of a thread, `timeout` seconds at most; whether it has ended."""
+    """Wait for the end of a thread, `timeout` seconds at most; return whether it has ended."""
     if is_green():
         wait_until(lambda: not thread.is_alive(), timeout)
     else:
@@ -439,12 +462,12 @@ def join(thread: AnyThread, timeout: float | None = None) -> bool:
 
 
 def _wait_gone(thread: AnyThread) -> None:
-    """Wait until the system has let go of a thread that has ended for Python.
+    """Wait until a thread that has ended for Python has ended for the system.
 
-    Libraries clean up after a thread when it really ends. OpenSSL holds a lock of the whole process
+    Libraries clean up when a thread ends for the system. OpenSSL holds a lock of the whole process
     meanwhile: a child that is forked then finds it locked for ever, and its first use of TLS never returns.
     """
-    place = f"/proc/self/task/{thread.native_id}"  # of Linux alone
+    place = f"/proc/self/task/{thread.native_id}"  # Linux only
     deadline = time.monotonic() + GONE
     try:
         while time.monotonic() < deadline:

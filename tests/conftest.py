@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from logclient.delivery import report
+from logclient.delivery import error_log
 from tests import support
 from tests.patience import PATIENCE
 
@@ -60,4 +60,4 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
-    monkeypatch.setattr(report, "process", report.Reporter())
+    monkeypatch.setattr(error_log, "process", error_log.ErrorLog())

@@ -52,10 +52,10 @@ def agent_handler(agent: Any) -> logging.Handler:
         class config:
             redacted = "test://agent"
 
-        def attend(self) -> None:
+        def ensure_sender(self) -> None:
             pass
 
-        def put_slowly(self, *given: Any) -> int:
+        def put_contended(self, *given: Any) -> int:
             return 0
 
         def flush(self) -> int:

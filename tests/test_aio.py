@@ -16,7 +16,7 @@ import pytest
 
 import logclient
 from logclient import AsyncClient, aio
-from logclient.aio import WAITING, Actions
+from logclient.aio import MAX_WAITING, Actions
 from logclient.collectors.lumberjack import Collector
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
@@ -99,10 +99,10 @@ class TestFates:
         async def main() -> None:
             client = AsyncClient(url(1))
             for use in (lambda: client.ping(), lambda: client.add({"type": "a"})):
-                with pytest.raises(ConfigError, match="not a verb of lumberjack"):
+                with pytest.raises(ConfigError, match="not available for lumberjack"):
                     await use()
             for name in (lambda: client.on("a", print), lambda: client.actions()):
-                with pytest.raises(ConfigError, match="on: not a verb of lumberjack"):
+                with pytest.raises(ConfigError, match="on: not available for lumberjack"):
                     name()
 
         asyncio.run(main())
@@ -125,9 +125,9 @@ class TestFates:
                 while client.server_headers != {"env": "test"}:
                     await asyncio.sleep(0.001)
             other = AsyncClient(url_of(1))
-            with pytest.raises(ConfigError, match="headers: not a verb of lumberjack"):
+            with pytest.raises(ConfigError, match="headers: not available for lumberjack"):
                 other.headers = {}
-            with pytest.raises(ConfigError, match="state: not a verb of lumberjack"):
+            with pytest.raises(ConfigError, match="state: not available for lumberjack"):
                 assert other.state
 
         url_of = url
@@ -198,7 +198,7 @@ class TestThreads:
             await asyncio.sleep(0.05)
             assert ours() == []
             assert await asyncio.gather(*closes) == [1] * 100
-            assert client.client._engine._watched == {}
+            assert client.client._engine.submissions._watched == {}
 
         with Mute() as server:
             asyncio.run(main(server.url))
@@ -237,7 +237,7 @@ class TestThreads:
             for _ in range(50):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(client.flush(3600), 0.001)
-            assert client.client._engine._watched == {}
+            assert client.client._engine.submissions._watched == {}
             await client.close(0)
 
         with Refusing() as server:
@@ -253,7 +253,7 @@ class TestThreads:
                 raise RuntimeError(short[0])
             start(thread)
 
-        monkeypatch.setattr(aio, "LOOK", 0.02)
+        monkeypatch.setattr(aio, "CHECK", 0.02)
 
         async def main(port: int, dead: str) -> None:
             monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -433,10 +433,10 @@ class TestActions:
         async def main() -> None:
             speaker = Speaker()
             actions = Actions(speaker.on, None)
-            speaker.say(*range(WAITING + 5))
+            speaker.say(*range(MAX_WAITING + 5))
             assert actions.missed == 5
             actions.close()
-            assert [action["n"] async for action, _ in actions] == list(range(WAITING))
+            assert [action["n"] async for action, _ in actions] == list(range(MAX_WAITING))
 
         asyncio.run(main())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logclient.delivery import engine as engine_module
+from logclient.delivery import submissions
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
@@ -121,7 +121,7 @@ def test_a_thread_that_died_is_replaced() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """How many submitted events and callbacks there may be beyond `max_events`."""
-    monkeypatch.setattr(engine_module, "UNTOLD", 20)
+    monkeypatch.setattr(submissions, "MAX_UNREPORTED_DELIVERIES", 20)
     return 20
 
 
@@ -139,7 +139,7 @@ def test_block_waits_for_callbacks_that_are_too_slow(build: Make, few: int) -> N
     thread = threading.Thread(target=run)
     thread.start()
     assert gate.entered.wait(PATIENCE)
-    until(lambda: rig.engine.callbacks.waiting == 10 + few)
+    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
     before = submitted
     assert not thread.join(0.05) and submitted == before, "it waits"
     gate.open.set()
@@ -155,7 +155,7 @@ def test_block_gives_up_in_time_when_callbacks_are_too_slow(build: Make, few: in
     for _ in range(10 + few):
         submit(rig).add_done_callback(gate)
     rig.settle()
-    until(lambda: rig.engine.callbacks.waiting == 10 + few)
+    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
     late = submit(rig)
     assert late.result(0) == Outcome("dropped", "overflow")
     gate.open.set()
@@ -179,7 +179,7 @@ def test_others_drop_and_memory_does_not_grow(build: Make, few: int, overflow: s
     for _ in range(200):
         submit(rig).add_done_callback(note)
     rig.settle()
-    assert rig.engine.callbacks.waiting <= 10 + few
+    assert rig.engine.submissions.callbacks.waiting <= 10 + few
     assert threads == {threading.current_thread().name}
     gate.open.set()
     until(lambda: len(outcomes) == 200)

@@ -24,8 +24,7 @@ import pytest
 
 import logclient
 from logclient import threads
-from logclient.delivery import engine as engine_module
-from logclient.delivery import lifecycle
+from logclient.delivery import lifecycle, shutdown
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import PATIENCE, MemoryServer, silent
@@ -222,7 +221,7 @@ def senders() -> list[threading.Thread]:
 def test_dropped_clients_end_though_the_server_is_dead(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine_module, "LAST", 0.3, raising=False)
+    monkeypatch.setattr(shutdown, "ORPHAN_TIMEOUT", 0.3)
     with Refusing() as dead, BlackHole() as hole:
         descriptors, before = len(os.listdir("/dev/fd")), len(senders())
         for url in (dead.url, hole.url) * 5:

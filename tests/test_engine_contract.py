@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from logclient.delivery import engine as engine_module
-from logclient.delivery.retry import Backoff
+from logclient.delivery import connection, endpoints, shutdown
+from logclient.delivery.backoff import Backoff
 from logclient.delivery.stats import Stats
 from tests.cores.plain import POISON
 from tests.cores.rig import SETUPS, Rig, Setup
@@ -689,7 +689,7 @@ def test_a_spree_of_small_batches_is_sent_to_its_end(
 ) -> None:
     # More batches than a pump sends between two looks; the last one must not stay behind until some
     # deadline makes the pump look again.
-    monkeypatch.setattr(engine_module, "TURN", 3600.0)
+    monkeypatch.setattr(shutdown, "TURN", 3600.0)
     rig = make(inflight=256, batch_events=1)
     rig.server.script = silent
     queue_only(rig)
@@ -807,7 +807,7 @@ class Watched(Backoff):
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     Watched.made = []
-    monkeypatch.setattr(engine_module, "Backoff", Watched)
+    monkeypatch.setattr(endpoints, "Backoff", Watched)
     return Watched.made
 
 
@@ -860,11 +860,11 @@ def test_frequent_cuts_of_a_server_that_is_up(
     make: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Without acknowledgements: a connection that took events and lasted ends the wait for earlier ones."""
-    monkeypatch.setattr(engine_module, "PROVEN", 0.02)
-    monkeypatch.setattr(engine_module, "random", lambda: 1.0)  # the longest waits
+    monkeypatch.setattr(connection, "PROVEN", 0.02)
+    monkeypatch.setattr(endpoints, "random", lambda: 1.0)  # the longest waits
     rig = make(backoff_min=0.01, backoff_max=1000.0)
     # It was down for long: the next wait would be one of 40 s.
-    rig.engine._backoff.attempts = 12
+    rig.engine.endpoints.backoff.attempts = 12
     pause = threading.Event()
     for number in range(1, 8):
         rig.put()
@@ -958,7 +958,7 @@ def test_who_waits_for_an_event_does_not_wait_for_a_nap(make: Make) -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "TURN", 0.02)
+    monkeypatch.setattr(shutdown, "TURN", 0.02)
 
 
 @pytest.mark.usefixtures("short_turns")

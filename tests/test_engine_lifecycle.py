@@ -12,14 +12,14 @@ import ssl
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from logclient import threads
-from logclient.delivery import engine as engine_module
-from logclient.delivery import lifecycle
+from logclient.delivery import lifecycle, shutdown
 from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
@@ -417,7 +417,7 @@ def test_a_fork_that_fails_stops_nothing(build: Make, setup: Setup) -> None:
 
 
 def test_an_orphan_delivers_and_ends(build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "TURN", 0.02)
+    monkeypatch.setattr(shutdown, "TURN", 0.02)
     rig = build(setup)
     rig.server.down()
     rig.many(10)
@@ -434,7 +434,7 @@ def test_an_orphan_delivers_and_ends(build: Make, setup: Setup, monkeypatch: pyt
 
 def test_at_exit_an_orphan_has_the_time_of_all(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that ends the program drops its client just before."""
-    monkeypatch.setattr(engine_module, "LAST", 1.0)
+    monkeypatch.setattr(shutdown, "ORPHAN_TIMEOUT", 1.0)
     rig = build(FIFO)
     rig.server.script = silent
     rig.many(5)
@@ -477,7 +477,7 @@ def peers_of(rig: Rig, n: int) -> Peer:
 def test_who_listens_is_connected_though_there_is_nothing_to_send(build: Make) -> None:
     rig = build(Setup("by_id"))
     rig.server.down()
-    rig.engine.stay(True)
+    rig.engine.keep_connected(True)
     rig.until(lambda _: rig.server.attempts >= 3)
     rig.server.up()
     rig.until(lambda stats: stats.connects)
@@ -490,7 +490,7 @@ def test_who_listens_is_connected_though_there_is_nothing_to_send(build: Make) -
     peers_of(rig, 4)
     rig.many(5)
     assert rig.settle().acked == 5
-    rig.engine.stay(False)
+    rig.engine.keep_connected(False)
     rig.server.peers[-1].cut()
     rig.until(lambda stats: stats.disconnects == 4)
     assert rig.finish().connects == 4
@@ -505,15 +505,15 @@ def test_a_listener_that_is_hung_up_on_waits_longer_and_longer(build: Make) -> N
 
     server = MemoryServer("by_id")
     rig = build(Setup("by_id"), server=server, transport=Rude(server), backoff_max=30.0)
-    rig.engine.stay(True)
-    rig.until(lambda _: rig.engine._backoff.bound > 0.03)
+    rig.engine.keep_connected(True)
+    rig.until(lambda _: rig.engine.endpoints.backoff.bound > 0.03)
     assert server.attempts < 30
 
 
 @needs_fork
 def test_who_listens_does_so_after_a_fork(build: Make, setup: Setup) -> None:
     rig = build(setup)
-    rig.engine.stay(True)
+    rig.engine.keep_connected(True)
     first = peers_of(rig, 1)
 
     def work() -> None:
@@ -532,7 +532,7 @@ def test_who_listens_does_so_after_a_fork(build: Make, setup: Setup) -> None:
 
 def test_who_listens_and_is_held_by_nobody_ends(build: Make) -> None:
     rig = build(Setup("by_id"))
-    rig.engine.stay(True)
+    rig.engine.keep_connected(True)
     peers_of(rig, 1)
     rig.engine.orphan()
     rig.until(lambda _: rig.engine.closed and not rig.engine._running)
@@ -580,9 +580,9 @@ def followed(rig: Rig) -> Delivery:
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told is told because somebody waits for it."""
-    for module in (engine_module, pump_module):
+    for module in (shutdown, pump_module):
         monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
-    monkeypatch.setattr(engine_module, "TURN", 1000.0)
+    monkeypatch.setattr(shutdown, "TURN", 1000.0)
 
 
 @pytest.mark.usefixtures("no_reports")
@@ -655,13 +655,13 @@ def test_submit_many_from_threads(build: Make, setup: Setup) -> None:
     outcomes = [d.result(PATIENCE) for d in found]
     assert all(o is not None and o.ok for o in outcomes)
     assert sorted(d.seq for d in found) == list(range(1, 801))
-    assert not rig.engine.deliveries
+    assert not rig.engine.submissions.deliveries
     rig.bodies = {g.seq: g.body for p in rig.server.peers for g in p.got}
 
 
 def test_nothing_grows_while_submits_overlap(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `block` some submit is always under way: what is kept meanwhile has bounds all the same."""
-    monkeypatch.setattr(engine_module, "REPORT_EVERY", 0.002)
+    monkeypatch.setattr(shutdown, "REPORT_EVERY", 0.002)
     rig = build(FIFO, max_events=8, overflow="block", batch_events=4)
     rig.server.script = lambda peer: (time.sleep(0.001), acknowledge(peer))
     sizes: list[int] = []
@@ -670,8 +670,11 @@ def test_nothing_grows_while_submits_overlap(build: Make, monkeypatch: pytest.Mo
     def call() -> None:
         while not over.is_set():
             rig.engine.submit(b"x", 2, 0)
-            kept = {name: len(v) for name, v in vars(rig.engine).items() if isinstance(v, (dict, list))}
-            del kept["deliveries"]  # until the sender reports their fates: `UNTOLD` of them at most
+            parts = [rig.engine, rig.engine.submissions, rig.engine.requests, rig.engine.endpoints]
+            found = [pair for part in parts for pair in vars(part).items()]
+            kept = {name: len(value) for name, value in found if isinstance(value, (dict, list, deque))}
+            # Until the sender reports their outcomes: `MAX_UNREPORTED_DELIVERIES` of them at most.
+            del kept["deliveries"]
             sizes.append(max(kept.values()))
 
     threads = [threading.Thread(target=call) for _ in range(12)]
@@ -762,4 +765,4 @@ def test_a_core_that_takes_no_notes(build: Make, setup: Setup) -> None:
     """Only Logux has something to do in line with events: the others say so."""
     rig = build(setup)
     with pytest.raises(ValueError, match="command: this protocol has no 'headers'"):
-        rig.engine.note("headers", {})
+        rig.engine.post_command("headers", {})

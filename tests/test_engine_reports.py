@@ -18,9 +18,9 @@ import pytest
 
 import logclient
 from logclient.delivery import ledger as ledger_module
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.errors import LedgerError
-from logclient.files import own_directory
+from logclient.files import private_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
@@ -44,12 +44,12 @@ def server() -> Iterator[MemoryServer]:
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("logclient.delivery.report.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("logclient.delivery.error_log.time.monotonic", lambda: self.now)
 
 
 def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     clock = Clock(monkeypatch)
-    reporter = Reporter()
+    reporter = ErrorLog()
     for i in range(10):
         reporter.complain("connect", f"first {i}")
         clock.now += 5
@@ -70,12 +70,12 @@ def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any
 
 def test_a_line_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Some of its words are a server's."""
-    Reporter().complain("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
+    ErrorLog().complain("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
     assert capsys.readouterr().err == "logclient: says: \\x1b[2Jboom      at  x \xe4\n"
 
 
 def test_kinds_that_name_an_event_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter(every=0.0)
+    reporter = ErrorLog(every=0.0)
     tracemalloc.start()
     try:
         before = 0
@@ -129,11 +129,11 @@ def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         for stream in (None, unwritable):
             with monkeypatch.context() as patch:
                 patch.setattr(sys, "stderr", stream)
-                assert Reporter().complain("kind", "text")
+                assert ErrorLog().complain("kind", "text")
 
 
 def test_a_dead_server_gives_one_line(build: Callable[..., Rig], capsys: Any) -> None:
-    rig = build(FIFO, reporter=Reporter(), backoff_max=0.002)
+    rig = build(FIFO, reporter=ErrorLog(), backoff_max=0.002)
     rig.server.down()
     rig.many(5)
     rig.server.wait(lambda: rig.server.attempts > 20)
@@ -263,14 +263,14 @@ def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(LedgerError, match=f"ledger: {tmp_path}: belongs to uid {uid}, not to us"):
-        own_directory(tmp_path, "ledger")
+        private_directory(tmp_path, "ledger")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to be root to give away")
 def test_a_directory_that_is_really_foreign_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(LedgerError, match="belongs to uid 12345"):
-        own_directory(tmp_path, "ledger")
+        private_directory(tmp_path, "ledger")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
@@ -279,25 +279,25 @@ class TestWhoMayWriteInADirectory:
     def test_us_alone_or_our_own_group(self, tmp_path: Path, mode: int) -> None:
         os.chown(tmp_path, -1, os.getegid())
         tmp_path.chmod(mode)
-        assert own_directory(tmp_path, "ledger") == str(tmp_path)
+        assert private_directory(tmp_path, "ledger") == str(tmp_path)
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
     def test_everybody(self, tmp_path: Path, mode: int) -> None:
         tmp_path.chmod(mode)
         with pytest.raises(LedgerError, match=rf"others may write there \(mode {mode:04o}\); chmod 700 it"):
-            own_directory(tmp_path, "ledger")
+            private_directory(tmp_path, "ledger")
 
     def test_another_group(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tmp_path.chmod(0o770)
         group = os.stat(tmp_path).st_gid
         monkeypatch.setattr(os, "getegid", lambda: group + 1)
         with pytest.raises(LedgerError, match="others may write there"):
-            own_directory(tmp_path, "ledger")
+            private_directory(tmp_path, "ledger")
 
     def test_a_link_of_ours_is_followed(self, tmp_path: Path) -> None:
         (tmp_path / "place").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "place")
-        assert own_directory(tmp_path / "link", "ledger") == str(tmp_path / "link")
+        assert private_directory(tmp_path / "link", "ledger") == str(tmp_path / "link")
 
     @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() != 0, reason="needs to be root to give away")
     def test_a_link_of_somebody_else_is_not(self, tmp_path: Path) -> None:
@@ -305,15 +305,15 @@ class TestWhoMayWriteInADirectory:
         (tmp_path / "link").symlink_to(tmp_path / "place")
         os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
         with pytest.raises(LedgerError, match="is a link that belongs to uid 12345, not to us"):
-            own_directory(tmp_path / "link", "ledger")
+            private_directory(tmp_path / "link", "ledger")
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="ledger: "):
-        own_directory(tmp_path / "file", "ledger")
+        private_directory(tmp_path / "file", "ledger")
     with pytest.raises(LedgerError, match="ledger: "):
-        own_directory(tmp_path / "file" / "below", "ledger")
+        private_directory(tmp_path / "file" / "below", "ledger")
 
 
 def test_a_file_that_is_there_is_never_written_to(build: Callable[..., Rig]) -> None:
@@ -414,8 +414,8 @@ def test_the_descriptor_is_closed(build: Callable[..., Rig]) -> None:
     rig = build(COMPILED)
     rig.many(3)
     rig.settle()
-    assert rig.engine.ledger is not None
-    fd = rig.engine.ledger.fd
+    assert rig.engine.books.ledger is not None
+    fd = rig.engine.books.ledger.fd
     rig.finish()
     with pytest.raises(OSError):
         os.fstat(fd)

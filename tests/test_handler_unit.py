@@ -27,7 +27,7 @@ from logclient._ext.constants import K_MASK, K_RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.record import Emitter, Encoder, own_thread
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.handler import Handler
 from tests.patience import PATIENCE
 from tests.support import clean_environment
@@ -56,20 +56,20 @@ class Parked:
         self.calls: list[Any] = []
         self.flight = Flight(self.handoff)
         self.trouble: Exception | None = None
-        self.complain = Reporter().complain
+        self.complain = ErrorLog().complain
 
-    def attend(self) -> None:
+    def ensure_sender(self) -> None:
         self.calls.append("attend")
         if self.trouble:
             raise self.trouble
 
-    def put_slowly(self, code: int, body: bytes, level: int, kind: int) -> int:
+    def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
         self.calls.append((code, body, level, kind))
         if self.trouble:
             raise self.trouble
         return 0
 
-    def flush_while_hopeful(self) -> int:
+    def flush_if_reachable(self) -> int:
         self.calls.append("flush")
         return 0
 

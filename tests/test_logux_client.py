@@ -372,7 +372,7 @@ class TestReceiving:
                 sleeps.set()
             rest(engine, until)
 
-        monkeypatch.setattr("logclient.delivery.engine.TURN", 100 * PATIENCE)
+        monkeypatch.setattr("logclient.delivery.shutdown.TURN", 100 * PATIENCE)
         monkeypatch.setattr(Engine, "_rest", watched)
         with connect(peer) as client:
             assert client.submit("first").result(PATIENCE) == OK

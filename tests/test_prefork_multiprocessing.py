@@ -177,12 +177,12 @@ def test_sigterm_while_the_process_ends(tmp_path: Path, monkeypatch: pytest.Monk
     text = """
 from logclient.delivery.engine import Engine
 
-left = Engine.left
+wait_left = Engine.wait_left
 def interrupted(engine, by, grace):
     os.kill(os.getpid(), signal.SIGTERM)
-    return left(engine, by, grace)
+    return wait_left(engine, by, grace)
 
-Engine.left = interrupted  # in the middle of what the exit does
+Engine.wait_left = interrupted  # in the middle of what the exit does
 logclient.flush_on_sigterm()
 log.info("last words")
 """

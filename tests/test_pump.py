@@ -70,7 +70,7 @@ def run(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[s
 
 
 def test_answers_gather_while_plenty_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = run(monkeypatch, EagerLink(), pump.PLENTY + 3)
+    said = run(monkeypatch, EagerLink(), pump.ACK_COALESCE_MIN_INFLIGHT + 3)
     # After each of the first answers; where little is in flight each may be what the peer waits for.
     assert said[:8] == ["wait", "0.001", "wait", "0.001", "wait", "0.001", "wait", "wait"]
     assert said.count("0.001") == 3
@@ -80,4 +80,4 @@ def test_answers_gather_while_plenty_is_in_flight(monkeypatch: pytest.MonkeyPatc
 def test_nothing_gathers_where_there_is_no_lull_or_something_is_still_to_be_sent(
     monkeypatch: pytest.MonkeyPatch, link: Link
 ) -> None:
-    assert set(run(monkeypatch, link, pump.PLENTY + 3)) == {"wait"}
+    assert set(run(monkeypatch, link, pump.ACK_COALESCE_MIN_INFLIGHT + 3)) == {"wait"}

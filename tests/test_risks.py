@@ -14,7 +14,7 @@ import pytest
 import logclient
 from logclient.collectors import main as collectors
 from logclient.config import Secret, parse
-from logclient.delivery import report
+from logclient.delivery import error_log
 from logclient.errors import ConfigError
 
 TOKEN = "hunter2"
@@ -24,7 +24,7 @@ needs_modes = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system
 
 
 def warnings(capsys: pytest.CaptureFixture[str], url: str, **options: object) -> list[str]:
-    report.process = report.Reporter()  # which holds no line back; each test has one of its own
+    error_log.process = error_log.ErrorLog()  # which holds no line back; each test has one of its own
     logclient.connect(url, **options).close(0)
     return capsys.readouterr().err.splitlines()
 

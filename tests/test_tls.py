@@ -295,22 +295,22 @@ class TestRefusals:
 
     def test_the_pace(self, theirs: Authority, ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bounds that double, half of them certain."""
-        from logclient.delivery import engine
+        from logclient.delivery import endpoints
 
-        monkeypatch.setattr(engine, "random", lambda: 0.5)
+        monkeypatch.setattr(endpoints, "random", lambda: 0.5)
         tls = context("1.3", theirs.issue("server"))
         with (
             Collector(tls=tls) as collector,
             logclient.connect(collector.url, ca=ours.ca, slow_min=0.01, slow_max=0.04) as client,
         ):
             delays: list[float] = []
-            delay = engine.Backoff.delay
+            delay = endpoints.Backoff.delay
 
             def watched(self: Any) -> float:
                 delays.append(delay(self))
                 return delays[-1]
 
-            monkeypatch.setattr(engine.Backoff, "delay", watched)
+            monkeypatch.setattr(endpoints.Backoff, "delay", watched)
             ship(client, 1)
             until(lambda: len(delays) >= 5)
             client.close(0)

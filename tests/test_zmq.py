@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
-from logclient.delivery import engine
+from logclient.delivery import shutdown
 from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
@@ -265,7 +265,7 @@ def test_a_cut_is_noticed_in_the_middle_of_a_turn(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when the pump comes back by itself, and not by looking again and again."""
-    monkeypatch.setattr(engine, "TURN", 1000.0)
+    monkeypatch.setattr(shutdown, "TURN", 1000.0)
     rig = make()
     rig.server.script = lambda peer: peer.ack() if len(rig.server.peers) > 1 or len(peer.got) == 1 else None
     rig.put()

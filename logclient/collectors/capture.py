@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.files import open_regular, own_directory
+from logclient.files import open_regular, private_directory
 
 try:
     import fcntl
@@ -196,7 +196,7 @@ class CaptureWriter:
         self._streams = 0
         self._peers: dict[int, str] = {}
         self._announced: set[int] = set()  # streams with a record in this segment
-        own_directory(self.directory, "capture")
+        private_directory(self.directory, "capture")
         self._closed_at = -1  # where the end record is that an earlier collector closed its segment with
         previous = self._take_over()
         self._written_next = self._next

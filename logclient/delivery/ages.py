@@ -1,8 +1,8 @@
-"""Which events have waited too long, by the monotonic clock.
+"""Find events that have waited too long, by the monotonic clock.
 
-An event carries the wall time of its making, which may be far off: clocks are set, and a step must neither
-fail what is young nor keep what is old. A second stamp would cost each log call a look at another clock.
-So the sender notes now and then how far the sequences have come, and when.
+An event carries the wall time of its creation, which may be far off: clocks are set, and a step must neither
+fail young events nor keep old ones. A second time stamp would cost each log call another clock reading.
+So the sender notes now and then the last sequence and the time.
 """
 
 from __future__ import annotations
@@ -10,25 +10,29 @@ from __future__ import annotations
 from collections import deque
 
 MARKS = 64
-"""Notes in the time of `max_age`: an event fails at most this part of it late."""
+"""Notes within `max_age`: an event fails late by 1/64 of `max_age` at most."""
 
 
 class Ages:
-    """The ages of events, as far as `max_age` needs them. Holds `MARKS` notes or one more."""
+    """The ages of events, as far as `max_age` needs them.
+
+    Args:
+        max_age: seconds.
+    """
 
     def __init__(self, max_age: float) -> None:
         self.every = min(max(max_age / 8, 0.05), 1.0)
-        """Seconds between two looks, at most, while events wait."""
+        """Seconds between two calls of `look`, at most, while events wait."""
         self._max_age = max_age
         self._last = (float("-inf"), 0)
         self._marks: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, newest: int) -> int:
-        """The last sequence that has waited for more than `max_age` seconds, 0 when there is none.
+        """Return the last sequence that has waited for more than `max_age` seconds, 0 when there is none.
 
         Args:
             now: monotonic seconds.
-            newest: the last sequence that was given out.
+            newest: the last sequence so far.
         """
         last, seq = self._last
         if newest > seq and now - last >= self._max_age / MARKS:

@@ -1,4 +1,4 @@
-"""What may not have arrived, of a connection without acknowledgements that broke."""
+"""Estimate what did not arrive over connections without acknowledgements that broke."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ from collections import deque
 __all__ = ["KERNEL", "LATELY", "Doubt"]
 
 KERNEL = 4 << 20
-"""Bytes that the kernel is taken to hold for one connection: the most that Linux gives a send buffer unless
-somebody has changed that."""
+"""Bytes that the kernel may hold for one connection: the largest send buffer of Linux by default."""
 LATELY = 1.0
-"""Seconds within which a peer that reads is taken to have read everything."""
+"""Seconds within which a peer that reads has read everything."""
 
-_EVERY = 0.05  # seconds between two looks that are kept
+_EVERY = 0.05  # seconds between two samples that are kept
 
 
 class Doubt:
     """Counts the events of connections that broke, and estimates how many of them never arrived.
 
     The estimate for one connection is the least of three numbers: the events that were handed over it; those
-    of the last second in which any were, as a peer that lives reads the others; and those that transport and
-    kernel can hold. The second does not count when events still waited for the transport: then the peer has
-    not read for a while, and both are full.
+    of the last second in which any were, because a peer that lives has read the others; and those that
+    transport and kernel can hold. The second number does not count when events still waited for the
+    transport: then the peer has not read for a while, and both are full.
 
-    Too low: where the peer dies with more in its own memory than that, or where a network swallowed a trickle
-    of events for longer than a second. Too high: where the peer had read up to the break.
+    The estimate is too low where the peer dies with more in its own memory, or where a network loses a
+    trickle of events for longer than a second. It is too high where the peer had read up to the break.
     """
 
     def __init__(self) -> None:
-        self.events = 0  # of all connections that broke: any or none of them is missing
+        self.events = 0  # of all connections that broke; any number of them may be missing
         self.estimate = 0
         self._looks: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, events handed so far
         self._before = self._bytes = 0
 
     def connected(self, now: float, handed: int, size: int) -> None:
-        """A connection begins; `handed` events and `size` bytes went over those before it."""
+        """Begin a connection; `handed` events and `size` bytes went over those before it."""
         self._before, self._bytes = handed, size
         self._looks.clear()
         self._looks.append((now, handed))
 
     def look(self, now: float, handed: int) -> None:
-        """So many events were handed over by now. Called as often as anybody knows."""
+        """Note how many events were handed over by now. Called in every turn."""
         since, before = self._looks[-1]
         if handed != before and now - since >= _EVERY:
             self._looks.append((now, handed))
@@ -51,14 +50,14 @@ class Doubt:
             self._looks.popleft()
 
     def broke(self, now: float, handed: int, size: int, holds: int, waited: bool) -> None:
-        """The connection broke.
+        """Count the events of a connection that broke.
 
         Args:
             now: monotonic seconds.
             handed: events, so far.
             size: bytes, so far.
-            holds: events that the transport may hold, besides what the kernel does.
-            waited: events waited for the transport to take them.
+            holds: events that the transport may hold, besides the kernel's buffers.
+            waited: whether events waited for the transport to take them.
         """
         events = handed - self._before
         if events <= 0:

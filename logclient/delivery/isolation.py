@@ -1,13 +1,13 @@
 """Find the events that a server cannot take, and condemn none by chance.
 
-A server that cannot take an event ends the connection, often after it delivered the neighbours, and
-says nothing. Sent again as it was, the window would be delivered again and again for ever. But servers
-and balancers also end connections for reasons of their own. So there are two hypotheses for each
-suspect: *this event ends connections*, or *connections end anyway*::
+A server that cannot take an event ends the connection without a reason, often after it has delivered the
+neighbours. Sent again unchanged, the window would be delivered again and again. But servers and balancers
+also end connections for other reasons. So there are two hypotheses for each suspect: *this event ends
+connections*, or *connections end anyway*::
 
     CALM ──two breaks in a row at the same event──> NARROW ──one event left──> ALONE
       ^                                               │                          │
-      ├────────── all of the suspected are past ──────┘                          │ three breaks
+      ├────────── all suspected events are past ──────┘                          │ three breaks
       │                                                                          v
       │      ALONE again <─── the server takes no other event either ─────── PROBE another event
       │      (then with one more put aside: poisons come in rows)                │
@@ -16,13 +16,13 @@ suspect: *this event ends connections*, or *connections end anyway*::
 
 Events in quarantine are decided by a randomized experiment. Each *trial* is a fresh connection on which
 one event is sent first and alone: one of the suspects, or a *control*, the next event of the queue. A
-draw by lot, each with the same chance, says which. A suspect that is taken once is innocent and settled.
+random draw with equal chances decides which. A suspect that is taken once is innocent and settled.
 
-- Were the server blind to what it is sent, a trial that is taken would be as likely the suspect's as the
+- If the server did not look at events, a trial that is taken would be as likely the suspect's as the
   control's. So `n` trials that took the control, and none that took the suspect, have a likelihood of at
   most ``2 ** -n``, whatever the pattern of the server's breaks: every other connection, crash loops,
-  caps on requests. The lot is what makes this hold; a fixed order would not.
-- Besides, the ratio of the likelihoods of the two hypotheses must exceed 10⁹ where only independent
+  caps on requests. The random draw makes this hold; a fixed order would not.
+- In addition, the ratio of the likelihoods of the two hypotheses must exceed 10⁹ where only independent
   breaks count: a run of breaks of the suspect counts once, and only between two innocent events that
   were acknowledged. The rate of innocent breaks is the upper 99 % bound of the controls' rate.
 
@@ -30,9 +30,9 @@ Between two trials the neighbours flow, for at least half of the time. Some of t
 controls for the next trials, so a suspect can be decided although little is sent. A suspect without a
 decision after `TRIALS` trials or `PATIENCE` seconds is reported and from then on tried at a slow pace.
 
-An event that overtook a suspect is ahead of it for good: the ledger lists the suspect as `deferred`.
+Events that overtake a suspect stay ahead of it: the ledger lists the suspect as `deferred`.
 
-Data only: no clock, no socket. The engine asks before and after each connection and each outcome.
+This is data only: no clock, no socket. ``delivery.trials`` asks before and after each connection and outcome.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logclient.delivery.retry import Backoff
+from logclient.delivery.backoff import Backoff
 
 STEP = 8
 """Each break divides what may be on the wire by this: a window of 2048 is one event after four."""
@@ -50,7 +50,7 @@ BREAKS = 2
 """Breaks in a row at the same event before anything is suspected: servers do restart."""
 
 ALONE = 3
-"""Breaks in a row with one event alone on the wire before another one is tried without it."""
+"""Breaks in a row with one event alone on the wire before another event is tried without it."""
 
 CERTAIN = math.log(1e9)
 """Both measures of a suspect must exceed this before it is condemned."""
@@ -71,40 +71,46 @@ RESERVE = 48
 """Events of the queue that are kept back as controls for each `ACTIVE` suspects, four times at most."""
 
 SHARE = 1.5
-"""The neighbours flow for so many times as long as the trials took."""
+"""Time that the neighbours flow, as a multiple of the time that the trials took."""
 
 LONGEST = 10.0
-"""Seconds that they flow between two trials, at most: an outage is not made up for."""
+"""Seconds that they flow between two trials, at most: an outage is not compensated."""
 
 FLOW, PROBE, CONTROL, SUSPECT, LONE = range(5)
-"""What a connection is for: the queue; one event ahead of what was put aside; a trial with a control, or
-with a suspect; a suspect when nothing else waits, which is no trial."""
+"""Uses of a connection: the queue; one event ahead of those put aside; a trial with a control; a trial with a
+suspect; a suspect when nothing else waits, which is no trial."""
 
-NOTHING, ASIDE, TRIAL = range(3)
-"""What a break means: a break like any other; put some events aside and try the same server at once with
-another one; the end of a trial, to be followed by the next one soon."""
+NOTHING, PUT_ASIDE, TRIAL = range(3)
+"""Meanings of a break: none; put some events aside and try the same server at once with another one; the end
+of a trial, to be followed by the next one soon."""
 
 
 class Suspect:
-    """An event in quarantine, and what is known of it."""
+    """An event in quarantine, and its evidence.
+
+    Args:
+        seq: its sequence.
+        now: monotonic seconds.
+        pace: waits between its trials, once it is undecided.
+    """
 
     def __init__(self, seq: int, now: float, pace: Backoff) -> None:
         self.seq = seq
         self.since = 0.0  # when its trials began
-        self.evidence = 0.0  # logarithm of 1 / likelihood that the server is blind, by the lot
+        self.evidence = 0.0  # logarithm of 1 / likelihood that the server does not look at events
         self.trials = 0  # of its own
         self.controls = 0  # trials of a control that could have been its own
         self.control_breaks = 0  # of these: broken
         self.breaks = 0  # independent ones of its own
-        self.ready = True  # an innocent event was acknowledged since the last of them
-        self.open = False  # that one still needs such an event after it
+        self.ready = True  # an innocent event was acknowledged since its last break
+        self.open = False  # its last break still needs such an event after it
         self.slow = False  # tried at the slow pace
         self.kept = False  # condemned, and not to be failed
-        self.due = now  # when it is next
+        self.due = now  # its next trial
         self.pace = pace
 
     def condemned(self) -> bool:
-        """Whether chance is ruled out as the reason of its breaks."""
+        """Return whether chance is ruled out as the reason of its breaks."""
         if self.evidence < CERTAIN or not self.breaks:
             return False
         rate = upper_bound(self.control_breaks, self.controls)
@@ -112,24 +118,24 @@ class Suspect:
 
 
 class Findings(NamedTuple):
-    """What follows from an outcome: sequences."""
+    """Conclusions from an outcome."""
 
     quarantined: bool = False
-    """What was put aside goes into quarantine."""
+    """Whether the events that were put aside go into quarantine."""
     condemned: tuple[int, ...] = ()
-    """The server ends the connection on these and takes others."""
+    """Sequences on which the server ends the connection, while it takes others."""
 
 
 class Isolation:
-    """The search of one engine, which tries so many servers in turn.
+    """The search of one engine.
 
     Args:
-        servers: endpoints.
+        servers: how many endpoints are tried in turn.
         random: in [0, 1).
         pace: seconds between two trials, at most.
         longest: seconds between two attempts with a suspect when nothing else waits, at most.
         slow: (least, most) seconds between two trials of a suspect that could not be decided.
-        keep: a condemned event stays in quarantine.
+        keep: whether a condemned event stays in quarantine.
     """
 
     def __init__(
@@ -143,7 +149,7 @@ class Isolation:
         keep: bool = False,
     ) -> None:
         self.aside = 0
-        """How many events are held back while another one is tried."""
+        """Events that are held back while another one is tried."""
         self.kind = FLOW
         self.suspects: dict[int, Suspect] = {}
         self._servers = servers
@@ -164,11 +170,11 @@ class Isolation:
         self._lone = Backoff(pace, longest, random)
         self._lone_due = 0.0
 
-    # -- what the engine asks ---------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------
 
     @property
     def limit(self) -> int:
-        """How many events may be on the wire, 0 for any number."""
+        """Events that may be on the wire; 0: any number."""
         return self._narrow if self.kind == FLOW else 1
 
     @property
@@ -177,18 +183,18 @@ class Isolation:
         return self.kind != FLOW
 
     def reserve(self) -> int:
-        """Events of the queue to keep back as controls."""
+        """Return how many events of the queue to keep back as controls."""
         active = sum(not s.slow for s in self.suspects.values())
         return RESERVE * min(4, -(-active // ACTIVE))
 
     def due(self, now: float, others: int) -> bool:
-        """Whether this connection should be left for a trial; `others` is how many events wait."""
+        """Return whether this connection should be left for a trial; `others` events wait."""
         if self.kind != FLOW or not self.suspects:
             return False
         return now >= (self._flow_until if others else self._lone_due) and bool(self._pick(now))
 
     def next_trial(self, others: int) -> float | None:
-        """When `due` may be true, in monotonic seconds; None: not before something changes."""
+        """Return the monotonic second at which `due` may be true; None: not before something changes."""
         if not self.suspects:
             return None
         return max(
@@ -197,16 +203,20 @@ class Isolation:
         )
 
     def leave(self, now: float, others: int) -> None:
-        """The connection is left for a trial; `others` is how many events wait for that."""
+        """Note that the connection is left for a trial; `others` events wait for that."""
         if others:
             self._stopped = self._stopped or now
 
     def connected(self, now: float, others: int, trials: bool = True) -> int:
-        """Say what a fresh connection is for: the suspect to send alone, or 0.
+        """Decide what a fresh connection is for.
 
         Args:
+            now: monotonic seconds.
             others: how many events wait.
             trials: whether there is time for one.
+
+        Returns:
+            The sequence of the suspect to send alone, or 0.
         """
         self.kind = FLOW
         self._candidates = []
@@ -216,11 +226,11 @@ class Isolation:
         elif not trials or not self.due(now, others):
             return 0
         elif not others:
-            # Nothing to compare with: all that can be found is that it is innocent.
+            # Nothing to compare with: it can only be found innocent.
             self.kind = LONE
             self._drawn = min(self._pick(now), key=lambda s: (s.due, s.seq))
             self._drawn.due = now
-            self._drawn.since = 0.0  # no trial is possible: this is no time without a decision
+            self._drawn.since = 0.0  # no trial is possible: this time does not count
         else:
             self._candidates = self._pick(now)
             for suspect in self._candidates:
@@ -235,18 +245,18 @@ class Isolation:
         return active + [s for s in self.suspects.values() if s.slow and s.due <= now][: ACTIVE - len(active)]
 
     def quarantine(self, seqs: list[int], now: float) -> None:
-        """What was put aside is in quarantine from now on."""
+        """Take events into quarantine."""
         for seq in seqs:
             self.suspects[seq] = Suspect(seq, now, Backoff(*self._slow, self._random, 0.5))
 
     def forget(self, left: list[int]) -> None:
-        """Only these are still in quarantine: others got their fate by other ways."""
+        """Drop all suspects but these: the others were settled in other ways."""
         if len(left) < len(self.suspects):
             keep = set(left)
             self.suspects = {seq: s for seq, s in self.suspects.items() if seq in keep}
 
     def undecided(self, now: float) -> list[Suspect]:
-        """Suspects that are to be reported as undecided; each once."""
+        """Return the suspects that are to be reported as undecided; each once."""
         found = []
         for suspect in self.suspects.values():
             if suspect.slow or not suspect.since:
@@ -260,10 +270,10 @@ class Isolation:
         suspect.slow = True
         suspect.due = now + suspect.pace.delay()
 
-    # -- what happened ----------------------------------------------------------------------------
+    # -- observations ----------------------------------------------------------------------------
 
     def settled(self, now: float, reached: int) -> Findings:
-        """An event got its outcome here; all up to `reached` have theirs, or are in quarantine."""
+        """Note that an event was settled; all up to `reached` are, or are in quarantine."""
         kind, self.kind = self.kind, FLOW
         self._spread = 1
         if kind == PROBE:
@@ -285,7 +295,7 @@ class Isolation:
         return Findings(kind == PROBE, self._innocent(now) if self.suspects else ())
 
     def _innocent(self, now: float) -> tuple[int, ...]:
-        """After an innocent event was taken: who is condemned by that."""
+        """Note that an innocent event was taken; return the suspects that this condemns."""
         condemned = []
         for suspect in self.suspects.values():
             suspect.ready = True
@@ -304,13 +314,17 @@ class Isolation:
         return tuple(condemned)
 
     def broke(self, first: int, last: int, events: int, others: int, now: float) -> int:
-        """The server ended a connection that had `events` events from `first` to `last` on the wire.
+        """Note that the server ended a connection.
 
         Args:
+            first: sequence of the first event on the wire.
+            last: and of the last one.
+            events: how many there were.
             others: how many more wait to be sent.
+            now: monotonic seconds.
 
         Returns:
-            NOTHING, ASIDE or TRIAL.
+            NOTHING, PUT_ASIDE or TRIAL.
         """
         kind, self.kind = self.kind, FLOW
         if self.suspects and kind != LONE:
@@ -343,7 +357,7 @@ class Isolation:
             self._last = last
         if self._alone >= max(ALONE, self._servers) and others:
             self.aside = min(self._spread, others)
-            return ASIDE
+            return PUT_ASIDE
         return NOTHING
 
     def _broke_alone(self, kind: int, now: float) -> None:
@@ -360,7 +374,7 @@ class Isolation:
             suspect.open = True
 
     def ended(self, now: float) -> None:
-        """The connection ended in a way that says nothing about events: by a deadline, or by us."""
+        """Note an end that says nothing about events: by a deadline, or by us."""
         if self.kind == LONE:
             self._lone_due = now + self._lone.delay()
         self.kind = FLOW
@@ -368,7 +382,7 @@ class Isolation:
             self.no_proof()
 
     def no_proof(self) -> None:
-        """No other event was taken either: what was aside is as good as any, and goes first again."""
+        """Release events that were put aside: no other event was taken either."""
         self.kind = FLOW
         self.aside = 0
         self._alone -= 1
@@ -376,9 +390,9 @@ class Isolation:
 
 
 def upper_bound(breaks: int, trials: int) -> float:
-    """The rate that is exceeded with a probability of 1 % after so many breaks in so many trials.
+    """Return the rate of breaks that is exceeded with a probability of 1 %, after `breaks` in `trials`.
 
-    Clopper and Pearson's bound: the rate at which so few breaks have that probability.
+    This is the bound of Clopper and Pearson: the rate at which so few breaks have that probability.
     """
     if breaks >= trials:
         return 1.0
@@ -393,7 +407,7 @@ def upper_bound(breaks: int, trials: int) -> float:
 
 
 def _at_most(breaks: int, trials: int, rate: float) -> float:
-    """The probability of at most `breaks` in `trials` at this rate."""
+    """Return the probability of at most `breaks` in `trials` at this rate."""
     here = trials * math.log1p(-rate)
     odds = math.log(rate) - math.log1p(-rate)
     total = math.exp(here)

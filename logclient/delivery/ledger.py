@@ -1,8 +1,8 @@
-"""The ledger: what a producer says it sent, and what became of it (docs/formats.md).
+"""The ledger: a producer's record of what it sent and what became of it (docs/formats.md).
 
-Written by the sender alone. The ``batch`` lines come from the pump, formatted in C and written
-without the GIL before their events' first byte is sent; the rest is written here, to the same
-descriptor. A ledger that cannot be written is a report, never an obstacle to delivery.
+Only the sender writes it. The pump writes the ``batch`` lines, formatted in C and without the GIL, before the
+first byte of their events is sent; the rest is written here, to the same descriptor. A ledger that cannot be
+written is reported and never stops delivery.
 """
 
 from __future__ import annotations
@@ -14,11 +14,34 @@ from typing import Any
 from logclient.errors import is_shortage
 
 ROTATE_AT = 256 << 20
-"""Bytes after which a new part is begun."""
+"""Bytes of a part after which a new one is begun."""
+
+
+def make_ledger(place: tuple[str, dict[str, Any]] | None, producer: bytes) -> Ledger | None:
+    """Make the ledger of a producer.
+
+    Args:
+        place: the directory, and what the ``open`` lines say; None: there is no ledger.
+        producer: 10 bytes.
+    """
+    if place is None:
+        return None
+    directory, about = place
+    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()})
 
 
 class Ledger:
-    """One producer's ledger: a part file at a time, made when the first line is written."""
+    """One producer's ledger: one part at a time, created when the first line is written.
+
+    Args:
+        directory: of all parts.
+        producer: 20 hexadecimal digits.
+        about: fields of the ``open`` lines.
+
+    Attributes:
+        fd: the descriptor of the part; -1: there is none.
+        stopped: why no more is written; empty: it goes on.
+    """
 
     def __init__(self, directory: str, producer: str, about: dict[str, Any]) -> None:
         self.directory = directory
@@ -36,20 +59,21 @@ class Ledger:
 
     @staticmethod
     def now_us() -> int:
+        """Return the microseconds since 1970."""
         return time.time_ns() // 1000
 
     def open(self) -> int:
-        """The descriptor to write to, opening the first part if there is none; -1 once stopped.
+        """Return the descriptor to write to, opening the first part if there is none; -1 once stopped.
 
         Raises:
-            OSError: the machine has no descriptor left; a later attempt may do.
+            OSError: there is no descriptor left; a later attempt may succeed.
         """
         if self.fd < 0 and not self.stopped:
             self._next()
         return self.fd
 
     def _next(self) -> None:
-        """Go over to the next part."""
+        """Begin the next part."""
         path = os.path.join(self.directory, f"{self.producer}-{self._part + 1:04d}.ledger")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
@@ -88,7 +112,12 @@ class Ledger:
         return self._earlier + self._size
 
     def wrote(self, size: int, error: int) -> None:
-        """What the pump wrote by itself, and the errno that stopped it or 0; begins a new part."""
+        """Count what the pump wrote; stop, or begin a new part where that is due.
+
+        Args:
+            size: bytes.
+            error: the errno that stopped it, or 0.
+        """
         self._size += size
         if error:
             self.stop(error)
@@ -96,10 +125,10 @@ class Ledger:
             try:
                 self._next()
             except OSError:
-                pass  # no descriptor left: this part goes on, and grows
+                pass  # no descriptor left: this part grows on
 
     def stop(self, error: int) -> None:
-        """No more: say so in the ledger if it still takes a line."""
+        """Write no more; say so in the ledger if it still takes a line."""
         self.stopped = os.strerror(error)
         if self.fd >= 0:
             try:
@@ -110,10 +139,11 @@ class Ledger:
         self._close_file()
 
     def close(self) -> None:
+        """Close the part."""
         self._close_file()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's file."""
+        """Close the parent's file in a forked child."""
         self._close_file()
 
     def _close_file(self) -> None:

@@ -1,14 +1,14 @@
-"""Fork and exit: the few hooks a process needs, registered once, for all engines.
+"""Fork and exit: the hooks that a process needs, registered once, for all engines.
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
-what is logged later still is pumped in the call. Children of ``multiprocessing`` skip atexit before
-3.13 and run its finalizers instead; Celery's pool processes run neither, but send a signal of Celery's.
+records that are logged later are delivered in the call. Children of ``multiprocessing`` skip atexit before
+3.13 and run its finalizers instead. Celery's pool processes run neither, but send a signal of Celery.
 SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
 
-uwsgi forks in C and, unless told otherwise (``py-call-uwsgi-fork-hooks``), says nothing to Python. A
-child of a process in which another thread holds the interpreter's lock at that moment waits for it for
-ever: so its master gets no sender, and delivers in the call what it logs before it forks.
+uwsgi forks in C and, without ``py-call-uwsgi-fork-hooks``, does not run Python's hooks. A child of a process
+in which another thread holds the GIL at that moment waits for it for ever. So its master gets no
+sender, and delivers in the call what it logs before it forks.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient.delivery import report
+from logclient.delivery import error_log
 
 if TYPE_CHECKING:
-    from logclient.delivery.engine import Engine
+    from logclient.delivery.error_log import ErrorLog
+    from logclient.delivery.shutdown import Lifetime
 
-# The only module state of the package: who to call at exit and around a fork.
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+# The only module state of the package: engines to call at exit and around a fork.
+_engines: weakref.WeakSet[Lifetime] = weakref.WeakSet()
 _registered: dict[str, int] = {}
-_restarting: deque[Engine] = deque()
+_restarting: deque[Lifetime] = deque()
 
 PARK = 0.05
-"""Seconds a fork waits for all senders to let go."""
+"""Seconds that a fork waits for all senders to pause or end."""
 
 SHARE = 0.5
-"""Seconds beyond the deadline at exit, in which senders write down what they give up."""
+"""Seconds beyond the deadline at exit, in which senders record what they give up."""
 
 
-def watch(engine: Engine) -> None:
-    """Tell `engine` of forks and of the end of the process."""
+def watch(engine: Lifetime) -> None:
+    """Call `engine` around forks and at the end of the process."""
     _engines.add(engine)
     if "hooks" not in _registered:
         _registered["hooks"] = os.getpid()
@@ -57,21 +58,29 @@ def watch(engine: Engine) -> None:
             os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
-def given_up(engine: Engine, events: int, text: str) -> None:
-    """Say that a client ended before all of its events were delivered. What is held back, because another
-    client has said so in this minute, is part of a line at exit."""
-    if engine.reporter.complain("given up", text):
+def given_up(log: ErrorLog, events: int, text: str) -> None:
+    """Report that a client ended before all of its events were delivered.
+
+    If the line is held back, because another client has reported that in this minute, its events are counted
+    in a line at exit.
+
+    Args:
+        log: for the line.
+        events: how many.
+        text: the line.
+    """
+    if log.complain("given up", text):
         return
     _registered["unsaid"] = _registered.get("unsaid", 0) + events
 
 
 def shutting_down() -> bool:
-    """Whether the interpreter ends: hooks registered now are not called any more."""
+    """Return whether the interpreter ends: hooks registered now are not called any more."""
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
 
 
 def at_first_event() -> None:
-    """When a sender is started: have the children of multiprocessing and of Celery flush too."""
+    """Have the children of multiprocessing and Celery flush, too. Called when a sender is started."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _registered.get("finalizer") != os.getpid():
         _registered["finalizer"] = os.getpid()
@@ -87,7 +96,7 @@ def _celery_process_ends(**_: Any) -> None:
 
 
 def forks_unseen() -> bool:
-    """Whether this is a uwsgi process that will fork without running Python's hooks."""
+    """Return whether this is a uwsgi process that will fork without running Python's hooks."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):
         return False
@@ -98,21 +107,22 @@ def forks_unseen() -> bool:
 
 
 def threads_starve() -> bool:
-    """Whether uwsgi keeps the interpreter's lock between requests."""
+    """Return whether uwsgi holds the GIL between requests."""
     uwsgi = sys.modules.get("uwsgi")
     return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
 
 
-def engines() -> list[Engine]:
+def engines() -> list[Lifetime]:
+    """Return all engines of this process."""
     while True:
         try:
             return list(_engines)
-        except RuntimeError:  # one was born meanwhile, in another thread
+        except RuntimeError:  # another thread has just added one
             continue
 
 
 def at_exit() -> None:
-    """Deliver what is there: one deadline for all, the longest any of them asks for."""
+    """Deliver what is queued, side by side; each engine has its own deadline."""
     with _undisturbed():
         begin = time.monotonic()
         found = engines()
@@ -121,55 +131,56 @@ def at_exit() -> None:
             engine.drain_callbacks(begin + engine.limits.atexit_timeout)
         unsaid = _registered.pop("unsaid", 0)
         if unsaid:
-            what = report.counted(unsaid, "more event")
-            report.process.complain("unsaid", f"{what} given up by closed clients")
+            what = error_log.counted(unsaid, "more event")
+            error_log.process.complain("unsaid", f"{what} given up by closed clients")
 
 
-def finish(found: list[Engine], deadline: Callable[[Engine], float]) -> None:
+def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None:
     """Have all these engines deliver until their monotonic deadlines, side by side, and end.
 
-    All senders are told first, so that none waits for another. Only then they are waited for, and what no
-    thread can do is done here. Ctrl-C ends the wait; what is left then is given up, counted and reported
-    like what is left at the deadline.
+    All senders are asked first, so that none waits for another. Then they are waited for, and this thread
+    delivers for engines that have no thread. Ctrl-C ends the wait; the rest is given up, counted and reported
+    like events that are left at the deadline.
     """
     before = {engine: engine.given_up for engine in found}
     interrupt: BaseException | None = None
     try:
-        told = [(engine, by) for engine in found if engine.leave(by := deadline(engine))]
-        _drive([(engine, by) for engine, by in told if not engine.has_thread])
-        last = max((by for _, by in told), default=0.0)
-        for engine, by in told:
-            engine.left(by, last - by + SHARE)
+        asked = [(engine, by) for engine in found if engine.begin_exit(by := deadline(engine))]
+        _drive([(engine, by) for engine, by in asked if not engine.running])
+        last = max((by for _, by in asked), default=0.0)
+        for engine, by in asked:
+            engine.wait_left(by, last - by + SHARE)
     except BaseException as error:
         interrupt = error
         end = time.monotonic()
         for engine in found:
-            engine.leave(end)
+            engine.begin_exit(end)
         for engine in found:
-            engine.left(end, SHARE)
+            engine.wait_left(end, SHARE)
     left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
     total = sum(n for _, n in left)
     if left:
         more = len(left) - 1
         others = f" and {more} more client{'s' * (more > 1)}" if more else ""
-        text = f"{left[0][0].url}{others}: {report.counted(total, 'event')} not delivered before exit"
-        left[0][0].reporter.complain("exit", text, 40)
+        text = f"{left[0][0].url}{others}: {error_log.counted(total, 'event')} not delivered before exit"
+        left[0][0].error_log.complain("exit", text, 40)
     if interrupt is not None and not isinstance(interrupt, KeyboardInterrupt):
         raise interrupt
 
 
-def _drive(waiting: list[tuple[Engine, float]]) -> None:
-    """Be the sender of engines that have no thread, in turn: none takes the time of another."""
+def _drive(waiting: list[tuple[Lifetime, float]]) -> None:
+    """Be the sender of engines that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
-        # All of it for one alone; not less than what a connection takes.
+        # One alone has all of it; none has less than a connection takes.
         share = max(SHARE / 2, (last - now) / len(waiting))
-        waiting = [(engine, by) for engine, by in waiting if not engine.left(min(by, now + share), 0.0)]
+        waiting = [(engine, by) for engine, by in waiting if not engine.wait_left(min(by, now + share), 0.0)]
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep off our own SIGTERM handler until the last events are delivered: it comes right then when
-    multiprocessing's Pool has told its workers to end, and terminates them.
+    """Defer our own SIGTERM handler until the last events are delivered.
+
+    multiprocessing's Pool asks its workers to end and terminates them right after that.
     """
     _registered["delivering"] = os.getpid()
     try:
@@ -189,13 +200,13 @@ def _before_fork() -> None:
     for engine in found:
         engine.park(pause)
     deadline = time.monotonic() + PARK
-    with threads.staying():
+    with threads.without_switching():
         for engine in found:
-            engine.parked(deadline)
+            engine.wait_parked(deadline)
 
 
 def _would_warn() -> bool:
-    """Whether our threads alone would make Python warn of a fork beside threads: it does so since 3.12."""
+    """Return whether only our threads would make Python (3.12 and newer) warn of a fork."""
     if sys.version_info < (3, 12):
         return False
     return all(
@@ -206,7 +217,7 @@ def _would_warn() -> bool:
 def _in_parent() -> None:
     try:
         _unpark()
-    except BaseException:  # Ctrl-C: Python prints it and goes on, and so must the senders
+    except BaseException:  # Ctrl-C: Python prints it and goes on, and so do the senders
         _unpark()
         raise
 
@@ -217,8 +228,10 @@ def _unpark() -> None:
 
 
 def start_next() -> None:
-    """After a fork: start one more of the senders that have work. Each of them starts the next one, so
-    that the caller of fork starts one and does not wait for the rest."""
+    """Start one more of the senders that have work after a fork.
+
+    Each sender starts the next one, so that the caller of fork starts one and does not wait for the rest.
+    """
     while _restarting:
         try:
             engine = _restarting.popleft()
@@ -235,23 +248,26 @@ def _in_child() -> None:
 
 
 def in_sender(ident: int) -> bool:
-    """Whether this is the sender's own thread."""
+    """Return whether this is the sender's own thread."""
     return ident != 0 and threads.get_ident() == ident
 
 
 def cannot_wait(ident: int) -> bool:
-    """Whether the caller would wait for itself: it is the sender, or a callback of the event loop (gevent's,
-    eventlet's) that all greenlets depend on. At the end of the process that does not matter any more."""
+    """Return whether the caller would wait for itself.
+
+    That is so for the sender, and for callbacks of the event loop (gevent, eventlet) that all greenlets
+    depend on; these may wait at the end of the process.
+    """
     return in_sender(ident) or (threads.in_hub() and _registered.get("delivering") != os.getpid())
 
 
 def must_not_block(ident: int) -> bool:
-    """Whether the caller may not wait: it cannot, or is a signal handler."""
+    """Return whether the caller must not wait: it cannot, or is a signal handler."""
     return cannot_wait(ident) or _in_signal_handler()
 
 
 def _in_signal_handler() -> bool:
-    # Python does not say. A handler is a function that signal.getsignal knows, somewhere up the stack.
+    # Python does not tell. A handler is a function that signal.getsignal knows, somewhere up the stack.
     if not threads.in_main_thread():
         return False
     codes = set()
@@ -277,10 +293,13 @@ def _in_signal_handler() -> bool:
 
 
 def flush_on_sigterm(timeout: float = 2.0) -> None:
-    """Deliver what is queued when SIGTERM comes, then do what would have been done without us.
+    """Deliver what is queued when SIGTERM comes, then go on with the handler that was installed before.
 
-    Never installed by itself: a process's signal handlers belong to the application. Call it from
-    the main thread, after the application has installed its own handler.
+    This is never installed without being asked: signal handlers belong to the application. Call it from the
+    main thread, after the application has installed its own handler.
+
+    Args:
+        timeout: seconds for delivery.
     """
     previous = signal.getsignal(signal.SIGTERM)
 

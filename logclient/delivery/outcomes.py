@@ -1,4 +1,4 @@
-"""What became of one event, for who asked: ``Delivery``, and the thread its callbacks run on."""
+"""The outcome of one submitted event: ``Delivery``, and the thread that runs its callbacks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,31 @@ LINGER = 1.0
 """Seconds that an idle callback thread waits for more."""
 
 SLICE = 0.05
-"""Seconds between two looks of a thread that waits for callbacks to run."""
+"""Seconds between two checks of a thread that waits for callbacks to run."""
 
 
 class Outcome(NamedTuple):
-    """``status`` is ``acked``, ``handed``, ``failed`` or ``dropped``; ``reason`` says why the last two."""
+    """What finally became of an event.
+
+    Attributes:
+        status: ``acked``, ``handed``, ``failed`` or ``dropped``.
+        reason: why it failed or was dropped.
+    """
 
     status: str
     reason: str = ""
 
     @property
     def ok(self) -> bool:
+        """Whether it was acked or handed."""
         return self.status in ("acked", "handed")
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What else the server has said of the event: of a Logux action that was undone, the reason and the
-        other fields of the undo. It does not count when outcomes are compared."""
+        """More that the server has sent about the event; ignored when outcomes are compared.
+
+        For a Logux action that was undone: the reason and the other fields of the undo.
+        """
         return _NOTHING
 
 
@@ -52,12 +60,17 @@ class _Detailed(Outcome):
 
 
 class Delivery:
-    """One submitted event on its way. Never raises for a failed event: look at the outcome."""
+    """One submitted event. A failed event raises nothing: see the outcome.
+
+    Args:
+        seq: the event's sequence, once there is one.
+        runner: runs callbacks.
+    """
 
     __slots__ = ("_callbacks", "_details", "_done", "_outcome", "_runner", "seq")
 
-    # Hundreds of thousands may be pending when a server is dead: what only a waiter needs is made for it,
-    # and all of a client share one lock.
+    # Hundreds of thousands may be pending when a server is dead: parts that only a waiter needs are made on
+    # demand, and all deliveries of a client share one lock.
     def __init__(self, seq: int, runner: CallbackThread) -> None:
         self.seq = seq
         self._outcome: Outcome | None = None
@@ -67,12 +80,19 @@ class Delivery:
         self._runner = runner
 
     def done(self) -> bool:
+        """Return whether there is an outcome."""
         return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> Outcome | None:
-        """Wait for the outcome, at most `timeout` seconds; None when there is none yet.
+        """Wait for the outcome.
 
         In a callback of the event loop of gevent or eventlet itself it does not wait.
+
+        Args:
+            timeout: seconds; None: without end.
+
+        Returns:
+            The outcome, or None when there is none in time.
         """
         if self._outcome is not None or lifecycle.cannot_wait(0):
             return self._outcome
@@ -83,33 +103,33 @@ class Delivery:
                 self._done = threads.Event()
             done = self._done
         if timeout is None or timeout > 0:
-            self._hurry()
+            self._request_flush()
         done.wait(timeout)
         return self._outcome
 
-    def _hurry(self) -> None:
-        """Somebody waits for the outcome: no nap before it is sent, none before it is told."""
+    def _request_flush(self) -> None:
+        """Have the event sent, and its outcome reported, without delay: a caller waits for it."""
         if self._outcome is None:
-            self._runner.hurry(self.seq)
+            self._runner.request_flush(self.seq)
 
     def cancel(self) -> bool:
-        """False: what was sent cannot be taken back."""
+        """Return False: an event cannot be taken back."""
         return False
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call ``callback(delivery)`` once there is an outcome, on the client's callback thread.
 
-        If there is an outcome already, and as many callbacks wait as may wait, the calling thread runs
-        it: memory stays bounded, and none is lost.
+        If there is an outcome already, and the bound of waiting callbacks is reached, the calling thread runs
+        it: memory stays bounded, and no callback is lost.
         """
         with self._runner.lock:
             if self._outcome is None:
                 self._callbacks += (callback,)
                 return
-        self._runner.run_or_help(callback, self)
+        self._runner.queue_or_run(callback, self)
 
     def _explain(self, details: Mapping[str, Any]) -> None:
-        """Before it is settled: the `details` of the outcome to come."""
+        """Take the `details` of the outcome to come."""
         self._details = details
 
     def _settle(self, outcome: Outcome) -> None:
@@ -127,7 +147,7 @@ class Delivery:
             self._runner.run(callback, self)
 
     def _after_fork(self, outcome: Outcome) -> None:
-        """In the child: a thread of the parent may have waited for it."""
+        """Settle it in a forked child: a thread of the parent may have waited for it."""
         self._done = None
         self._settle(outcome)
 
@@ -139,24 +159,25 @@ class Delivery:
 class CallbackThread:
     """Runs callbacks one after the other on a thread of its own, started by the first of them.
 
-    The sender never waits for user code. The thread ends after a second without work. Whatever a callback
-    raises is reported, and the next one runs.
+    The sender never waits for user code. The thread ends after a second without work. An exception of a
+    callback is reported, and the next one runs.
 
     Args:
-        report: called with (kind, text) of an exception that a callback has raised.
-        hurry: gives what is to be called with the sequence of an event whose outcome somebody waits for.
-        crowded: gives what says whether ``run_or_help`` has to run a callback in the calling thread.
+        report: called with (kind, text) about exceptions of callbacks.
+        request_flush: gives what is to be called with the sequence of an event whose outcome a caller
+            waits for; None: it is gone.
+        is_crowded: gives what says whether ``queue_or_run`` has to run a callback in the calling thread.
     """
 
     def __init__(
         self,
         report: Callable[[str, str], object],
-        hurry: Callable[[], Callable[[int], object] | None] = lambda: None,
-        crowded: Callable[[], Callable[[], bool] | None] = lambda: None,
+        request_flush: Callable[[], Callable[[int], object] | None] = lambda: None,
+        is_crowded: Callable[[], Callable[[], bool] | None] = lambda: None,
     ) -> None:
         self._report = report
-        self._hurry = hurry
-        self._crowded = crowded
+        self._request_flush = request_flush
+        self._is_crowded = is_crowded
         self._begin()
 
     def _begin(self) -> None:
@@ -166,19 +187,20 @@ class CallbackThread:
         self._fewer = threads.Event()
         self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._running = 0
-        self._helpers: set[int] = set()  # threads of the application's that run one meanwhile
+        self._helpers: set[int] = set()  # threads of the application that run one meanwhile
         self._alone = False  # no thread can be started, now or ever: the interpreter ends
         self._thread: threads.AnyThread | None = None
         self._linger = LINGER
 
     def after_fork(self) -> None:
-        """In the child: the thread, and the callbacks that wait for it, are the parent's."""
+        """Start anew in a forked child: the thread and the waiting callbacks are the parent's."""
         self._begin()
 
-    def hurry(self, seq: int) -> None:
-        hurry = self._hurry()
-        if hurry is not None:
-            hurry(seq)
+    def request_flush(self, seq: int) -> None:
+        """Have the outcome of this event reported as soon as it is there."""
+        request_flush = self._request_flush()
+        if request_flush is not None:
+            request_flush(seq)
 
     @property
     def waiting(self) -> int:
@@ -188,7 +210,7 @@ class CallbackThread:
     @property
     def here(self) -> bool:
         """Whether the calling thread is running a callback."""
-        return self._in_thread or threads.caller() in self._helpers
+        return self._in_thread or threads.caller_ident() in self._helpers
 
     @property
     def _in_thread(self) -> bool:
@@ -203,26 +225,26 @@ class CallbackThread:
             self._start()
             self._more.set()
 
-    def run_or_help(self, callback: Callable[..., object], *given: Any) -> None:
-        """Queue a callback; or run it here, where too many wait or no thread will ever run it."""
-        crowded = self._crowded()
-        if crowded is not None and crowded() and not self.here:
+    def queue_or_run(self, callback: Callable[..., object], *given: Any) -> None:
+        """Queue a callback; or run it here, if too many wait or no thread can run it."""
+        is_crowded = self._is_crowded()
+        if is_crowded is not None and is_crowded() and not self.here:
             with self.lock:
                 self._running += 1
-            self._help(callback, given)
+            self._run_here(callback, given)
             return
         self.run(callback, *given)
         if self._alone:
             self.drain(float("inf"))
 
-    def attend(self) -> None:
-        """Called by the sender now and then: start the thread if callbacks wait and there is none."""
+    def ensure_thread(self) -> None:
+        """Start the thread if callbacks wait and there is none. Called by the sender now and then."""
         if self._waiting:
             with self.lock:
                 self._start()
 
     def drain(self, deadline: float) -> int:
-        """Wait until all callbacks have run, until the monotonic second `deadline` at most.
+        """Wait until all callbacks have run, or until the monotonic second `deadline`.
 
         Where no thread can be started, the calling thread runs them.
 
@@ -244,26 +266,26 @@ class CallbackThread:
                     job = self._waiting.popleft()
                     self._running += 1
             if job is not None:
-                self._help(*job)
+                self._run_here(*job)
             else:
                 self._fewer.wait(min(left, SLICE))
 
     def park(self) -> None:
-        """Before a fork: ask the thread to end, if it only waits for more."""
+        """Ask the thread to end before a fork, if it only waits for more."""
         thread = self._thread
         if thread is not None and not self._in_thread:
             with self.lock:
                 self._linger = 0.0
                 self._more.set()
 
-    def parked(self, timeout: float) -> None:
-        """Wait for that."""
+    def wait_parked(self, timeout: float) -> None:
+        """Wait for the end of a thread that was asked to end."""
         thread = self._thread
         if thread is not None and not self._in_thread and thread.is_alive():
             threads.join(thread, max(0.0, timeout))
 
     def _start(self) -> bool:
-        """With the lock held: have a thread, unless none can be started."""
+        """Have a thread, unless none can be started; the caller holds the lock."""
         thread = self._thread
         # One that has not begun has no ident yet.
         if thread is not None and (thread.ident is None or thread.is_alive()):
@@ -298,7 +320,7 @@ class CallbackThread:
                         self._start()
 
     def _one(self) -> bool:
-        """Run the next callback, or wait for one; whether to go on."""
+        """Run the next callback, or wait for one; return whether to go on."""
         with self.lock:
             if not self._in_thread:
                 return False
@@ -319,9 +341,9 @@ class CallbackThread:
                     self._linger = 0.0
         return True
 
-    def _help(self, callback: Callable[..., object], given: tuple[Any, ...]) -> None:
-        """Run one in the calling thread; `_running` counts it already."""
-        ident = threads.caller()
+    def _run_here(self, callback: Callable[..., object], given: tuple[Any, ...]) -> None:
+        """Run a callback in the calling thread; `_running` counts it already."""
+        ident = threads.caller_ident()
         self._helpers.add(ident)
         try:
             self._call(callback, given)
@@ -332,10 +354,10 @@ class CallbackThread:
         try:
             callback(*given)
         except BaseException as error:
-            # Ctrl-C in a thread of the application's is not the callback's own.
+            # Ctrl-C in a thread of the application does not belong to the callback.
             if isinstance(error, KeyboardInterrupt) and not self._in_thread:
                 raise
-            with suppress(BaseException):  # a handler of the application's says it
+            with suppress(BaseException):  # a handler of the application writes it
                 self._report("callback", f"a callback raised {described(error)}")
         finally:
             with self.lock:
@@ -344,7 +366,7 @@ class CallbackThread:
 
 
 def described(error: BaseException) -> str:
-    """Name and text of what user code has raised; its ``__str__`` is user code, too."""
+    """Return name and text of an exception of user code, whose ``__str__`` is user code, too."""
     try:
         text = str(error)
     except BaseException:

@@ -1,7 +1,7 @@
-"""The pump in Python: the same verbs and ends as the compiled ones (``_ext/pump.pyx``).
+"""The pump in Python: the same operations and results as the compiled ones (``_ext/pump.pyx``).
 
-It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where the compiled
-pump cannot be had. It takes the GIL for every batch, which busy threads can make slow.
+It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where there is no compiled
+pump. It takes the GIL for every batch, which busy threads can make slow.
 """
 
 from __future__ import annotations
@@ -21,27 +21,53 @@ from logclient.delivery.contract import (
     Fatal,
     Link,
     Progress,
+    Pump,
+    PumpLimits,
     Retry,
     Settled,
+    Transport,
 )
+from logclient.delivery.limits import Limits
 from logclient.errors import CredentialError
 
 _REASON = {name: number for number, name in enumerate(REASONS)}
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
 
-SPREE = 64
-"""Batches sent between two looks at acknowledgements, stop and clock."""
+MAX_SENDS_PER_TURN = 64
+"""Batches sent between two checks of acknowledgements, stop and clock."""
 
-GULP = 64
-"""Pieces received between two such looks."""
+MAX_READS_PER_TURN = 64
+"""Pieces received between two such checks."""
 
-PLENTY = 64
-"""Events in flight, beside which the peer's answers may be left to gather: it does not wait for more."""
+ACK_COALESCE_MIN_INFLIGHT = 64
+"""With as many events in flight, reads are delayed briefly, so that several answers need one wake-up."""
+
+
+def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) -> Pump:
+    """Make the transport's compiled pump where it has one for this core, else the one in Python."""
+    sizes: PumpLimits = {
+        "batch_events": limits.batch_events,
+        "batch_bytes": limits.batch_bytes,
+        "nap": limits.nap,
+        "no_progress": limits.no_progress,
+    }
+    pump = transport.pump(flight, core, **sizes)
+    return pump if pump is not None else PythonPump(flight, core, **sizes)
 
 
 class PythonPump:
-    """See ``Pump``; the limits are those of ``_ext.pump.CompiledPump``."""
+    """A pump for any core and any link; see ``delivery.contract.Pump``.
+
+    Args:
+        flight: the batches; its queue is where new ones come from.
+        core: encodes and decodes.
+        batch_events: events of the largest batch that is detached at once.
+        batch_bytes: and its bytes.
+        nap: seconds between two looks at the queue while events flow.
+        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+        clock: monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -72,8 +98,8 @@ class PythonPump:
         self._poked = False
         self._full = False
         self._nap_end = 0.0
-        self._waited = False  # no more could be sent until the peer had answered: that ends a nap
-        self._drained = False  # something has come, and all of it was taken
+        self._waited = False  # the peer's answers were waited for, which ends a nap
+        self._drained = False  # something was received, and nothing is left
         self._last_report = 0.0
         self._last_progress = 0.0
         self._ledger_fd = -1
@@ -81,6 +107,7 @@ class PythonPump:
         self._ledger_bytes = 0
 
     def connected(self) -> None:
+        """Begin a new connection."""
         self._full = False
         self._nap_end = 0.0
         self._waited = self._drained = False
@@ -88,34 +115,39 @@ class PythonPump:
         self.fatal = None
 
     def stop(self) -> None:
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
         self._stopping = True
 
     def resume(self) -> None:
+        """Undo ``stop``."""
         self._stopping = False
 
     def poke(self) -> None:
-        """Make ``run`` return soon, once: there is a call to make."""
+        """Make ``run`` return soon, once."""
         self._poked = True
 
     def send_ready(self) -> None:
-        """Nothing: what the core has to send goes out with the next ``run``."""
+        """Do nothing: the next ``run`` sends what the core has."""
 
     def drain_events(self) -> list[CoreEvent]:
-        """What came besides fates: answers to calls, and what the peer said of its own accord."""
-        heard = list(self._inbox)
-        del self._inbox[: len(heard)]
-        return heard
+        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+        events = list(self._inbox)
+        del self._inbox[: len(events)]
+        return events
 
     def set_ledger(self, fd: int) -> None:
+        """Write ``batch`` lines to this descriptor; -1: nowhere."""
         self._ledger_fd = fd
         self._ledger_errno = 0
 
     def take_ledger(self) -> tuple[int, int]:
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
         answer = self._ledger_bytes, self._ledger_errno
         self._ledger_bytes = 0
         return answer
 
     def run(self, link: Link, until: float) -> str:
+        """Move bytes until there is something to report; return the reason, see ``Pump.run``."""
         handoff = self.flight.handoff
         try:
             while True:
@@ -147,7 +179,7 @@ class PythonPump:
                         return "silence" if end == "protocol" and silent else end
                     continue
                 self._rest(link, now, 0.0 if more else until, timeout)
-                end = self._hear(link)
+                end = self._read(link)
                 if end:
                     self.flight.commit()
                     return end
@@ -166,12 +198,12 @@ class PythonPump:
         finally:
             handoff.finish_wait()
 
-    def _hear(self, link: Link) -> str:
-        """Take what has come, and what follows from all of it; the name of the end that is, or empty."""
+    def _read(self, link: Link) -> str:
+        """Receive what is there and take the core's events; return the end that follows, or empty."""
         end = ""
         self._drained = False
         try:
-            for n in range(GULP):
+            for n in range(MAX_READS_PER_TURN):
                 data = link.receive()
                 if data is None:
                     self._drained = n > 0
@@ -182,23 +214,23 @@ class PythonPump:
                     break
                 self.core.receive_data(data, self.clock())
         except OSError:
-            # What came before it counts; and the peer may have said why.
+            # Data before the error counts; and the peer may have sent the reason.
             if end := self._events(self.clock()):
                 return end
             raise
         return self._events(self.clock()) or end
 
     def _send(self, link: Link, now: float) -> bool:
-        """Fill the link; whether it would take more at once."""
+        """Fill the link; return whether it would take more at once."""
         if self._full:
             try:
                 self._full = not link.flush()
             except OSError:
-                self._given(link)
+                self._settle_taken(link)
                 raise
             if link.drains_on_close:
                 self.core.sent(link.unsent)
-        for _ in range(SPREE):
+        for _ in range(MAX_SENDS_PER_TURN):
             if self._full:
                 return False
             events, size = self.core.credit(now)
@@ -233,27 +265,32 @@ class PythonPump:
         return self.flight.prompt or now - self._last_report >= REPORT_EVERY
 
     def _gathers(self, link: Link) -> bool:
-        """Whether another window may go into the same ``send``."""
+        """Return whether another window may go into the same ``send``."""
         if not link.coalesce_bytes:
             return False
         return sum(len(b) for wire in self.core.data_to_send() for b in wire.buffers) < link.coalesce_bytes
 
     def _move(self, link: Link) -> bool:
-        """Give the link what the core has ready; whether there was anything."""
+        """Give the link what the core has ready; return whether there was anything."""
         wires = list(self.core.data_to_send())
         for place, wire in enumerate(wires, 1):
             self.bytes_sent += sum(len(b) for b in wire.buffers)
             try:
                 self._full = not link.send(wire.buffers)
             except OSError:
-                self._given(link, sum(len(b) for later in wires[place:] for b in later.buffers))
+                self._settle_taken(link, sum(len(b) for later in wires[place:] for b in later.buffers))
                 raise
         if wires:
             self.core.sent(link.unsent if link.drains_on_close else 0)
         return bool(wires)
 
-    def _given(self, link: Link, kept: int = 0) -> None:
-        """Book what a broken link has taken for good: that is not sent again. `kept`: bytes it never got."""
+    def _settle_taken(self, link: Link, kept: int = 0) -> None:
+        """Settle what a broken link without acknowledgements has taken: that is not sent again.
+
+        Args:
+            link: it broke.
+            kept: bytes that it was never given.
+        """
         if link.drains_on_close:
             self.core.sent(link.unsent + kept)
             self._events(self.clock())
@@ -276,7 +313,7 @@ class PythonPump:
             self._ledger_fd = -1
 
     def _events(self, now: float) -> str:
-        """Take the core's events; the name of the end they mean, or empty."""
+        """Take the core's events; return the end that they mean, or an empty string."""
         end = ""
         for event in self.core.events_received():
             if isinstance(event, Settled):
@@ -316,7 +353,8 @@ class PythonPump:
                 seconds = max(0.0, min(limit, self._nap_end) - now)
         elif handoff.prepare_wait(True):
             seconds = max(0.0, limit - now)
-        if self._drained and self.flight.inflight >= PLENTY and link.ack_coalesce_delay and link.flush():
+        many = self.flight.inflight >= ACK_COALESCE_MIN_INFLIGHT
+        if self._drained and many and link.ack_coalesce_delay and link.flush():
             threads.sleep(min(seconds, link.ack_coalesce_delay))
         handoff.enter_fork_safe()
         try:

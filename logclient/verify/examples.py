@@ -222,7 +222,7 @@ def _text(data: bytes) -> str:
 
 
 def _frames(protocol: str, unit: bytes) -> list[Frame]:
-    return list(registry.beside(decode.protocol_of(protocol), "frames")(unit))
+    return list(registry.load_sibling(decode.protocol_of(protocol), "frames")(unit))
 
 
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:

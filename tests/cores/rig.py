@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
 from logclient.delivery.engine import Engine, Limits
-from logclient.delivery.report import Reporter
+from logclient.delivery.error_log import ErrorLog
 from logclient.delivery.stats import Stats
-from logclient.files import own_directory
+from logclient.files import private_directory
 from logclient.transports.tcp import Tcp
 from tests.cores import plain
 from tests.cores.compiled import Compiled
@@ -49,7 +49,7 @@ def core_for(setup: Setup, producer: bytes, **options: Any) -> Any:
     return PLAIN[setup.kind](producer, **options)
 
 
-class Recorder(Reporter):
+class Recorder(ErrorLog):
     """Keeps what would be said."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Rig:
         silence: float = 30.0,
         server: Server | None = None,
         transport: Any = None,
-        reporter: Reporter | None = None,
+        reporter: ErrorLog | None = None,
         **limits: Any,
     ) -> None:
         self.setup = setup
@@ -105,12 +105,12 @@ class Rig:
             ledger=None
             if ledger is None
             else (
-                own_directory(ledger, "ledger"),
+                private_directory(ledger, "ledger"),
                 {"protocol": "test", "url": "test://server", "identity": "id", "host": "here"},
             ),
             url="test://server",
-            reporter=self.reporter,
-            heard=self.heard.append,
+            log=self.reporter,
+            on_event=self.heard.append,
         )
         self.bodies: dict[int, bytes] = {}
         self.finished = False

@@ -92,7 +92,7 @@ FIRST = {
     "verify/report": "verify_report",
     "verify/sources": "verify_captures verify_capture",
     "delivery": "engine_traces engine_reports",
-    "delivery/calls": "logjam_client",
+    "delivery/requests": "logjam_client",
     "delivery/isolation": "isolation",
     "delivery/lifecycle": "engine_lifecycle",
     "delivery/outcomes": "callbacks",

@@ -1,8 +1,8 @@
-"""Our own errors: a line a minute per kind, on the ``logclient`` logger's handlers or stderr.
+"""Our own errors: a line a minute for each kind, on the ``logclient`` logger's handlers or stderr.
 
-One reporter serves all clients of a process: a dead server is one line, however many of them it has.
+One log serves all clients of a process: a dead server is one line, however many clients it has.
 
-Never through a logclient handler: what a shipper logs about itself must not be shipped by it.
+Lines never go through a logclient handler: a shipper must not ship what it logs about itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ KINDS = 256
 
 NAME = "logclient"
 
-_behind: deque[tuple[str, int]] = deque(maxlen=KINDS)
+_deferred: deque[tuple[str, int]] = deque(maxlen=KINDS)
 
 
 def counted(number: int, noun: str) -> str:
-    """As in ``1 event was`` and ``3 events were``."""
+    """Write a number and a noun, as in ``1 event was`` and ``3 events were``."""
     return f"{number} {noun} was" if number == 1 else f"{number} {noun}s were"
 
 
-class Reporter:
-    """Limits lines per kind, and says how many it held back."""
+class ErrorLog:
+    """Limits lines of each kind, and says how many it held back.
+
+    Args:
+        every: seconds between two lines of one kind.
+    """
 
     def __init__(self, every: float = EVERY) -> None:
         self.every = every
@@ -40,7 +44,11 @@ class Reporter:
         self._lock = threads.Lock()
 
     def complain(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
-        """Write the line unless one of its kind is less than ``every`` seconds old; whether it was."""
+        """Write a line unless one of its kind is less than ``every`` seconds old.
+
+        Returns:
+            Whether it was written.
+        """
         now = time.monotonic()
         # Not waited for: a log call in a signal handler may find it held by its own thread.
         if not self._lock.acquire(blocking=False):
@@ -62,41 +70,44 @@ class Reporter:
         return True
 
     def after_fork(self) -> None:
-        """In the child: another thread of the parent may have held the lock."""
+        """Start anew in a forked child: another thread of the parent may have held the lock."""
         self._lock = threads.Lock()
 
 
-process = Reporter()
-"""The one of this process."""
+process = ErrorLog()
+"""The log of this process."""
 
 
-def behind() -> bool:
-    """Whether lines wait for ``catch_up``: those of our own threads, where gevent or eventlet have patched
-    the locks of handlers. A native thread that waits for such a lock may wait for ever."""
-    return bool(_behind)
+def has_deferred() -> bool:
+    """Return whether lines wait for ``write_deferred``.
+
+    Our own threads defer their lines where gevent or eventlet have patched the locks of handlers: a native
+    thread that waits for such a lock may wait for ever.
+    """
+    return bool(_deferred)
 
 
-def catch_up() -> None:
-    """Write them, if this is a thread of the application's."""
-    while _behind and not threads.is_alien():
+def write_deferred() -> None:
+    """Write the lines that wait, if this is a thread of the application."""
+    while _deferred and not threads.is_alien():
         try:
-            text, level = _behind.popleft()
+            text, level = _deferred.popleft()
         except IndexError:  # another thread does
             return
         _write(text, level)
 
 
 def _write(text: str, level: int) -> None:
-    # Some of the words are a peer's: one line, and nothing in it that a terminal obeys.
+    # Some of the words come from a peer: one line, without control characters.
     line = text
     if not text.isprintable():
         line = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
-    # Not getLogger: its lock may be held by who waits for us (dictConfig closes old handlers under it).
+    # Not getLogger: a thread that waits for us may hold its lock (dictConfig closes old handlers under it).
     logger = logging.root.manager.loggerDict.get(NAME)
     handlers = [h for h in getattr(logger, "handlers", ()) if not getattr(h, "ships_logs", False)]
     try:
         if handlers and threads.is_alien():
-            _behind.append((line, level))
+            _deferred.append((line, level))
         elif handlers:
             record = logging.LogRecord(NAME, level, __file__, 0, line, None, None)
             for handler in handlers:

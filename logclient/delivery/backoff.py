@@ -1,8 +1,12 @@
-"""When to try again: delays as data, so that nothing here sleeps."""
+"""Waits between attempts: delays as data, so that nothing here sleeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import SystemRandom
+
+# Not the generator that everybody shares: a program that seeds that one keeps its sequence.
+random = SystemRandom().random
 
 
 class Backoff:
@@ -12,7 +16,11 @@ class Backoff:
     took events and lasted. A server that accepts connections and drops them at once must not be tried at
     the fast pace for ever.
 
-    `certain` is the part of the bound that is not left to chance.
+    Args:
+        shortest: seconds.
+        longest: seconds.
+        random: in [0, 1).
+        certain: the part of the bound that is not left to chance.
     """
 
     def __init__(
@@ -26,14 +34,15 @@ class Backoff:
 
     @property
     def bound(self) -> float:
-        """What the next delay cannot exceed."""
+        """Seconds that the next delay cannot exceed."""
         return min(self.longest, self.shortest * 2.0 ** min(self.attempts, 60))
 
     def delay(self) -> float:
-        """The next delay, and one attempt more."""
+        """Return the next delay in seconds, and count the attempt."""
         bound = self.bound
         self.attempts += 1
         return bound * (self._certain + (1.0 - self._certain) * self._random())
 
     def reset(self) -> None:
+        """Begin with the shortest delay again."""
         self.attempts = 0

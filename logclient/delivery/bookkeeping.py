@@ -1,0 +1,162 @@
+"""Record what became of events: ledger lines, deliveries, replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logclient.delivery.diagnostics import describe_error
+
+if TYPE_CHECKING:
+    from logclient._ext.flight import Flight
+    from logclient.delivery.contract import Pump
+    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.endpoints import Endpoints
+    from logclient.delivery.ledger import Ledger
+    from logclient.delivery.requests import Requests
+    from logclient.delivery.submissions import Submissions
+
+
+class Bookkeeper:
+    """The books of one producer; used by the sender alone.
+
+    Args:
+        ledger: None: there is none.
+        flight: where outcomes come from.
+        pump: writes ``batch`` lines itself, and has the events of the core.
+        submissions: told of outcomes.
+        requests: told of replies, and of what the peer sent without being asked.
+        endpoints: wait when the ledger cannot be opened.
+        diagnostics: told when the ledger stops.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | None,
+        flight: Flight,
+        pump: Pump,
+        submissions: Submissions,
+        requests: Requests,
+        endpoints: Endpoints,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.ledger = ledger
+        self._flight = flight
+        self._pump = pump
+        self._submissions = submissions
+        self._requests = requests
+        self._endpoints = endpoints
+        self._diagnostics = diagnostics
+
+    def open(self) -> bool:
+        """Open the ledger unless it is open or has stopped.
+
+        Returns:
+            False when the machine has no descriptor for it. Then nothing may be sent: an event that arrives
+            without being listed looks like one that nobody sent.
+        """
+        ledger = self.ledger
+        if ledger is None or ledger.fd >= 0 or ledger.stopped:
+            return True
+        try:
+            self._pump.set_ledger(ledger.open())
+        except OSError as error:
+            url = self._diagnostics.url
+            words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
+            self._endpoints.failed(words, "ledger")
+            return False
+        if ledger.stopped:
+            self._complain(ledger)
+        return True
+
+    def _complain(self, ledger: Ledger) -> None:
+        self._diagnostics.complain(f"the ledger stopped, delivery goes on: {ledger.stopped}", "ledger")
+
+    def record(self) -> None:
+        """Record what happened since the last call."""
+        self._take_written()
+        for event in self._pump.drain_events():
+            self._requests.received(event)
+        self._record_outcomes()
+        self._submissions.notify_watchers()
+
+    def _record_outcomes(self) -> None:
+        outcomes = self._flight.take_report()
+        if not outcomes:
+            return
+        self._submissions.restore_flush_target()
+        ledger = self.ledger
+        if ledger is not None and not ledger.stopped:
+            self.open()
+            lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
+            for first, last, status, reason in outcomes:
+                lines.setdefault((status, reason), []).append((first, last))
+            for (status, reason), seqs in lines.items():
+                if status == "dropped":
+                    ledger.write("dropped", reason=reason, seqs=_merged(seqs))
+                else:
+                    ledger.write("outcome", status=status, reason=reason, seqs=_merged(seqs))
+            if ledger.stopped:
+                self._pump.set_ledger(-1)
+                self._complain(ledger)
+        self._submissions.settle(outcomes)
+
+    def deferred(self, seqs: list[int]) -> None:
+        """List events that others overtake from now on."""
+        if self.ledger is not None and not self.ledger.stopped:
+            self.ledger.write("deferred", seqs=_merged([(seq, seq) for seq in seqs]))
+
+    def _take_written(self) -> None:
+        """Count what the pump wrote to the ledger."""
+        ledger = self.ledger
+        if ledger is None or ledger.fd < 0:
+            return
+        size, error = self._pump.take_ledger()
+        if size or error:
+            before = ledger.fd
+            ledger.wrote(size, error)
+            if ledger.fd != before:
+                self._pump.set_ledger(ledger.fd)
+            if ledger.stopped:
+                self._complain(ledger)
+
+    def write_totals(self) -> None:
+        """Write the ``close`` line; a process that still logs while it exits writes another.
+
+        Its totals are of the sequences that have their outcome. An event that a caller has just put while the
+        process exits is delivered, listed and totalled in its own call, if the process lives so long.
+        """
+        self._take_written()
+        ledger = self.ledger
+        if ledger is None or ledger.fd < 0:
+            return
+        counts = self._flight.handoff.counters()
+        if counts["inflight"]:
+            return  # listed, and its caller is not done
+        ledger.write(
+            "close",
+            last=counts["settled"],
+            acked=counts["acked"],
+            handed=counts["handed"],
+            failed=counts["failed"],
+            dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
+            bytes=ledger.size,
+        )
+
+    def close(self) -> None:
+        """Write the totals and close the ledger."""
+        self.write_totals()
+        if self.ledger is not None:
+            self._pump.set_ledger(-1)
+            self.ledger.close()
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sort ranges and join neighbours: acknowledgements may come in any order."""
+    ranges.sort()
+    found = ranges[:1]
+    for first, last in ranges[1:]:
+        if first == found[-1][1] + 1:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found

@@ -1,0 +1,176 @@
+"""Which endpoint is tried next, and when.
+
+After a failure the next endpoint is tried after a back-off with full jitter, which an acknowledgement
+resets. An endpoint that refuses our credentials, or whose credentials we refuse, is reported once and tried
+at the slower pace of its own credential back-off, while the others are tried as usual.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from logclient.delivery.backoff import Backoff, random
+from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
+
+if TYPE_CHECKING:
+    from logclient._ext.handoff import Handoff
+    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.limits import Limits
+    from logclient.errors import CredentialError
+
+
+HOPE = 1.0
+"""Seconds after which an attempt to connect is not waited for by a caller that has no time."""
+
+
+class CredentialBackoff:
+    """The wait for an endpoint until its credentials, or ours, are corrected.
+
+    Args:
+        backoff: its waits.
+    """
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.not_before = 0.0
+        self.reported: tuple[object, ...] = ()  # the error that was reported last
+
+
+class Endpoints:
+    """The endpoints of one client, and its back-off.
+
+    Args:
+        endpoints: tried in turn, the one that worked again first.
+        limits: seconds between attempts.
+        diagnostics: told of failures.
+    """
+
+    def __init__(self, endpoints: tuple[Any, ...], limits: Limits, diagnostics: Diagnostics) -> None:
+        self._endpoints = endpoints
+        self._limits = limits
+        self._diagnostics = diagnostics
+        self._place = 0
+        self._refused: dict[int, CredentialBackoff] = {}  # by the endpoint's place
+        self.backoff = Backoff(limits.backoff_min, limits.backoff_max, random)
+        self.not_before = 0.0
+        """The monotonic second of the next attempt."""
+        self.failing = False
+        """Whether the last attempt to connect failed."""
+        self.attempt_at = 0.0
+        """The monotonic second at which the attempt under way began; 0: there is none."""
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    @property
+    def current(self) -> Any:
+        """The endpoint that is connected, or to be tried next."""
+        return self._endpoints[self._place % len(self._endpoints)]
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether the next connection may be quick: none was tried yet, or the last attempt succeeded."""
+        begun = self.attempt_at
+        return not self.failing and (not begun or time.monotonic() - begun < HOPE)
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether every endpoint waits for credentials to be corrected."""
+        return len(self._refused) >= len(self._endpoints)
+
+    def advance(self) -> None:
+        """Go on to the next endpoint."""
+        self._place += 1
+
+    def skip_refused(self, now: float) -> None:
+        """Go on to the next endpoint that may be tried now."""
+        for _ in self._endpoints:
+            refused = self._refused.get(self._place % len(self._endpoints))
+            if refused is None or refused.not_before <= now:
+                break
+            self._place += 1
+
+    def acknowledged(self) -> None:
+        """Reset all back-off of the current endpoint: it has acknowledged something."""
+        self.backoff.reset()
+        self._refused.pop(self._place % len(self._endpoints), None)
+
+    def retry_soon(self) -> None:
+        """Set the next attempt after an end that was expected."""
+        self.not_before = time.monotonic() + self.backoff.bound * random()
+
+    def failed(self, text: str, kind: str) -> None:
+        """Report a failure that another attempt may mend, and set the next attempt."""
+        self.not_before = time.monotonic() + self.backoff.delay()
+        self._diagnostics.complain(text, kind)
+
+    def refused(self, peer: str, error: CredentialError) -> None:
+        """Report refused credentials once, and try this endpoint at the slow pace.
+
+        Args:
+            peer: the client's URL and the peer, for messages.
+            error: the refusal.
+        """
+        place = self._place % len(self._endpoints)
+        refused = self._refused.get(place)
+        if refused is None:
+            slow = Backoff(self._limits.slow_min, self._limits.slow_max, random, 0.5)
+            refused = self._refused[place] = CredentialBackoff(slow)
+        delay = refused.backoff.delay()
+        refused.not_before = time.monotonic() + delay
+        self._place += 1
+        # With another endpoint to try, the usual pace; else until the first of them is due.
+        if self.all_refused:
+            self.not_before = min(one.not_before for one in self._refused.values())
+        else:
+            self.not_before = time.monotonic() + self.backoff.delay()
+        words = f"{peer}: {error}; nothing is sent there until that is mended"
+        if refused.reported != error.args:
+            refused.reported = error.args
+            soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
+            self._diagnostics.complain(f"{words}; next try in {soon} s", f"credentials {peer} {error}")
+        self._diagnostics.last_error = words
+
+
+class WakingAttempt(Attempt):
+    """An attempt to connect whose sleep ends when a caller wakes the sender.
+
+    Args:
+        handoff: its wake-up descriptor is waited for, too.
+        stopped: whether to give up.
+    """
+
+    def __init__(self, handoff: Handoff, stopped: Callable[[], bool]) -> None:
+        super().__init__(stopped)
+        self._handoff = handoff
+        self._waits_for: list[int] = []
+
+    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+        """Sleep until a descriptor is ready, the sender is woken, or time is over."""
+        wake = self._handoff.fileno()
+        if wake >= 0:
+            self._waits_for = reading + writing
+            self._handoff.enter_fork_safe()
+            try:
+                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
+            finally:
+                self._handoff.leave_fork_safe()
+                self._waits_for = []
+            # First, so that a wake-up from now on is noticed by the next sleep.
+            self._handoff.finish_wait()
+            seconds = 0.0
+        return super().wait(reading, writing, seconds)
+
+    def abandon(self) -> None:
+        """In a forked child: release the connection that the parent is making.
+
+        Else the peer would not see its end there. The descriptor's number stays taken, as it belongs to an
+        object of a thread that does not exist here.
+        """
+        for fd in self._waits_for:
+            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
+                os.dup2(nothing.fileno(), fd, inheritable=False)

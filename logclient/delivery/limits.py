@@ -1,0 +1,27 @@
+"""Bounds and deadlines of one client's delivery."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """What the engine needs of a configuration. Seconds, bytes."""
+
+    max_events: int = 250_000
+    max_bytes: int = 64 << 20
+    max_event_bytes: int = 1 << 20
+    overflow: str = "drop_new"
+    block_timeout: float | None = None
+    keep_level: int = 4
+    batch_events: int = 2048
+    batch_bytes: int = 1 << 20
+    nap: float = 0.005
+    no_progress: float = 300.0
+    backoff_min: float = 0.1
+    backoff_max: float = 30.0
+    slow_min: float = 30.0
+    slow_max: float = 300.0
+    max_age: float | None = None
+    poison: str = "fail"
+    atexit_timeout: float = 2.0

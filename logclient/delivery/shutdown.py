@@ -1,0 +1,417 @@
+"""The life of a client's delivery: close, exit, fork, and the client object going away.
+
+A sender *leaves* when every event has its outcome, or at a deadline; what then has no outcome fails with
+the reason ``closed``. At interpreter exit it leaves its role to the callers: they deliver later events in
+the calls that log them. ``lifecycle`` calls this around forks and at exit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from logclient import threads
+from logclient._ext.constants import R_CLOSED
+from logclient._ext.record import own_thread
+from logclient.delivery import error_log, lifecycle
+from logclient.delivery.contract import FOREVER
+from logclient.delivery.outcomes import Outcome
+from logclient.delivery.pump import REPORT_EVERY
+from logclient.delivery.sender import LONGEST, SLICE, Sender, held
+
+if TYPE_CHECKING:
+    from logclient._ext.flight import Flight
+    from logclient.delivery.bookkeeping import Bookkeeper
+    from logclient.delivery.contract import Link, Transport
+    from logclient.delivery.endpoints import Endpoints, WakingAttempt
+    from logclient.delivery.error_log import ErrorLog
+    from logclient.delivery.requests import Requests
+    from logclient.delivery.trials import Trials
+
+
+TURN = 1.0
+"""Seconds after which a pump comes back even when nothing happened."""
+
+GRACE = 0.1
+"""Seconds that callbacks have to run in when `close` has used up its time."""
+
+ORPHAN_TIMEOUT = 50.0
+"""Seconds in which a client that nobody holds, or whose handler was closed, delivers what it has."""
+
+OVERTIME = 1.0
+"""Seconds for a sender to end beyond the deadline that it was given."""
+
+
+class Lifetime(Sender):
+    """Begins and ends delivery. A base class of `Engine`.
+
+    Attributes:
+        closed: no more events are taken.
+        keeps_connected: connect even if there is nothing to send.
+        at_exit: the end of the process has begun.
+        given_up: events that were not delivered in time.
+        on_end: called when the client has ended, before its last callbacks have run.
+    """
+
+    url: str
+    flight: Flight
+    link: Link | None
+    requests: Requests
+    error_log: ErrorLog
+    endpoints: Endpoints
+    books: Bookkeeper
+    trials: Trials
+    closed: bool
+    keeps_connected: bool
+    on_end: Callable[[], object]
+    _transport: Transport
+    _attempt: WakingAttempt | None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._ended = False  # closed, and every event has its outcome
+        self._orphaned = False
+        self._leave_by = FOREVER  # when the sender stops trying, and ends
+        self._leave_at = 0  # the sequence with whose outcome it may end before that; 0: the last
+        self._part_at = FOREVER  # when it leaves the rest to callers
+        self._parting = False  # it will, at exit
+        self.at_exit = False
+        self.given_up = 0
+        self._bypassed = False  # the end of the process gave up its events while it looked a name up
+
+    def _run(self) -> None:
+        lifecycle.start_next()
+        with self._role:
+            self.sender_ident = threads.get_ident()
+            own_thread(True)
+            leaves = False
+            try:
+                while not self._stopping and not self._ended and (self._parting or not self.exiting):
+                    leaves = self._may_leave()
+                    if leaves:
+                        break
+                    pause = REPORT_EVERY if self.submissions.deliveries else TURN
+                    self.turn(min(time.monotonic() + pause, self._part_at, self._leave_by))
+            except BaseException as error:
+                # A bug of ours must not end in silence; the next event starts a new sender.
+                self.diagnostics.complain(f"the sender stopped: {type(error).__name__}: {error}", "sender")
+                leaves = self._leave_by < FOREVER
+                raise
+            finally:
+                try:
+                    if leaves:
+                        self._leave()
+                finally:
+                    self.sender_ident = 0
+                    self._running = False
+                    self.handoff.needs_sender = True
+                    self._thread_ended.set()
+        # Asked to stop for a fork, and the fork is over already?
+        if not self._stopping and self._has_work:
+            self._start(wait=True)
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the sender must not go on with what takes long."""
+        return self._stopping or time.monotonic() >= min(self._leave_by, self._drive_by)
+
+    @property
+    def _has_work(self) -> bool:
+        if self._ended or self.exiting:
+            return False
+        return not self.settled_all or self._leave_by < FOREVER or (self.keeps_connected and not self.closed)
+
+    # -- close -------------------------------------------------------------------------------------
+
+    def close(self, timeout: float) -> int:
+        """Take no more events, deliver what is there, and end; return how many events were given up.
+
+        A call that was interrupted may be made again: it goes on. Until then the sender goes on by
+        itself, and the end of the process waits for it.
+
+        While the interpreter exits, only what is there is delivered: events still may come from
+        later exit handlers, and are delivered in their call.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        timeout = max(0.0, min(timeout, LONGEST))
+        if self.exiting and not self.closed:
+            left = self.flush(min(timeout, self._patience))
+            with held(self._role, SLICE) as has_role:
+                if has_role:
+                    self.books.write_totals()
+            return left
+        if not self._ended:
+            self.retire(timeout)
+            if not lifecycle.cannot_wait(self.sender_ident):
+                self.wait_left(self._leave_by, OVERTIME)
+                self.drain_callbacks(max(self._leave_by, time.monotonic() + GRACE), "when close() ended")
+        return self.remaining
+
+    @property
+    def remaining(self) -> int:
+        """How many events were given up, or have no outcome yet."""
+        counts = self.handoff.counters()
+        # A sender that is stuck in a name look-up ends when it comes back.
+        return int(self.given_up + counts["queued"] + counts["inflight"])
+
+    def begin_close(self, timeout: float) -> bool:
+        """Begin what ``close`` does, without waiting; return whether there is something to wait for."""
+        if self.handoff.forked:
+            self.after_fork()
+        if not self._ended:
+            self.retire(max(0.0, min(timeout, LONGEST)))
+        return not self._ended
+
+    def end_idle(self) -> None:
+        """Finish ``begin_close`` where there is no sender: all is settled, or the time is over."""
+        if not self._running:
+            self.wait_left(time.monotonic(), 0.0)
+
+    def retire(self, seconds: float) -> None:
+        """Take no more events; have the sender deliver what is there, for `seconds` at most, and end."""
+        self.closed = True
+        self.handoff.close()
+        self._leave_until(time.monotonic() + seconds)
+
+    def retire_in_background(self, patience: float) -> None:
+        """Retire for a caller that may not wait for a server.
+
+        Args:
+            patience: seconds to wait at most, for a sender that ends by itself within them.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        if self.exiting or self._ended:
+            return
+        self.retire(ORPHAN_TIMEOUT)
+        if self.inline:
+            self.wait_left(time.monotonic() + patience, 0.0)
+        elif self.may_be_reachable:
+            self._join(patience)
+
+    def orphan(self) -> None:
+        """Deliver what is queued within `ORPHAN_TIMEOUT` seconds, then end: nobody holds the client."""
+        self._orphaned = True
+        if self._ended or self.exiting:
+            return
+        if self._running or not (self.inline or self.settled_all):
+            self._leave_until(min(self._leave_by, time.monotonic() + ORPHAN_TIMEOUT))
+        else:
+            with held(self._role, 0.0) as has_role:
+                if has_role:
+                    self._leave()
+
+    # -- leaving -----------------------------------------------------------------------------------
+
+    def _leave_until(self, by: float) -> None:
+        """Have the sender end once every event has its outcome, or at the monotonic second `by`."""
+        self._leave_by = by
+        now = time.monotonic()
+        self.trials.deadline = now + (by - now) / 2.0
+        self.endpoints.not_before = 0.0
+        if not self._running and not self.inline and not self.settled_all:
+            self._start()
+        self.pump.poke()
+        self.handoff.wake()
+
+    def _may_leave(self) -> bool:
+        """Return whether the sender is to end now."""
+        if self._leave_by == FOREVER:
+            return False
+        target = self._leave_at or self.handoff.next_seq - 1
+        if self.handoff.settled >= target or time.monotonic() >= min(self._part_at, self._leave_by):
+            return True
+        self.handoff.set_flush_target(target)
+        return False
+
+    def wait_left(self, by: float, grace: float) -> bool:
+        """Wait for the end of a sender that leaves; be the sender when no thread is.
+
+        Args:
+            by: the monotonic second at which it ends.
+            grace: seconds to wait beyond that.
+
+        Returns:
+            Whether it has ended.
+        """
+        if self._running:
+            self._join(by - time.monotonic() + grace)
+        if not self._ended and not self.exiting:
+            with held(self._role, SLICE) as has_role:
+                if has_role:
+                    self._leave_inline(by)
+        return self._ended or self.exiting
+
+    def _leave_inline(self, by: float) -> None:
+        """Live the rest of a sender's life in the calling thread, which holds the role."""
+        with self._as_sender(by):
+            self._part_at = FOREVER  # or one client would take the time of the next
+            while not self._may_leave() and (now := time.monotonic()) < by:
+                self.turn(min(by, now + SLICE))
+            if self._may_leave():
+                self._leave()
+
+    def _leave(self) -> None:
+        """End the sender's life; the caller holds the role."""
+        if self._parting:
+            self._part()
+        else:
+            self.closed = True
+            self.handoff.close()
+            self._end()
+
+    def _fail_rest(self) -> int:
+        """Fail the events that have no outcome; return how many."""
+        left = self.flight.fail(R_CLOSED)
+        self.flight.commit()
+        return left
+
+    def _end(self) -> None:
+        """End for good: what has no outcome by now fails. The caller holds the role."""
+        if self._ended:
+            return
+        left = self._fail_rest()
+        self.books.record()
+        self.submissions.settle_rest(Outcome("failed", "closed"))
+        self.books.close()
+        self._give_up(left)
+        self._disconnect(self._leave_by)
+        self._transport.close()
+        self._ended = True
+        self.handoff.needs_sender = True
+        self.handoff.release()
+        self.on_end()
+
+    def _give_up(self, events: int) -> None:
+        """Count and report events that were not delivered in time; at exit, one line for all clients."""
+        self.given_up += events
+        if events and not self.at_exit:
+            what = error_log.counted(events, "event")
+            text = f"{self.url}: {what} given up: the client ended before delivery"
+            self.diagnostics.last_error = text
+            lifecycle.given_up(self.error_log, events, text)
+
+    def _disconnect(self, deadline: float) -> None:
+        """Close the link; data that the transport holds may drain until `deadline`."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.close(max(0.0, min(deadline - time.monotonic(), LONGEST)))
+            self.requests.connection_lost()
+
+    def drain_callbacks(self, deadline: float, when: str = "before exit") -> int:
+        """Have callbacks run until the monotonic `deadline`; report and return how many have not."""
+        left = self.submissions.callbacks.drain(deadline)
+        if left:
+            calls = "callback" if left == 1 else "callbacks"
+            words = "did not run" if when == "before exit" else "had not run"
+            more = "" if when == "before exit" else "; that goes on while the process lives"
+            self.error_log.complain("callbacks", f"{self.url}: {left} {calls} {words} {when}{more}", 40)
+        return left
+
+    # -- exit (called by lifecycle) ----------------------------------------------------------------
+
+    def begin_exit(self, deadline: float) -> bool:
+        """Have the sender end by the monotonic `deadline`; return whether there is one to wait for.
+
+        Called for all clients first.
+        """
+        if self.handoff.forked:
+            self.after_fork()
+        if self._ended or self.exiting:
+            return False
+        self.at_exit = True
+        if not self.closed and not self._orphaned:
+            self._parting = True
+            self._leave_at = self.handoff.next_seq - 1
+            # Daemon threads that log on can be faster than delivery: half of the time without them.
+            self._part_at = (time.monotonic() + deadline) / 2
+        # Often a client is dropped just before, by a function that ends the program.
+        self._leave_until(deadline if self._orphaned else min(self._leave_by, deadline))
+        return True
+
+    def finish(self, deadline: float) -> None:
+        """Exit alone: deliver what is there until the monotonic `deadline`; what then is left fails.
+
+        The sender's thread ends here. Later events are delivered in the call that logs them.
+        """
+        lifecycle.finish([self], lambda engine: deadline)
+
+    def _begin_inline(self) -> None:
+        """From now on callers deliver what they log."""
+        self.exiting = True
+        self.trials.stop()
+        self.handoff.needs_sender = True
+
+    def _part(self) -> None:
+        """Leave the role to callers at exit; what is there has the rest of the time."""
+        self._begin_inline()
+        # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
+        target = self.handoff.next_seq - 1
+        while self.handoff.settled < target and (now := time.monotonic()) < self._leave_by:
+            self.handoff.set_flush_target(target)
+            self.turn(min(self._leave_by, now + SLICE))
+        if self.handoff.settled < target:
+            self._give_up(self._fail_rest())
+        self._drain_at_exit(self._leave_by)
+        self.books.record()
+        self.books.write_totals()
+        self._patience = max(0.0, self._leave_by - time.monotonic())
+        self._leave_by = FOREVER
+        self._parting = False
+
+    def _drain_at_exit(self, deadline: float) -> None:
+        """Wait for what a transport without acknowledgements holds: nobody closes a client at exit.
+
+        Later events make a connection of their own.
+        """
+        if self.link is not None and self.link.drains_on_close:
+            self._disconnect(deadline)
+
+    def _turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None:
+        if done():
+            self._drain_at_exit(deadline)
+        self.books.write_totals()
+
+    def undelivered(self, before: int) -> int:
+        """Return how many events were given up since `given_up` was `before`, after the wait at exit."""
+        if self._ended or self.exiting:
+            return self.given_up - before
+        # Its thread is stuck in a name look-up. What is logged from now on is delivered in the call.
+        self._begin_inline()
+        self._patience = 0.0
+        left = int(self.handoff.next_seq - 1 - self.handoff.settled)
+        self._parting = False
+        if self.endpoints.attempt_at:
+            # There it touches nothing else, and it will not again: its events end here, and are listed.
+            self._bypassed = True
+            left = self._fail_rest()
+            self.books.open()
+            self.books.record()
+            self.books.write_totals()
+        return left
+
+    # -- the child of a fork -----------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """Start anew in the child: empty queue, new producer, no connection. The parent keeps all."""
+        link, ledger, deliveries = self.link, self.books.ledger, self.submissions.deliveries
+        attempt = self._attempt
+        self.error_log.after_fork()
+        self.submissions.callbacks.after_fork()
+        self.handoff.renew()
+        self.flight.renew()
+        self._begin()
+        if self.closed:
+            self.handoff.close()
+            self.handoff.release()
+            self._ended = True
+        if link is not None:
+            link.abandon()
+        if attempt is not None:
+            attempt.abandon()
+        if ledger is not None:
+            ledger.abandon()
+        for delivery in deliveries.values():
+            delivery._after_fork(Outcome("failed", "forked"))

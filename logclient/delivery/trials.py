@@ -1,0 +1,194 @@
+"""Steer connections in the search for events that a server cannot take.
+
+``delivery.isolation`` draws the conclusions, as data; this applies them to the batches in flight: what a
+connection may send, when it is left for a trial, and what becomes of suspects.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from logclient._ext.constants import R_POISON
+from logclient.delivery.backoff import random
+from logclient.delivery.contract import FOREVER
+from logclient.delivery.isolation import NOTHING, PUT_ASIDE, Isolation
+
+if TYPE_CHECKING:
+    from logclient._ext.flight import Flight
+    from logclient.delivery.bookkeeping import Bookkeeper
+    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.isolation import Suspect
+    from logclient.delivery.limits import Limits
+
+
+
+class Trials:
+    """The search for poison of one client.
+
+    Args:
+        flight: the batches.
+        limits: seconds between trials, and what to do with poison.
+        endpoints: how many servers there are.
+        producer: begins the ids in messages.
+        books: the ledger lists events that others overtake.
+        diagnostics: told of poison.
+        exiting: whether the process ends: see `stop`.
+    """
+
+    def __init__(
+        self,
+        flight: Flight,
+        limits: Limits,
+        endpoints: int,
+        producer: bytes,
+        books: Bookkeeper,
+        diagnostics: Diagnostics,
+        exiting: bool,
+    ) -> None:
+        self.deadline = FOREVER
+        """The monotonic second from which other events go before trials."""
+        self.isolation = Isolation(
+            endpoints,
+            random,
+            pace=limits.backoff_min,
+            longest=limits.backoff_max,
+            slow=(limits.slow_min, limits.slow_max),
+            keep=limits.poison == "keep",
+        )
+        self._flight = flight
+        self._producer = producer.hex()
+        self._books = books
+        self._diagnostics = diagnostics
+        self._keep = limits.poison == "keep"
+        self._stopped = exiting
+
+    def stop(self) -> None:
+        """Begin no more trials while other events wait: the process ends."""
+        self._stopped = True
+
+    @property
+    def suspects(self) -> int:
+        """Events in quarantine."""
+        return len(self.isolation.suspects)
+
+    @property
+    def unsent(self) -> int:
+        """Events that wait to be sent (again), except those held back."""
+        return int(self._flight.waiting + self._flight.handoff.queued[0])
+
+    def _allowed(self, now: float, others: int) -> bool:
+        """Return whether there is time for trials; towards the end, `others` go before the suspects."""
+        return not others or (now < self.deadline and not self._stopped)
+
+    def connected(self) -> None:
+        """Decide what a new connection is for."""
+        now = time.monotonic()
+        if self.suspects:
+            self.isolation.forget(self._flight.quarantined)
+        others = self.unsent
+        self._flight.send_alone(self.isolation.connected(now, others, self._allowed(now, others)))
+        self._steer()
+
+    def _steer(self) -> None:
+        """Tell the pump what this connection is for."""
+        isolation, flight = self.isolation, self._flight
+        others = self.unsent
+        flight.max_inflight = isolation.limit
+        flight.prompt = isolation.trying
+        flight.draining = False
+        reserve = isolation.reserve() if self._allowed(time.monotonic(), others) else 0
+        flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
+
+    def plan(self, until: float) -> float:
+        """Leave this connection for the next trial when that is due. Called with suspects in quarantine.
+
+        Returns:
+            The monotonic second, `until` at most, at which to ask again.
+        """
+        now = time.monotonic()
+        isolation = self.isolation
+        others = self.unsent
+        for suspect in isolation.undecided(now):
+            self._report_undecided(suspect)
+        allowed = self._allowed(now, others)
+        if allowed and isolation.due(now, others):
+            isolation.leave(now, others)
+            self._flight.draining = True
+            return until
+        self._steer()
+        if not allowed:
+            return until
+        trial = isolation.next_trial(others) or until
+        return min(until, self.deadline, max(trial, now + 0.001))
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a suspect is to be tried though nothing else waits."""
+        if not self.suspects:
+            return False
+        self.isolation.forget(self._flight.quarantined)
+        return self.isolation.due(now, 0)
+
+    def settled(self) -> None:
+        """Draw the conclusions after an event in flight got its outcome, and go on with its neighbours."""
+        isolation = self.isolation
+        now = time.monotonic()
+        findings = isolation.settled(now, self._flight.reached)
+        if findings.quarantined:
+            seqs = self._flight.quarantine()
+            isolation.quarantine(seqs, now)
+            self._books.deferred(seqs)
+        for seq in findings.condemned:
+            self._condemn(seq)
+        self._steer()
+
+    def broke(self, end: str, first: int, last: int, events: int) -> int:
+        """Draw the conclusions from the end of a connection, after the requeue.
+
+        Args:
+            end: what ``Pump.run`` returned; empty: it says nothing about events.
+            first: sequence of the first event that was in flight.
+            last: and of the last one.
+            events: how many there were.
+
+        Returns:
+            See ``Isolation.broke``.
+        """
+        now = time.monotonic()
+        verdict = NOTHING
+        if end in ("closed", "error"):
+            others = max(0, self.unsent - events)
+            verdict = self.isolation.broke(first, last, events, others, now)
+        else:
+            self.isolation.ended(now)
+        self._flight.send_alone(0)
+        if verdict == PUT_ASIDE:
+            self._flight.withhold(self.isolation.aside)
+        elif self._flight.withheld:
+            self._flight.release_withheld()
+        return verdict
+
+    def give_back(self) -> None:
+        """Release events that were put aside, because nothing was sent instead of them."""
+        if self.isolation.aside:
+            self.isolation.no_proof()
+            self._flight.release_withheld()
+
+    def _condemn(self, seq: int) -> None:
+        url = self._diagnostics.url
+        what = f"{url}: the server ends the connection on event {self._producer}{seq:012x}"
+        # A kind of its own: one line for each poison, and no other line holds it back.
+        if self._keep:
+            text = f"{what} and takes others: it stays in quarantine (poison=keep)"
+        else:
+            size = self._flight.fail_quarantined(seq, R_POISON)
+            text = f"{what} ({size} bytes) and takes others: it failed (poison)"
+        self._diagnostics.complain(text, f"poison {seq}")
+
+    def _report_undecided(self, suspect: Suspect) -> None:
+        self._diagnostics.complain(
+            f"{self._diagnostics.url}: event {self._producer}{suspect.seq:012x} ended {suspect.trials} "
+            f"connections, other events {suspect.control_breaks} of {suspect.controls}: undecided, it stays "
+            "in quarantine and is tried now and then",
+            "undecided",
+        )
