@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
 
 
-
 class Engine(Intake):
     """Delivery of one client.
 
@@ -185,7 +184,7 @@ class Engine(Intake):
             self.pump.send_ready()
         if self.trials.suspects:
             until = self.trials.plan(until)
-        end = self.pump.run(link, until)
+        end, backoff = self.pump.run(link, until), self.endpoints.backoff
         if link.drains_on_close:
             self.connection.look()
         if self.flight.outcomes != self._outcomes:
@@ -194,8 +193,8 @@ class Engine(Intake):
         if self.pump.progress != self._progress:
             self._progress = self.pump.progress
             self.endpoints.acknowledged()
-        elif self.endpoints.backoff.attempts and self._proven():
-            self.endpoints.backoff.reset()
+        elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
+            backoff.reset()
         if end not in GOES_ON:
             self._lost(link, end)
         elif self.flight.drained:
@@ -362,9 +361,6 @@ class Engine(Intake):
             pass
         self._disconnect(0.0)
         self.disconnects += 1
-
-    def _proven(self) -> bool:
-        return self.connection.proven(self.keeps_connected, self.endpoints.backoff.bound)
 
     # -- looking in --------------------------------------------------------------------------------
 

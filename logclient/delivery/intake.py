@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from logclient.delivery.contract import Core
     from logclient.delivery.requests import Request
 
-
 CHECK = 1.0
 """Seconds after which a caller that waits for room checks whether there is still a sender."""
 

@@ -2,13 +2,8 @@
 
 Order at exit (CPython): non-daemon threads are joined, then atexit callbacks run last-in first-out,
 ``logging.shutdown`` among them. Ours is registered after ``logging`` was imported, so it runs before;
-records that are logged later are delivered in the call. Children of ``multiprocessing`` skip atexit before
-3.13 and run its finalizers instead. Celery's pool processes run neither, but send a signal of Celery.
-SIGTERM's default action runs nothing at all: see ``flush_on_sigterm``.
-
-uwsgi forks in C and, without ``py-call-uwsgi-fork-hooks``, does not run Python's hooks. A child of a process
-in which another thread holds the GIL at that moment waits for it for ever. So its master gets no
-sender, and delivers in the call what it logs before it forks.
+records that are logged later are delivered in the call. ``delivery.hosts`` has the exceptions. SIGTERM's
+default action runs nothing at all: see ``flush_on_sigterm``.
 """
 
 from __future__ import annotations
@@ -24,19 +19,49 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
-from logclient.delivery import error_log
+from logclient.delivery import error_log, hosts
 
 if TYPE_CHECKING:
     from logclient.delivery.error_log import ErrorLog
-    from logclient.delivery.shutdown import Lifetime
+    from logclient.delivery.limits import Limits
+
+
+class _Engine(Protocol):
+    """What is called around forks and at exit: ``delivery.engine.Engine``."""
+
+    limits: Limits
+    url: str
+    error_log: ErrorLog
+    given_up: int
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def forked(self) -> bool: ...
+
+    def flush(self, timeout: float) -> int: ...
+
+    # A fork, in this order.
+    def park(self, pause: bool) -> None: ...
+    def wait_parked(self, deadline: float) -> None: ...
+    def unpark(self) -> bool: ...
+    def restart(self) -> bool: ...
+    def after_fork(self) -> None: ...
+
+    # The end of the process, in this order.
+    def begin_exit(self, deadline: float) -> bool: ...
+    def wait_left(self, by: float, grace: float) -> bool: ...
+    def undelivered(self, before: int) -> int: ...
+    def drain_callbacks(self, deadline: float) -> int: ...
+
 
 # The only module state of the package: engines to call at exit and around a fork.
-_engines: weakref.WeakSet[Lifetime] = weakref.WeakSet()
+_engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
-_restarting: deque[Lifetime] = deque()
+_restarting: deque[_Engine] = deque()
 
 PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
@@ -45,7 +70,7 @@ SHARE = 0.5
 """Seconds beyond the deadline at exit, in which senders record what they give up."""
 
 
-def watch(engine: Lifetime) -> None:
+def watch(engine: _Engine) -> None:
     """Call `engine` around forks and at the end of the process."""
     _engines.add(engine)
     if "hooks" not in _registered:
@@ -80,39 +105,11 @@ def shutting_down() -> bool:
 
 
 def at_first_event() -> None:
-    """Have the children of multiprocessing and Celery flush, too. Called when a sender is started."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and _registered.get("finalizer") != os.getpid():
-        _registered["finalizer"] = os.getpid()
-        util.Finalize(None, at_exit, exitpriority=-100)
-    signals = sys.modules.get("celery.signals")
-    if signals is not None and "celery" not in _registered:  # forks inherit it
-        _registered["celery"] = os.getpid()
-        signals.worker_process_shutdown.connect(_celery_process_ends, weak=False)
+    """Have children of multiprocessing and Celery flush, too. Called when a sender is started."""
+    hosts.call_at_end(at_exit)
 
 
-def _celery_process_ends(**_: Any) -> None:
-    at_exit()
-
-
-def forks_unseen() -> bool:
-    """Return whether this is a uwsgi process that will fork without running Python's hooks."""
-    uwsgi = sys.modules.get("uwsgi")
-    if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):
-        return False
-    try:
-        return not (uwsgi.worker_id() or uwsgi.mule_id() or uwsgi.i_am_the_spooler())
-    except AttributeError:  # another module of that name
-        return False
-
-
-def threads_starve() -> bool:
-    """Return whether uwsgi holds the GIL between requests."""
-    uwsgi = sys.modules.get("uwsgi")
-    return uwsgi is not None and getattr(uwsgi, "has_threads", 1) == 0
-
-
-def engines() -> list[Lifetime]:
+def engines() -> list[_Engine]:
     """Return all engines of this process."""
     while True:
         try:
@@ -135,7 +132,7 @@ def at_exit() -> None:
             error_log.process.complain("unsaid", f"{what} given up by closed clients")
 
 
-def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None:
+def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
     """Have all these engines deliver until their monotonic deadlines, side by side, and end.
 
     All senders are asked first, so that none waits for another. Then they are waited for, and this thread
@@ -168,7 +165,7 @@ def finish(found: list[Lifetime], deadline: Callable[[Lifetime], float]) -> None
         raise interrupt
 
 
-def _drive(waiting: list[tuple[Lifetime, float]]) -> None:
+def _drive(waiting: list[tuple[_Engine, float]]) -> None:
     """Be the sender of engines that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
         # One alone has all of it; none has less than a connection takes.
@@ -243,7 +240,7 @@ def start_next() -> None:
 
 def _in_child() -> None:
     for engine in engines():
-        if engine.handoff.forked:
+        if engine.forked:
             engine.after_fork()
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from logclient import threads
-from logclient.delivery import lifecycle
+from logclient.delivery import hosts, lifecycle
 
 LINGER = 1.0
 """Seconds that an idle callback thread waits for more."""
@@ -291,7 +291,7 @@ class CallbackThread:
         if thread is not None and (thread.ident is None or thread.is_alive()):
             return True
         self._thread = None
-        self._alone = lifecycle.forks_unseen()
+        self._alone = hosts.forks_unseen()
         if self._alone:
             return False
         self._thread = thread = threads.make_thread(self._work, threads.CALLBACKS)

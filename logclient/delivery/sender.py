@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from logclient import threads
 from logclient._ext.record import own_thread
-from logclient.delivery import error_log, lifecycle
+from logclient.delivery import error_log, hosts, lifecycle
 from logclient.delivery.contract import FOREVER
 
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ class Sender:
     @property
     def inline(self) -> bool:
         """Whether callers deliver what they wait for, because there is no thread for it."""
-        return self._no_threads or self.exiting or lifecycle.forks_unseen()
+        return self._no_threads or self.exiting or hosts.forks_unseen()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is the child of a fork that the queue does not know of."""
+        return self.handoff.forked
 
     @property
     def settled_all(self) -> bool:
@@ -126,7 +131,7 @@ class Sender:
                 self.handoff.needs_sender = True
                 return False
             lifecycle.at_first_event()
-            if lifecycle.threads_starve():
+            if hosts.threads_starve():
                 self.diagnostics.complain(
                     "uwsgi runs no threads between requests, so records wait for the next one: "
                     "set enable-threads = true",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from logclient.delivery.requests import Requests
     from logclient.delivery.trials import Trials
 
-
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from logclient.delivery.limits import Limits
 
 
-
 class Trials:
     """The search for poison of one client.
 
