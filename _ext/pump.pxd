@@ -34,8 +34,8 @@ cdef class CompiledPump:
     cdef uint8_t *inbox
     cdef uint32_t batch_events
     cdef uint64_t batch_bytes
-    cdef double nap
-    cdef double no_progress
+    cdef double linger
+    cdef double progress_timeout
     cdef double linger_end
     cdef bint waited_for_credit     # credit was used up since the last batch: then the sender does not linger
     cdef double last_report

@@ -80,8 +80,8 @@ cdef class CompiledPump:
         core: an object whose ``hot`` is a capsule "logclient.hot"; it is kept alive.
         batch_events: events of the largest batch that is detached at once.
         batch_bytes: its bytes.
-        nap: seconds between two looks at the queue while events flow.
-        no_progress: seconds without an acknowledgement that settles something, after which a connection is
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which a connection is
             stalled.
     """
 
@@ -102,14 +102,14 @@ cdef class CompiledPump:
     # -- the same for all --------------------------------------------------------------------------
 
     def __cinit__(self, Flight flight not None, core, *, uint32_t batch_events=2048,
-                  uint64_t batch_bytes=1 << 20, double nap=0.005, double no_progress=300.0):
+                  uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0):
         self.flight = flight
         self.core = core
         self.hot = <lc_hot *> PyCapsule_GetPointer(core.hot, b"logclient.hot")
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
-        self.nap = nap
-        self.no_progress = no_progress
+        self.linger = linger
+        self.progress_timeout = progress_timeout
         self.ledger_fd = -1
         memset(&self.wire, 0, sizeof(lc_wire))
         memset(&self.out, 0, sizeof(lc_outcomes))
@@ -288,7 +288,7 @@ cdef class CompiledPump:
                 self._write_ledger()
             if encoded:
                 self.windows += 1
-                self.linger_end = now + self.nap
+                self.linger_end = now + self.linger
         # The last window may not be sent yet: come back when the socket takes it.
         return 1 if self.offset < self.wire.size else 0
 
@@ -346,7 +346,7 @@ cdef class CompiledPump:
             deadline = self.hot.deadline(self.hot.self)
             if deadline > 0 and now >= deadline:
                 return END_SILENCE
-            if f.inflight and now - self.last_progress >= self.no_progress:
+            if f.inflight and now - self.last_progress >= self.progress_timeout:
                 return END_STALLED
 
             # Decide how long to sleep, and which events may end the sleep.
@@ -356,7 +356,7 @@ cdef class CompiledPump:
             if deadline > 0:
                 limit = min(limit, deadline)
             if f.inflight:
-                limit = min(limit, self.last_progress + self.no_progress)
+                limit = min(limit, self.last_progress + self.progress_timeout)
             sleep = True
             self.hot.credit(self.hot.self, now, &events, &size)
             if events == 0 and not full and self.hot.ready != NULL:

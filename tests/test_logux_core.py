@@ -1683,7 +1683,7 @@ def deliver(
     for what in does:
         handoff.push(json.dumps({"do": what}).encode(), 2, RAW)
     flight = Flight(handoff)
-    pump = PythonPump(flight, core, clock=lambda: clock.now, no_progress=1e6)
+    pump = PythonPump(flight, core, clock=lambda: clock.now, progress_timeout=1e6)
     server = Server(script, clock)
     server.calm, server.core = calm, core
     fates: dict[str, tuple[str, str]] = {}

@@ -436,14 +436,15 @@ class PumpLimits(TypedDict):
     Attributes:
         batch_events: events of the largest batch that is detached from the queue at once.
         batch_bytes: and its bytes.
-        nap: seconds between two looks at the queue while events flow.
-        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which the
+            connection is stalled.
     """
 
     batch_events: int
     batch_bytes: int
-    nap: float
-    no_progress: float
+    linger: float
+    progress_timeout: float
 
 
 GOES_ON = frozenset({"until", "report", "target", "stopped"})

@@ -49,8 +49,8 @@ def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) 
     sizes: PumpLimits = {
         "batch_events": limits.batch_events,
         "batch_bytes": limits.batch_bytes,
-        "nap": limits.nap,
-        "no_progress": limits.no_progress,
+        "linger": limits.nap,
+        "progress_timeout": limits.no_progress,
     }
     pump = transport.pump(flight, core, **sizes)
     return pump if pump is not None else PythonPump(flight, core, **sizes)
@@ -64,8 +64,9 @@ class PythonPump:
         core: encodes and decodes.
         batch_events: events of the largest batch that is detached at once.
         batch_bytes: and its bytes.
-        nap: seconds between two looks at the queue while events flow.
-        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which the
+            connection is stalled.
         clock: monotonic seconds.
     """
 
@@ -76,16 +77,16 @@ class PythonPump:
         *,
         batch_events: int = 2048,
         batch_bytes: int = 1 << 20,
-        nap: float = 0.005,
-        no_progress: float = 300.0,
+        linger: float = 0.005,
+        progress_timeout: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.flight = flight
         self.core = core
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
-        self.nap = nap
-        self.no_progress = no_progress
+        self.linger = linger
+        self.progress_timeout = progress_timeout
         self.clock = clock
         self.windows = 0
         self.bytes_sent = 0
@@ -97,8 +98,8 @@ class PythonPump:
         self._stopping = False
         self._poked = False
         self._full = False
-        self._nap_end = 0.0
-        self._waited = False  # the peer's answers were waited for, which ends a nap
+        self._linger_end = 0.0
+        self._waited = False  # the peer's answers were waited for, which ends a linger
         self._drained = False  # something was received, and nothing is left
         self._last_report = 0.0
         self._last_progress = 0.0
@@ -109,7 +110,7 @@ class PythonPump:
     def connected(self) -> None:
         """Begin a new connection."""
         self._full = False
-        self._nap_end = 0.0
+        self._linger_end = 0.0
         self._waited = self._drained = False
         self._last_progress = self.clock()
         self.fatal = None
@@ -167,7 +168,7 @@ class PythonPump:
                     self._poked = False
                     self._last_report = now
                     return "report"
-                if self.flight.inflight and now - self._last_progress >= self.no_progress:
+                if self.flight.inflight and now - self._last_progress >= self.progress_timeout:
                     return "stalled"
                 timeout = self.core.next_timeout(now)
                 if timeout is not None and now >= timeout:
@@ -254,7 +255,7 @@ class PythonPump:
                     self._write_ledger(lines)
             if encoded:
                 self.windows += 1
-                self._nap_end = now + self.nap
+                self._linger_end = now + self.linger
             if batch is not None and self._gathers(link):
                 continue
             if not self._move(link) and batch is None:
@@ -296,7 +297,7 @@ class PythonPump:
             self._events(self.clock())
 
     def _due(self, now: float) -> bool:
-        if self._waited or now >= self._nap_end or self.flight.flush_wanted:
+        if self._waited or now >= self._linger_end or self.flight.flush_wanted:
             return True
         events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
@@ -342,15 +343,15 @@ class PythonPump:
         if timeout is not None:
             limit = min(limit, timeout)
         if self.flight.inflight:
-            limit = min(limit, self._last_progress + self.no_progress)
+            limit = min(limit, self._last_progress + self.progress_timeout)
         handoff = self.flight.handoff
         seconds = 0.0
         if self._full or self.flight.limit_credit(self.core.credit(now)[0]) == 0:
             seconds = max(0.0, limit - now)  # only the peer can move us
-        elif now < self._nap_end:
+        elif now < self._linger_end:
             handoff.prepare_wait(False)
             if not self.flight.flush_wanted:
-                seconds = max(0.0, min(limit, self._nap_end) - now)
+                seconds = max(0.0, min(limit, self._linger_end) - now)
         elif handoff.prepare_wait(True):
             seconds = max(0.0, limit - now)
         many = self.flight.inflight >= ACK_COALESCE_MIN_INFLIGHT
@@ -362,5 +363,5 @@ class PythonPump:
         finally:
             handoff.leave_fork_safe()
         if handoff.was_woken():
-            self._nap_end = 0.0
+            self._linger_end = 0.0
         handoff.finish_wait()
