@@ -81,8 +81,8 @@ cdef class CompiledPump:
         batch_events: events of the largest batch that is detached at once.
         batch_bytes: its bytes.
         linger: seconds between two looks at the queue while events flow.
-        progress_timeout: seconds without an acknowledgement that settles something, after which a connection is
-            stalled.
+        progress_timeout: seconds without an acknowledgement that settles something, after which a
+            connection is stalled.
     """
 
     # -- what a subclass implements ----------------------------------------------------------------
