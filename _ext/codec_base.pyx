@@ -170,7 +170,7 @@ cdef class CodecBase:
         """
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status, <int> out.items[i].reason)
                   for i in range(out.n)]
         result = ranges, out.alive, out.progress
         out.n = out.alive = out.progress = 0

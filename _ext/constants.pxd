@@ -1,6 +1,6 @@
-# Numbers that compiled code and Python share. Each is written here and nowhere else: an anonymous
-# `cpdef enum` is a C constant for who cimports it, and a plain int of the module constants.pyx. Named enums
-# would be IntFlags in Python, whose operators are slow, and cost an import half a millisecond.
+# Numbers that compiled code and Python share. Each is written here and nowhere else: the members of an
+# anonymous `cpdef enum` are constants in C and plain integers in the module `constants`. Named enums would
+# become IntFlags in Python: their operators are slow, and making them would cost half a millisecond.
 
 
 # What became of one event: in a batch, and as the status of an outcome.
@@ -71,6 +71,12 @@ cpdef enum:
     END_SILENCE = 7      # the peer owes an answer and sent nothing for too long
     END_STALLED = 8      # acknowledgements made no progress for too long
     END_MEMORY = 9       # out of memory
+
+# How datagrams are given to the kernel.
+cpdef enum:
+    UDP_ONE = 0          # one to a call
+    UDP_MANY = 1         # many to a call
+    UDP_RUNS = 2         # whole runs, many to a call; the kernel cuts them into datagrams (UDP_SEGMENT)
 
 
 cdef extern from *:

@@ -61,6 +61,10 @@ END_SILENCE: Final[int]
 END_STALLED: Final[int]
 END_MEMORY: Final[int]
 
+UDP_ONE: Final[int]
+UDP_MANY: Final[int]
+UDP_RUNS: Final[int]
+
 FRAME_MORE: Final[int]
 """In the head of a ZeroMQ frame: more frames of the same message follow."""
 
@@ -70,3 +74,5 @@ REASONS: Final[tuple[str, ...]]
 """Names of the reasons of an outcome, by number; the first is empty."""
 ENDS: Final[tuple[str, ...]]
 """Names of the ends of a pump's run, by number."""
+UDP_METHODS: Final[tuple[str, ...]]
+"""Names of the methods to send datagrams, by number."""

@@ -11,6 +11,7 @@ REASONS = (
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
 )
+UDP_METHODS = ("send", "mmsg", "gso")
 
 # A macro of C, because it is too large for an enum.
 globals()["FRAME_MORE"] = FRAME_MORE

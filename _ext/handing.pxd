@@ -1,5 +1,5 @@
-# What is on the wire of a protocol without acknowledgements: an event is `handed` once the transport has
-# taken the last byte of it.
+# Tracks what a protocol without acknowledgements has sent: an event is `handed` once the transport has taken
+# its last byte.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -8,17 +8,18 @@ from logclient._ext.constants cimport HANDED, R_NONE
 from logclient._ext.hot cimport lc_outcomes, outcome_add
 
 
-# A ring of events in the order of the wire. Bytes are counted from the connection's first.
+# A ring of events in wire order. Bytes are counted from the beginning of the connection.
 ctypedef struct lc_handing:
     uint64_t *seq
-    uint64_t *end                # where each ends
+    uint64_t *end                # the byte at which each ends
     uint32_t room
     uint32_t head
     uint32_t count
-    uint64_t written             # bytes that were put on the wire
-    uint64_t taken               # ... and have left it
+    uint64_t written             # bytes that were encoded
+    uint64_t taken               # of them, bytes that the transport has taken
 
 
+# Make room for so many events; return -1 when memory is out.
 cdef inline int handing_open(lc_handing *h, uint32_t room) noexcept nogil:
     h.seq = <uint64_t *> calloc(room, sizeof(uint64_t))
     h.end = <uint64_t *> calloc(room, sizeof(uint64_t))
@@ -31,18 +32,18 @@ cdef inline void handing_close(lc_handing *h) noexcept nogil:
     free(h.end)
 
 
-# A new connection: what is on the wire is forgotten, and sent again.
+# Forget everything for a new connection: it is sent again.
 cdef inline void handing_forget(lc_handing *h) noexcept nogil:
     h.head = h.count = 0
     h.written = h.taken = 0
 
 
-# How many events more it has room for.
+# Return how many more events there is room for.
 cdef inline uint32_t handing_room(const lc_handing *h) noexcept nogil:
     return h.room - h.count
 
 
-# An event whose last byte is `size` bytes behind what was written so far.
+# Add an event whose last byte is `size` bytes behind what was written so far.
 cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcept nogil:
     cdef uint32_t i = h.head + h.count
     if i >= h.room:
@@ -52,8 +53,8 @@ cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcep
     h.count += 1
 
 
-# The transport has taken so many bytes more. Where memory is out, the rest stays in flight until the
-# connection is over, and is sent again.
+# Settle the events that are complete once the transport has taken so many more bytes. When memory is out, the
+# others stay in flight until the connection ends, and are sent again.
 cdef inline void handing_took(lc_handing *h, uint64_t size, lc_outcomes *out) noexcept nogil:
     h.taken += size
     while h.count and h.end[h.head] <= h.taken:

@@ -1,13 +1,13 @@
-# The C meeting point of codecs and senders (design: hot halves).
+# The compiled contract between pumps and codecs.
 #
-# A codec (lumberjack.pyx, ...) fills an lc_hot and hands it out in a capsule named
-# "logclient.hot"; a pump (tcpsend.pyx, ...) drives it without the GIL. Neither imports the other:
-# all they share is this header. Every function here is nogil and noexcept.
+# A codec (lumberjack.pyx, ...) fills an lc_hot and hands it out in a capsule named "logclient.hot". A pump
+# (tcpsend.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
+# Every function here is nogil and noexcept. The same operations in Python: `Core`.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
-# Also for those who cimport this file: the numbers are part of the contract.
+# Modules that cimport the contract also find its numbers here.
 from logclient._ext.constants cimport (  # no-cython-lint
     ACKED,
     DROPPED,
@@ -52,56 +52,58 @@ from logclient._ext.constants cimport (  # no-cython-lint
 )
 
 
-# Events detached from the hand-off; they stay here, body without id, until each has a fate.
-# Arrays are parallel, n long, in rising sequence; body points into chunks the batch owns.
+# Events detached from the queue. They stay here, bodies without id, until each has an outcome. The arrays are
+# parallel, n long, in rising sequence; bodies point into chunks that the batch owns.
 ctypedef struct lc_batch:
     uint32_t n
-    uint32_t pending         # events whose fate is PENDING
-    uint32_t inflight        # events whose fate is INFLIGHT
+    uint32_t pending         # events with status PENDING
+    uint32_t inflight        # events with status INFLIGHT
     uint32_t cursor          # no event before this index is PENDING
-    uint32_t listed          # events before this index have had their ledger line
+    uint32_t listed          # events before this index have their ledger line
     uint64_t bytes           # what they count in max_bytes
     uint64_t *seq
     int64_t *created_us      # wall clock, microseconds since 1970
     const uint8_t **body
     uint32_t *size
-    uint8_t *kind            # Kind
+    uint8_t *kind            # K_ numbers
     uint8_t *level           # logging level // 10, at most 5
-    uint8_t *fate            # Fate; the flight adds SETTLED once it is counted
-    uint8_t *reason          # Reason
+    uint8_t *status          # PENDING ... FAILED; the batches add SETTLED once it is counted
+    uint8_t *reason          # R_ numbers
     uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
     uint64_t *id_hash        # 2 words an event: the name of the user's own id, 0, 0 = ours; NULL until needed
-    uint64_t *id_second      # ... of the id that is found where the first one's carrier is dropped on the way
+    uint64_t *id_second      # the same for an id in the second carrier, used where the first is not kept
     lc_batch *next
-    uint64_t serial          # the flight's name for it
-    uint32_t low             # events before this index have their fate
+    uint64_t serial          # names the batch towards Python
+    uint32_t low             # events before this index have their outcome
     uint32_t chunk_count
-    void **chunks            # the hand-off's
+    void **chunks            # of the queue
     uint32_t room            # events that the arrays have room for
 
 
-# A reused output buffer. encode appends; the pump resets size when all is sent. For ZeroMQ it holds
-# whole messages, each frame behind a u32 in little-endian order: its length, and the top bit when
-# another frame of the same message follows. What `receive` gets is of the same form.
+# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent.
 #
-# For UDP it holds runs of datagrams, each run behind its head: u32 bytes of the run, u32 `segment`, both in
-# little-endian order. A run is what one send with UDP_SEGMENT (GSO) can take: each of its datagrams is
-# `segment` bytes, the last may be shorter; at most RUN_SEGMENTS of them, at most RUN_MOST bytes in all. Who
-# has no GSO cuts it up. A segment of 0 is not possible, an empty datagram is none. A sender that stops
-# inside a run keeps how far it came and reports the run once it is gone: what is counted is whole runs.
-# `receive` gets the same: a datagram is a run of one, and what GRO gave in one piece a run of more.
+# Messages (ZeroMQ) are whole. Each frame follows its head: its length as u32 little-endian, with FRAME_MORE
+# set when another frame of the same message follows.
+#
+# Datagrams (UDP) are runs. Each run follows its head: its bytes and its `segment`, u32 little-endian each.
+# One send with UDP_SEGMENT (GSO) can take a whole run: its datagrams are `segment` bytes each, the last may
+# be shorter; at most RUN_SEGMENTS of them, at most RUN_MOST bytes in all. Without GSO the pump cuts it up. A
+# segment is never 0, because there are no empty datagrams. A pump that stops inside a run remembers how far
+# it came and reports the run once all of it is sent: only whole runs count.
+#
+# What `receive` gets has the same form: a datagram is a run of one, and what GRO delivered at once is a
+# longer run.
 ctypedef struct lc_wire:
     uint8_t *data
     size_t size
     size_t capacity
 
 
-# Engine sequences first..last got this fate (holes in the range are not meant).
-# PENDING means: send these again.
+# The events first..last have this outcome; the range has no holes. PENDING means: send these again.
 ctypedef struct lc_outcome:
     uint64_t first
     uint64_t last
-    uint8_t fate
+    uint8_t status
     uint8_t reason
 
 
@@ -109,33 +111,33 @@ ctypedef struct lc_outcomes:
     lc_outcome *items
     uint32_t n
     uint32_t capacity
-    uint32_t alive           # signs of life seen (keep-alives too)
-    uint32_t progress        # acknowledgements that moved something
-    uint32_t heard           # answers to calls, and what else the Python core has to tell
+    uint32_t alive           # signs of life, keep-alives included
+    uint32_t progress        # acknowledgements that settled something
+    uint32_t events          # replies and other events that the core will give to Python
 
 
 ctypedef struct lc_hot:
     void *self
-    # How many events and bytes may be encoded now. 0 events = wait for an ack.
+    # Set how many events and bytes may be encoded now. 0 events: wait for an acknowledgement.
     void (*credit)(void *self, double now, uint32_t *events, uint64_t *bytes) noexcept nogil
-    # Encode up to `events` PENDING events of the batch, from its cursor on, to the end of wire: sets
-    # their fate to INFLIGHT, HANDED or FAILED (with a reason) and nothing else of the batch's counts;
-    # the flight settles them. Returns the number that went on the wire, or a negative Stop.
+    # Append up to `events` PENDING events of the batch, from its cursor on, to the wire. Set the status of
+    # each to INFLIGHT, HANDED or FAILED (with a reason), and change no count of the batch: the caller settles
+    # them. Return the number of events on the wire, or a STOP_ number.
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
-    # The transport has taken so many bytes more of the wire, whole messages or runs: fates of a protocol
-    # without acknowledgements (handing.pxd). NULL where they come from the peer.
+    # Take note that the transport has taken so many more bytes, whole messages or runs. Protocols without
+    # acknowledgements settle events here (handing.pxd). NULL if the peer acknowledges.
     void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
-    # Bytes from the peer. Returns 0, or a negative Stop; the Python core then has the words.
+    # Take bytes from the peer. Return 0, or a STOP_ number; the Python core then has the error.
     int (*receive)(void *self, const uint8_t *data, size_t size, double now,
                    lc_outcomes *out) noexcept nogil
-    # The monotonic second at which the silence deadline falls, or 0 when nothing is awaited.
+    # Return the monotonic second of the silence deadline, or 0 when no answer is owed.
     double (*deadline)(void *self) noexcept nogil
-    # NULL unless the core paces: the monotonic second at which credit comes back by itself; 0 when there is
-    # some now.
+    # Return the monotonic second at which credit comes back by itself, or 0 when there is some now. NULL
+    # unless the core limits its rate.
     double (*ready)(void *self, double now) noexcept nogil
-    # NULL unless the core paces: packets and bytes a second from now on, 0: no bound. For whoever learns
-    # how fast the receiver is; called between two calls of the others, never beside them.
+    # Set the bounds on packets and bytes a second; 0: no bound. NULL unless the core limits its rate. Not
+    # thread-safe: call only between calls of the other functions.
     void (*pace)(void *self, double now, double packets, double size) noexcept nogil
 
 
@@ -155,7 +157,7 @@ cdef extern from *:
     uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
 
 
-# Room for `more` bytes at the end of wire; NULL when memory is out. wire.size does not move.
+# Return room for `more` bytes at the end of the wire, without moving wire.size; NULL when memory is out.
 cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
     cdef size_t want = wire.size + more
     cdef size_t capacity
@@ -172,14 +174,14 @@ cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
     return wire.data + wire.size
 
 
-# Append an outcome, merged with the last one where it continues it; -1 when memory is out.
+# Append an outcome, merged with the last one if it continues that; return -1 when memory is out.
 cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
-                            uint8_t fate, uint8_t reason) noexcept nogil:
+                            uint8_t status, uint8_t reason) noexcept nogil:
     cdef lc_outcome *o
     cdef uint32_t capacity
     if out.n:
         o = &out.items[out.n - 1]
-        if o.last + 1 == first and o.fate == fate and o.reason == reason:
+        if o.last + 1 == first and o.status == status and o.reason == reason:
             o.last = last
             return 0
     if out.n == out.capacity:
@@ -192,7 +194,7 @@ cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
     o = &out.items[out.n]
     o.first = first
     o.last = last
-    o.fate = fate
+    o.status = status
     o.reason = reason
     out.n += 1
     return 0

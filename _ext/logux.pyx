@@ -492,8 +492,8 @@ cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noex
     return p + 1
 
 
-# The text of event i's action, to p, with room behind it: checked, id in. Its size; 0 and batch.fate: it has
-# none; STOP_MEMORY.
+# The text of event i's action, to p, with room behind it: checked, id in. Its size; 0 and batch.status: it
+# has none; STOP_MEMORY.
 cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, int nibble) noexcept nogil:
     cdef const uint8_t *body = batch.body[i]
     cdef size_t size = batch.size[i]
@@ -628,7 +628,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
     for i in range(batch.cursor, batch.n):
         if n == events or n == w.window:
             break
-        if batch.fate[i] != PENDING:
+        if batch.status[i] != PENDING:
             continue
         if batch.seq[i] > upto:
             held[0] = True
@@ -638,11 +638,11 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         if n and taken + size > w.window_bytes:
             break
         if size > BODY_LIMIT:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         if nibble > TIMED or nibble == TIMED and size < HEAD_SIZE:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_UNENCODABLE
             continue
         done = STOP_MEMORY
@@ -651,7 +651,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             p[0] = c','
             done = put_action(w, batch, i, p + 1, nibble)
         if done == 0:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             continue
         if done < 0:
             if n:
@@ -686,7 +686,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             hash_bodies(batch, w.wire.data, at, sizes, index, waiting)
             waiting = 0
         w.wire.size = put_meta(w, p + 1 + done, a) - w.wire.data
-        batch.fate[i] = INFLIGHT
+        batch.status[i] = INFLIGHT
         taken += size
         n += 1
     if n == 0:
@@ -1079,7 +1079,7 @@ cdef class ActionTracker:
         for k in range(self.w.inflight):
             if self.w.syncs[k].open == 0 and self.texts[k] is not None:
                 self.texts[k] = None         # many MiB must not be held until another text takes the place
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate, <int> out.items[i].reason)
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status, <int> out.items[i].reason)
                   for i in range(out.n)]
         result = ranges, out.alive, out.progress
         out.n = out.alive = out.progress = 0

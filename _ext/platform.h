@@ -1,10 +1,10 @@
-/* The few things that differ between systems: a mutex, a condition with a deadline, a descriptor that
- * wakes a sleeping sender, two clocks, and a counter that every fork bumps.
+/* What differs between systems: a mutex, a condition with a deadline, a descriptor that wakes a sleeping
+ * sender, two clocks, and a counter that every fork increments.
  *
- * Included by the hand-off alone; the senders reach it through handoff.pxd.
+ * Included by the queue, and by the receiver of datagrams; pumps reach it through handoff.pxd.
  *
- * LC_LIKE_MACOS and LC_LIKE_WINDOWS take away on one system what another does not have, so that its
- * way can be tested where it is not the only one (setup.py, LOGCLIENT_LIKE). */
+ * LC_LIKE_MACOS and LC_LIKE_WINDOWS remove what those systems lack, so that their code can be tested
+ * elsewhere (setup.py, LOGCLIENT_LIKE). */
 #ifndef LOGCLIENT_PLATFORM_H
 #define LOGCLIENT_PLATFORM_H
 
@@ -79,8 +79,8 @@ LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
     pthread_cond_timedwait(c, m, &t);
 #endif
 }
-/* The clock of time.monotonic(): deadlines come from Python. On macOS that one stands still while the
- * machine sleeps, CLOCK_MONOTONIC goes on. */
+/* The clock of time.monotonic(), because deadlines come from Python. On macOS that clock stops while the
+ * machine sleeps, and CLOCK_MONOTONIC does not. */
 LC_INLINE double lc_monotonic(void) {
     struct timespec t;
 #ifdef __APPLE__
@@ -95,7 +95,7 @@ LC_INLINE int64_t lc_wall_us(void) {
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
-/* A fork from C runs no Python hook; this one it does run. */
+/* A fork from C code runs no Python hook, but it runs this one. */
 static uint64_t lc_forks = 0;
 static int lc_forks_watched = 0;
 static void lc_forked(void) { lc_forks++; }
@@ -107,8 +107,8 @@ LC_INLINE void lc_watch_forks(void) {
 }
 #endif
 
-/* Memory for chunks, straight from the system and straight back: an allocator keeps what was freed below
- * something that is still used, so a burst of events would stay with the process for good. Sanitizers watch
+/* Memory for chunks, directly from the system and back to it. An allocator keeps freed memory below memory
+ * that is still used, so that the process would never shrink after a burst of events. Sanitizers check only
  * what they allocate themselves. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
@@ -131,13 +131,14 @@ LC_INLINE void *lc_pages(size_t size) {
     return p == MAP_FAILED ? NULL : p;
 }
 LC_INLINE void lc_pages_free(void *p, size_t size) {
-    if (munmap(p, size) < 0) madvise(p, size, MADV_DONTNEED); /* it would need one mapping more than allowed */
+    if (munmap(p, size) < 0) madvise(p, size, MADV_DONTNEED); /* one mapping more than the limit */
 }
 #endif
 
-/* What wakes a sleeping sender: a descriptor, so that it can wait for its socket too. Windows cannot poll
- * one together with a socket, and its socketpair costs ten times a condition: there the sender looks again
- * soon (transports.tcp), and sleeps on a condition where it waits for nothing else. */
+/* Wakes a sleeping sender: a descriptor, so that it can wait for its socket at the same time. Windows
+ * cannot poll a descriptor together with a socket, and a socketpair costs ten times as much as a condition.
+ * There the sender looks again soon (transports.tcp), and sleeps on a condition where it waits for nothing
+ * else. */
 #if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
 #define LC_WAKE "condition"
 typedef struct {
@@ -169,7 +170,7 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_mutex_unlock(&w->mutex);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
-LC_INLINE void lc_wake_mend(lc_wake *w) { (void)w; }
+LC_INLINE void lc_wake_reopen(lc_wake *w) { (void)w; }
 LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
 
 #else
@@ -184,7 +185,7 @@ typedef struct {
 #define LC_WAKE "eventfd"
 #include <sys/eventfd.h>
 LC_INLINE int lc_wake_open(lc_wake *w) {
-    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing wakes it, see lc_wake_mend */
+    w->in = w->out = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); /* -1: nothing can wake it, see lc_wake_reopen */
     return w->in < 0 ? -1 : 0;
 }
 #else
@@ -204,7 +205,7 @@ LC_INLINE int lc_wake_open(lc_wake *w) {
 #endif
 LC_INLINE void lc_wake_set(lc_wake *w) {
     uint64_t one = 1;
-    ssize_t n = write(w->out, &one, sizeof one); /* full = already set */
+    ssize_t n = write(w->out, &one, sizeof one); /* full: already set */
     (void)n;
 }
 LC_INLINE void lc_wake_clear(lc_wake *w) {
@@ -218,8 +219,9 @@ LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
     lc_wake_clear(w);
 }
 LC_INLINE int lc_wake_fd(lc_wake *w) { return w->in; }
-/* A forked child may have had no descriptor for it: until it has, its sender looks for work by itself. */
-LC_INLINE void lc_wake_mend(lc_wake *w) {
+/* Open the descriptor in a forked child that could get none. Until then its sender looks for work by
+ * itself. */
+LC_INLINE void lc_wake_reopen(lc_wake *w) {
     if (w->in < 0) lc_wake_open(w);
 }
 LC_INLINE void lc_wake_close(lc_wake *w) {
@@ -229,8 +231,9 @@ LC_INLINE void lc_wake_close(lc_wake *w) {
 }
 #endif
 
-/* A counter that is cheap to read and only tells whether a few microseconds have passed: the wall clock
- * costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; without a counter, always read. */
+/* A counter that is cheap to read and only tells whether a few microseconds have passed: reading the wall
+ * clock costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; 0: there is no counter, and
+ * the clock is always read. */
 #if defined(LC_LIKE_WINDOWS)
 #define LC_SOON 0
 LC_INLINE uint64_t lc_ticks(void) { return 0; }

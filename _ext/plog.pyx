@@ -545,7 +545,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     for i in range(batch.cursor, batch.n):
         if n == events or is_drained(w):
             break
-        if batch.fate[i] != PENDING:
+        if batch.status[i] != PENDING:
             continue
         size = batch.size[i]
         if n and taken + size > w.batch_bytes:
@@ -557,7 +557,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if tagged:
             if batch.kind[i] >> K_TOPIC_SHIFT != K_TAGGED or size < 2 or size - 2 < (
                     <uint64_t> body[0] << 8 | body[1]):
-                batch.fate[i] = FAILED
+                batch.status[i] = FAILED
                 batch.reason[i] = R_UNENCODABLE
                 continue
             tags_size = <uint32_t> body[0] << 8 | body[1]
@@ -582,7 +582,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if p != NULL:
             done = finish_body(w, batch, i, body, p + at, size)
         if done >= 0 and (<uint64_t> done > w.most or cut_message(done, tags_size, w.room, &cut) < 0):
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         if done >= 0:
@@ -628,7 +628,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             hash_them(batch, wire.data, wire.data, &small)
         if large.count == large.lanes:
             hash_large(w, batch, wire, &large)
-        batch.fate[i] = INFLIGHT
+        batch.status[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
         taken += size
@@ -666,7 +666,7 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
     for i in range(batch.cursor, batch.n):
         if n == events:
             break
-        if batch.fate[i] != PENDING:
+        if batch.status[i] != PENDING:
             continue
         size = batch.size[i]
         if n and taken + size > w.batch_bytes:
@@ -680,12 +680,12 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
                 break            # what there is goes; the pump hears of it at the next turn
             return STOP_MEMORY
         if <uint64_t> done > w.most:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         if (batch.kind[i] >> K_TOPIC_SHIFT or memchr(p, c'\n', done) != NULL
                 or done and p[done - 1] == c'\r'):
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_UNENCODABLE
             continue
         p[done] = c'\n'
@@ -697,7 +697,7 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
             hash_bodies(batch, wire.data, at, sizes, index, waiting)
             waiting = 0
         wire.size += done + 1
-        batch.fate[i] = INFLIGHT
+        batch.status[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
         taken += size
@@ -728,7 +728,7 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
         return 0
     plog_fill(w, now)
     out.alive += 1
-    out.heard += 1
+    out.events += 1
     if w.heard.size + size > HEARD_MOST:
         w.lost += 1              # nobody asks so much at a time: a stranger talks
         return 0

@@ -1,4 +1,4 @@
-"""The compiled pump: detach, encode, write the ledger, send, receive, scan acks, all without the GIL."""
+"""The compiled pump, which runs without the GIL."""
 
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ class CompiledPump:
         *,
         batch_events: int = 2048,
         batch_bytes: int = 1048576,
-        nap: float = 0.005,
-        no_progress: float = 300.0,
+        linger: float = 0.005,
+        progress_timeout: float = 300.0,
     ) -> None: ...
     def connected(self) -> None: ...
     def stop(self) -> None: ...

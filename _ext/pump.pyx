@@ -1,12 +1,12 @@
-"""The compiled pump: detach, encode, write the ledger, send, receive, scan acks, all without the GIL.
+"""The compiled pump, which detaches, encodes, writes the ledger, sends and receives without the GIL.
 
-It comes back to Python when there is something to say and the last report is 100 ms old, when a
-waiter's target is reached, when the connection is over, or at its deadline. A sender that takes the
-GIL once per window waits for busy Python threads 5 to 10 ms each time, and then loses the load.
+It returns to Python when there is something to report and the last report is 100 ms old, when the flush
+target is reached, when the connection is over, or at its deadline. A sender that takes the GIL once for each
+window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
 
-How bytes are moved is left to the senders built on it (``tcpsend``, ``zmqsend``): three functions.
+Subclasses move the bytes (``tcpsend``, ``zmqsend``, ``udpsend``): they implement four methods.
 
-POSIX only; elsewhere ``delivery.pump.PythonPump`` does the same with the same verbs.
+POSIX only. Elsewhere ``delivery.pump.PythonPump`` does the same with the same methods.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -30,8 +30,8 @@ from logclient._ext.constants cimport (
 from logclient._ext.flight cimport (
     Flight,
     flight_apply,
-    flight_awaited,
-    flight_bound,
+    flight_flush_wanted,
+    flight_limit_credit,
     flight_commit,
     flight_encoded,
     flight_ledger,
@@ -42,12 +42,12 @@ from logclient._ext.flight cimport (
 from logclient._ext.handoff cimport (
     SENDER_BUSY,
     SENDER_IDLE,
-    SENDER_NAP,
+    SENDER_LINGERING,
     lc_handoff,
     lc_monotonic,
     lc_mutex_lock,
     lc_mutex_unlock,
-    lc_rested,
+    lc_leave_fork_safe,
     lc_wake_clear,
 )
 from logclient._ext.hot cimport lc_batch, wire_reserve
@@ -66,30 +66,28 @@ cdef extern from *:
     int EINTR
 
 cdef enum:
-    RECEIVE = 65536
+    RECEIVE = 65536          # bytes of one receive
     REPORT_MS = 100          # between two reports to Python
-    SPREE = 64               # windows sent between two looks at acks, stop and clock
-    GULP = 16                # pieces received between two such looks
+    MAX_SENDS_PER_TURN = 64  # windows sent before acknowledgements, stop and clock are looked at
+    MAX_READS_PER_TURN = 16  # receives before that
 
 
 cdef class CompiledPump:
-    """Drives one core's compiled half over one connection at a time; a sender says how bytes move.
+    """Drives the codec of one core over one connection at a time; a subclass moves the bytes.
 
-    Parameters
-    ----------
-    flight
-        The batches; its hand-off is where new ones come from.
-    core
-        Any object whose ``hot`` is a ``logclient.hot`` capsule; it is kept alive.
-    batch_events, batch_bytes
-        The largest batch detached at once.
-    nap, no_progress
-        Seconds: between two looks at a flowing queue; without an ack that moves something.
+    Args:
+        flight: the batches; new ones come from its queue.
+        core: an object whose ``hot`` is a capsule "logclient.hot"; it is kept alive.
+        batch_events: events of the largest batch that is detached at once.
+        batch_bytes: its bytes.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which a
+            connection is stalled.
     """
 
-    # -- what a sender says ------------------------------------------------------------------------
+    # -- what a subclass implements ----------------------------------------------------------------
 
-    cdef int _take(self, link) except -1:
+    cdef int _use_link(self, link) except -1:
         raise NotImplementedError
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
@@ -104,14 +102,14 @@ cdef class CompiledPump:
     # -- the same for all --------------------------------------------------------------------------
 
     def __cinit__(self, Flight flight not None, core, *, uint32_t batch_events=2048,
-                  uint64_t batch_bytes=1 << 20, double nap=0.005, double no_progress=300.0):
+                  uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0):
         self.flight = flight
         self.core = core
         self.hot = <lc_hot *> PyCapsule_GetPointer(core.hot, b"logclient.hot")
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
-        self.nap = nap
-        self.no_progress = no_progress
+        self.linger = linger
+        self.progress_timeout = progress_timeout
         self.ledger_fd = -1
         memset(&self.wire, 0, sizeof(lc_wire))
         memset(&self.out, 0, sizeof(lc_outcomes))
@@ -125,22 +123,23 @@ cdef class CompiledPump:
         free(self.inbox)
 
     def connected(self):
-        """A new connection: nothing half-sent, the deadlines start anew."""
+        """Begin a new connection: nothing is half-sent, the deadlines start anew."""
         self.wire.size = 0
         self.offset = 0
-        self.waited = False
-        self.nap_end = 0
+        self.waited_for_credit = False
+        self.linger_end = 0
         self.last_progress = lc_monotonic()
 
     def stop(self):
-        """Make ``run`` return soon (and at once when called again); ``resume`` undoes it."""
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
         self.stopping = True
 
     def resume(self):
+        """Undo ``stop``."""
         self.stopping = False
 
     def poke(self):
-        """Make ``run`` return soon, once: there is a call to make."""
+        """Make ``run`` return soon, once."""
         self.poked = True
 
     def send_ready(self):
@@ -156,29 +155,29 @@ cdef class CompiledPump:
                 memcpy(to, &view[0], <size_t> view.shape[0])
                 self.wire.size += <size_t> view.shape[0]
         self.core.sent(self.wire.size - self.offset)
-        self.heard_something = True      # not every question has an answer that must come first
+        self.has_events = True       # a request may need no reply
 
     def drain_events(self):
         """Return what came besides outcomes: replies, and what the peer sent without being asked."""
-        if not self.heard_something:
+        if not self.has_events:
             return []
-        self.heard_something = False
+        self.has_events = False
         return list(self.core.events_received())
 
     def set_ledger(self, int fd):
-        """The descriptor that ``batch`` lines go to, or -1."""
+        """Write ``batch`` lines to this descriptor; -1: nowhere."""
         self.ledger_fd = fd
         self.ledger_errno = 0
 
     def take_ledger(self):
-        """(bytes written since the last call, errno of the write that failed or 0)."""
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
         answer = (self.ledger_bytes, self.ledger_errno)
         self.ledger_bytes = 0
         return answer
 
     @property
     def errno(self):
-        """The system's error number behind an end ``error``."""
+        """The system's error number behind the end ``error``."""
         return self.error
 
     @property
@@ -188,13 +187,21 @@ cdef class CompiledPump:
 
     @property
     def fatal(self):
-        """None: the core has still to be asked."""
+        """None: the core has to be asked."""
         return None
 
     def run(self, link, double until):
-        """Pump until the monotonic second `until` or an earlier end; the its name in ``ENDS``."""
+        """Move bytes until the monotonic second `until`, or until there is something to report.
+
+        Args:
+            link: the connection.
+            until: when to return at the latest.
+
+        Returns:
+            The name of the end; see ``delivery.pump.Pump``.
+        """
         cdef int end
-        self._take(link)
+        self._use_link(link)
         with nogil:
             end = self._run(until)
         return ENDS[end]
@@ -208,31 +215,33 @@ cdef class CompiledPump:
             if n < 0:
                 if lc_errno() == EINTR:
                     continue
-                # Delivery goes on without the ledger; Python says so at the next report.
+                # Delivery goes on without the ledger; Python reports that.
                 self.ledger_errno = lc_errno()
                 self.ledger_fd = -1
                 return
             done += <size_t> n
             self.ledger_bytes += <uint64_t> n
 
-    cdef bint _due(self, double now) noexcept nogil:
-        # Is it time to look at the queue? The reads race with producers and may be a moment old.
+    cdef bint _should_take(self, double now) noexcept nogil:
+        # Return whether to take events from the queue. The reads race with callers and may be a moment old.
         cdef lc_flight *f = &self.flight.f
         cdef lc_handoff *h = f.handoff
-        return (self.waited or now >= self.nap_end or h.queued_events + f.staged_events >= h.full_events
+        return (self.waited_for_credit or now >= self.linger_end
+                or h.queued_events + f.staged_events >= h.full_events
                 or h.queued_bytes + f.staged_bytes >= h.full_bytes
-                or flight_awaited(f))
+                or flight_flush_wanted(f))
 
-    # Fill the link: 0 = go on (nothing more to do now), 1 = the link is full, negative = an end.
     cdef int _send(self, double now) noexcept nogil:
+        # Fill the link. Return 0 when there is nothing more to do now, 1 when the link is full, or a negative
+        # end.
         cdef lc_flight *f = &self.flight.f
         cdef lc_batch *b
         cdef ssize_t n
         cdef int encoded
         cdef uint32_t events = 0
         cdef uint64_t size = 0
-        cdef int _spree
-        for _spree in range(SPREE):
+        cdef int _sends
+        for _sends in range(MAX_SENDS_PER_TURN):
             while self.offset < self.wire.size:
                 n = self._write(self.wire.data + self.offset, self.wire.size - self.offset)
                 if n > 0:
@@ -249,25 +258,25 @@ cdef class CompiledPump:
             self.wire.size = 0
             self.offset = 0
             self.hot.credit(self.hot.self, now, &events, &size)
-            flight_bound(f, &events)
+            flight_limit_credit(f, &events)
             if events == 0:
-                self.waited = True
+                self.waited_for_credit = True
                 return 0
             b = flight_pending(f)
             if b == NULL:
-                if not self._due(now):
+                if not self._should_take(now):
                     return 0
-                self.waited = False
+                self.waited_for_credit = False
                 b = flight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
                 if b == NULL:
                     return 0
                 if b.pending == 0:
                     continue
             encoded = self.hot.encode(self.hot.self, b, events, now, &self.wire, &self.out)
-            self.out.n = 0       # what encode settled, flight_encoded finds in the batch
+            self.out.n = 0       # flight_encoded finds the same in the batch
             if f.inflight == 0:
                 self.last_progress = now
-            flight_encoded(f, b)     # also before an end: what it took is in flight, and requeued
+            flight_encoded(f, b)     # also before an end: what was encoded is in flight, and will be requeued
             if encoded < 0:
                 return -(END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
             if self.ledger_fd < 0:
@@ -279,15 +288,15 @@ cdef class CompiledPump:
                 self._write_ledger()
             if encoded:
                 self.windows += 1
-                self.nap_end = now + self.nap
-        # The last window may not be on its way yet: come back when the socket takes it.
+                self.linger_end = now + self.linger
+        # The last window may not be sent yet: come back when the socket takes it.
         return 1 if self.offset < self.wire.size else 0
 
-    # Read what is there: 0, or a negative end.
     cdef int _receive(self, double now) noexcept nogil:
+        # Read what has arrived. Return 0, or a negative end.
         cdef ssize_t n
-        cdef int stop, _gulp
-        for _gulp in range(GULP):
+        cdef int stop, _reads
+        for _reads in range(MAX_READS_PER_TURN):
             n = self._read(self.inbox, RECEIVE)
             if n == 0:
                 return 0
@@ -297,10 +306,10 @@ cdef class CompiledPump:
             if self.out.progress:
                 self.last_progress = now
                 self.progress += self.out.progress
-            if self.out.heard:
-                self.heard_something = True
-            self.out.alive = self.out.progress = self.out.heard = 0
-            # What was acknowledged before the peer broke the rules stays acknowledged.
+            if self.out.events:
+                self.has_events = True
+            self.out.alive = self.out.progress = self.out.events = 0
+            # Acknowledgements from before a violation of the protocol stay valid.
             flight_apply(&self.flight.f, &self.out)
             if stop < 0:
                 return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
@@ -309,11 +318,12 @@ cdef class CompiledPump:
         return 0
 
     cdef int _run(self, double until) noexcept nogil:
+        # Return an END_ number.
         cdef lc_flight *f = &self.flight.f
         cdef lc_handoff *h = f.handoff
         cdef double now, limit, deadline
         cdef int full, end, timeout, woken
-        cdef bint sleep, napping, reached
+        cdef bint sleep, lingering, reached
         cdef uint32_t events = 0
         cdef uint64_t size = 0
         while True:
@@ -322,13 +332,13 @@ cdef class CompiledPump:
             reached = flight_commit(f)
             if full < 0:
                 return -full
-            if reached or (f.hold and f.inflight == 0):
+            if reached or (f.draining and f.inflight == 0):
                 return END_TARGET
             if self.stopping:
                 return END_STOPPED
             if now >= until:
                 return END_UNTIL
-            if (self.poked or self.heard_something
+            if (self.poked or self.has_events
                     or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
                 self.poked = False
                 self.last_report = now
@@ -336,35 +346,35 @@ cdef class CompiledPump:
             deadline = self.hot.deadline(self.hot.self)
             if deadline > 0 and now >= deadline:
                 return END_SILENCE
-            if f.inflight and now - self.last_progress >= self.no_progress:
+            if f.inflight and now - self.last_progress >= self.progress_timeout:
                 return END_STALLED
 
-            # How long to sleep, and who may wake us.
+            # Decide how long to sleep, and which events may end the sleep.
             limit = until
             if f.report.n:
                 limit = min(limit, self.last_report + REPORT_MS / 1000.0)
             if deadline > 0:
                 limit = min(limit, deadline)
             if f.inflight:
-                limit = min(limit, self.last_progress + self.no_progress)
+                limit = min(limit, self.last_progress + self.progress_timeout)
             sleep = True
             self.hot.credit(self.hot.self, now, &events, &size)
             if events == 0 and not full and self.hot.ready != NULL:
                 limit = min(limit, self.hot.ready(self.hot.self, now))
-            flight_bound(f, &events)
+            flight_limit_credit(f, &events)
             lc_mutex_lock(&h.mutex)
             if full or events == 0:
-                h.state = SENDER_BUSY        # only the peer can move us, or the time
+                h.sender_state = SENDER_BUSY     # only the peer or the time can change anything
             else:
-                napping = now < self.nap_end
-                if (h.queued_events or f.staged_events) and self._due(now):
+                lingering = now < self.linger_end
+                if (h.queued_events or f.staged_events) and self._should_take(now):
                     sleep = False
-                elif napping:
-                    h.state = SENDER_NAP
-                    limit = min(limit, self.nap_end)
+                elif lingering:
+                    h.sender_state = SENDER_LINGERING
+                    limit = min(limit, self.linger_end)
                 else:
-                    h.state = SENDER_IDLE
-            h.resting = True
+                    h.sender_state = SENDER_IDLE
+            h.fork_safe = True
             lc_mutex_unlock(&h.mutex)
             timeout = 0
             if sleep and limit > now:
@@ -373,14 +383,14 @@ cdef class CompiledPump:
             woken = self._sleep(full, timeout)
             now = lc_monotonic()
             lc_mutex_lock(&h.mutex)
-            lc_rested(h)
-            h.state = SENDER_BUSY
-            if not woken & WOKEN_BY_CALLER and now >= self.nap_end:
-                h.urged = False          # a nap slept through: an ERROR may cut the next one short
+            lc_leave_fork_safe(h)
+            h.sender_state = SENDER_BUSY
+            if not woken & WOKEN_BY_CALLER and now >= self.linger_end:
+                h.urgent_wake_used = False   # lingered to the end: an error may end the next one early
             lc_mutex_unlock(&h.mutex)
             if woken & WOKEN_BY_CALLER:
                 lc_wake_clear(&h.wake)
-                self.nap_end = 0
+                self.linger_end = 0
             if woken & WOKEN_BY_PEER:
                 end = self._receive(now)
                 if end < 0:

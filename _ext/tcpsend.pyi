@@ -1,4 +1,4 @@
-"""The sender for TCP: bytes into a plain, connected, non-blocking stream socket, and out of it."""
+"""The compiled pump for TCP."""
 
 from logclient._ext.pump import CompiledPump
 

@@ -1,4 +1,4 @@
-"""The sender for TCP: bytes into a plain, connected, non-blocking stream socket, and out of it."""
+"""The compiled pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS."""
 
 from libc.stdint cimport uint8_t
 
@@ -38,15 +38,16 @@ cdef extern from *:
 
 
 cdef class TcpPump(CompiledPump):
-    """See ``_ext.pump``. Links have a ``fileno()``."""
+    """Pumps over links that have a ``fileno()``; see ``CompiledPump``."""
 
     cdef int fd
 
-    cdef int _take(self, link) except -1:
+    cdef int _use_link(self, link) except -1:
         self.fd = link.fileno()
         return 0
 
-    cdef ssize_t _fault(self) noexcept nogil:
+    cdef ssize_t _failed(self) noexcept nogil:
+        # Return what a failed call means: 0 for not now, or LINK_BROKEN.
         if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
             return 0
         self.error = lc_errno()
@@ -57,7 +58,7 @@ cdef class TcpPump(CompiledPump):
         while True:
             n = send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n >= 0 or lc_errno() != EINTR:
-                return n if n >= 0 else self._fault()
+                return n if n >= 0 else self._failed()
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
@@ -66,7 +67,7 @@ cdef class TcpPump(CompiledPump):
             if n == 0:
                 return LINK_CLOSED
             if n > 0 or lc_errno() != EINTR:
-                return n if n > 0 else self._fault()
+                return n if n > 0 else self._failed()
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
         cdef pollfd fds[2]

@@ -1,7 +1,7 @@
-"""Receives datagrams beside Python: a thread without the GIL empties the socket into memory.
+"""Receives datagrams outside Python: a thread without the GIL empties the socket into memory.
 
-What the kernel keeps for a socket is a few hundred datagrams as a rule; a Python thread that waits for the
-GIL, or for a disk, loses what is beyond. Linux alone (recvmmsg, eventfd).
+The kernel usually keeps a few hundred datagrams for a socket. A Python thread that waits for the GIL, or for
+a disk, loses those beyond. Linux only (recvmmsg, eventfd).
 """
 
 cimport cython
@@ -24,9 +24,9 @@ cdef extern from *:
     #include <sys/socket.h>
     #include <sys/uio.h>
     #include <unistd.h>
-    #define LC_AT_ONCE 64               /* datagrams of one call */
-    #define LC_ROOM 65536               /* of one datagram */
-    #define LC_ADDRESS 28               /* sockaddr_in6, the longer of the two */
+    #define LC_AT_ONCE 64               /* datagrams of one system call */
+    #define LC_ROOM 65536               /* bytes for one datagram */
+    #define LC_ADDRESS 28               /* bytes of sockaddr_in6, the longer address */
     typedef struct {
     #ifdef __linux__
         struct mmsghdr msg[LC_AT_ONCE];
@@ -36,7 +36,7 @@ cdef extern from *:
         uint8_t *room;
     } lc_receive_call;
 
-    /* How many came; 0: none is there; below 0: -errno. */
+    /* Return how many datagrams were received; 0: none; below 0: -errno. */
     static inline int lc_receive(int fd, lc_receive_call *c) {
     #ifdef __linux__
         int i, n;
@@ -68,14 +68,14 @@ cdef extern from *:
         return 0;
     #endif
     }
-    /* Until the socket or the other has something to say. */
+    /* Sleep until one of the descriptors is readable. */
     static inline void lc_await(int fd, int other) {
         struct pollfd fds[2] = {{fd, POLLIN, 0}, {other, POLLIN, 0}};
         poll(fds, fd < 0 ? 1 : 2, -1);
     }
-    static inline void lc_tell(int fd) {
+    static inline void lc_notify(int fd) {
         uint64_t one = 1;
-        if (write(fd, &one, sizeof one) < 0) return;    /* told already */
+        if (write(fd, &one, sizeof one) < 0) return;    /* full: already set */
     }
     """
     enum: LC_AT_ONCE, LC_ROOM, LC_ADDRESS
@@ -85,7 +85,7 @@ cdef extern from *:
     int lc_receive(int fd, lc_receive_call *call) noexcept nogil
     size_t lc_received(lc_receive_call *call, int i) noexcept nogil
     void lc_await(int fd, int other) noexcept nogil
-    void lc_tell(int fd) noexcept nogil
+    void lc_notify(int fd) noexcept nogil
 
 cdef extern from "platform.h":
     ctypedef struct lc_mutex:
@@ -101,7 +101,7 @@ cdef extern from "platform.h":
     int64_t lc_wall_us() nogil
 
 
-# Datagrams one behind the other, and what is known of each.
+# Datagrams one behind the other, with their ends, times and sources.
 ctypedef struct lc_pile:
     uint8_t *data
     size_t size
@@ -110,19 +110,19 @@ ctypedef struct lc_pile:
     int64_t *times
     size_t n
     size_t places
-    uint8_t *sources             # LC_ADDRESS each; of those in a row from the same, one
-    uint32_t *counts             # how many those are
+    uint8_t *sources             # LC_ADDRESS bytes each, one for each run of datagrams from the same address
+    uint32_t *counts             # datagrams in each run
     size_t runs
     size_t run_places
 
 
 cdef enum:
-    KEPT = 1 << 20               # room that is not given back
-    BESIDE = 64                  # bytes at most that are kept of a datagram beside itself
+    KEPT = 1 << 20               # bytes of memory that are kept for reuse
+    OVERHEAD = 64                # bytes at most that a datagram takes besides its own
 
 
-cdef inline size_t weight(const lc_pile *p) noexcept nogil:
-    return p.size + p.n * BESIDE
+cdef inline size_t memory_of(const lc_pile *p) noexcept nogil:
+    return p.size + p.n * OVERHEAD
 
 
 cdef int grow(void **at, size_t *places, size_t wanted, size_t item) noexcept nogil:
@@ -138,7 +138,7 @@ cdef int grow(void **at, size_t *places, size_t wanted, size_t item) noexcept no
     return 0
 
 
-cdef void forget(lc_pile *p) noexcept nogil:
+cdef void free_pile(lc_pile *p) noexcept nogil:
     free(p.data)
     free(p.ends)
     free(p.times)
@@ -147,7 +147,7 @@ cdef void forget(lc_pile *p) noexcept nogil:
     memset(p, 0, sizeof(lc_pile))
 
 
-# -1 when memory is out.
+# Append a datagram; return -1 when memory is out.
 cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *source,
                   int64_t now) noexcept nogil:
     cdef size_t places = p.places
@@ -179,14 +179,25 @@ cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *s
 
 @cython.final
 cdef class Receiver:
-    """See the stub."""
+    """Keeps the datagrams of a socket in memory until they are taken.
+
+    Args:
+        fd: a bound UDP socket; it stays the caller's, as do the next two.
+        ready: an eventfd that is written to when there is something to take.
+        wake: an eventfd for `stop`.
+        capacity: bytes that may wait, 64 for each datagram besides its own. Datagrams beyond it stay with the
+            kernel. The caller of ``take`` may hold as many again.
+
+    Raises:
+        ValueError: the capacity is below that of one system call, some 4 MiB.
+    """
 
     cdef lc_mutex mutex
     cdef lc_cond taken
     cdef lc_pile pile            # being filled, under the mutex
     cdef lc_pile spare           # the consumer's
     cdef lc_receive_call *call
-    cdef int fd, told, wake
+    cdef int fd, ready, wake
     cdef bint stopping
     cdef size_t capacity
 
@@ -194,12 +205,12 @@ cdef class Receiver:
         lc_mutex_init(&self.mutex)
         lc_cond_init(&self.taken)
 
-    def __init__(self, int fd, int told, int wake, *, size_t capacity=16 << 20):
+    def __init__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
         if self.call != NULL:
             raise TypeError("already made")
-        if capacity < LC_AT_ONCE * (LC_ROOM + BESIDE):
-            raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + BESIDE)} bytes, not {capacity}")
-        self.fd, self.told, self.wake, self.capacity = fd, told, wake, capacity
+        if capacity < LC_AT_ONCE * (LC_ROOM + OVERHEAD):
+            raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + OVERHEAD)} bytes, not {capacity}")
+        self.fd, self.ready, self.wake, self.capacity = fd, ready, wake, capacity
         self.call = <lc_receive_call *> calloc(1, sizeof(lc_receive_call))
         if self.call != NULL:
             self.call.room = <uint8_t *> calloc(LC_AT_ONCE, LC_ROOM)
@@ -207,8 +218,8 @@ cdef class Receiver:
             raise MemoryError()
 
     def __dealloc__(self):
-        forget(&self.pile)
-        forget(&self.spare)
+        free_pile(&self.pile)
+        free_pile(&self.spare)
         if self.call != NULL:
             free(self.call.room)
             free(self.call)
@@ -226,17 +237,22 @@ cdef class Receiver:
                 break
         lc_mutex_unlock(&self.mutex)
         if first:
-            lc_tell(self.told)
+            lc_notify(self.ready)
         return failed
 
-    # Wait until there is room for what one call may bring.
+    # Wait until there is room for the datagrams of one call.
     cdef void make_room(self) noexcept nogil:
         lc_mutex_lock(&self.mutex)
-        while weight(&self.pile) + LC_AT_ONCE * (LC_ROOM + BESIDE) > self.capacity and not self.stopping:
+        while memory_of(&self.pile) + LC_AT_ONCE * (LC_ROOM + OVERHEAD) > self.capacity and not self.stopping:
             lc_cond_wait(&self.taken, &self.mutex, 1.0)
         lc_mutex_unlock(&self.mutex)
 
     def run(self):
+        """Receive until ``stop``, and then what has already arrived. Call in a thread of its own.
+
+        Raises:
+            OSError: the socket is broken, or memory is out.
+        """
         cdef int n = 0
         if self.call == NULL:
             raise TypeError("not made")
@@ -248,24 +264,32 @@ cdef class Receiver:
                     if self.keep(n) < 0:
                         n = -12          # ENOMEM
                         break
-                    if self.stopping and weight(&self.pile) > self.capacity:
+                    if self.stopping and memory_of(&self.pile) > self.capacity:
                         break
                 elif n < 0 or self.stopping:
                     break
                 else:
                     lc_await(self.fd, self.wake)
-            lc_tell(self.told)
+            lc_notify(self.ready)
         if n < 0:
             raise OSError(-n, "recvmmsg")
 
     def stop(self):
+        """End ``run``, from any thread."""
         lc_mutex_lock(&self.mutex)
         self.stopping = True
         lc_cond_wake_all(&self.taken)
         lc_mutex_unlock(&self.mutex)
-        lc_tell(self.wake)
+        lc_notify(self.wake)
 
     def take(self):
+        """Return what was received since the last call; None: nothing.
+
+        Returns:
+            The datagrams one behind the other. Two columns of int64: where each ends, and when it arrived, in
+            microseconds since 1970. Their sources in order: 28 bytes of a sockaddr, and how many datagrams in
+            a row it sent.
+        """
         cdef lc_pile *p = &self.spare
         cdef lc_pile full
         cdef size_t i
@@ -287,5 +311,5 @@ cdef class Receiver:
         )
         p.size = p.n = p.runs = 0
         if p.room > KEPT:
-            forget(p)
+            free_pile(p)
         return found

@@ -1,14 +1,16 @@
-"""The sender for UDP: runs of datagrams into a connected, non-blocking socket, single ones out of it.
+"""The compiled pump for UDP: moves runs of datagrams over a connected, non-blocking socket.
 
-Three ways, the first that the system takes: ``gso`` gives a whole run to the kernel, which cuts it up
-(UDP_SEGMENT), many runs to a call; ``mmsg`` gives many datagrams to a call; ``send`` one.
+Of three methods to send it uses the first that the system supports. ``gso`` gives whole runs to the kernel,
+many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). ``mmsg`` gives many datagrams to a
+call, ``send`` one.
 
-The form of runs is told in hot.pxd. A full socket buffer is back-pressure: what was not taken stays.
+The form of runs is described in ``hot.pxd``. A full socket buffer is back-pressure: what was not taken stays.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
+from logclient._ext.constants cimport UDP_MANY, UDP_ONE, UDP_RUNS
 from logclient._ext.handoff cimport lc_wake_fd
 from logclient._ext.hot cimport lc_get_frame, lc_put_frame
 from logclient._ext.pump cimport (
@@ -18,6 +20,8 @@ from logclient._ext.pump cimport (
     CompiledPump,
     ssize_t,
 )
+
+from logclient._ext.constants import UDP_METHODS
 
 
 cdef extern from *:
@@ -42,7 +46,7 @@ cdef extern from *:
     #else
     #define LC_MMSG 0
     #endif
-    #define LC_UDP_CALL 64              /* messages given to the kernel at once */
+    #define LC_UDP_CALL 64              /* messages of one system call */
     typedef struct {
         struct iovec iov[LC_UDP_CALL];
         int n;
@@ -52,7 +56,7 @@ cdef extern from *:
     #endif
     } lc_udp_call;
 
-    /* One message more; a segment makes the kernel cut it up. */
+    /* Add a message; with a segment the kernel cuts it into datagrams. */
     static inline void lc_udp_add(lc_udp_call *c, const uint8_t *at, size_t size, uint32_t segment) {
         int i = c->n++;
         c->iov[i].iov_base = (void *)at;
@@ -76,7 +80,7 @@ cdef extern from *:
     #endif
     }
 
-    /* How many of them were taken; -1 and errno when none was. */
+    /* Return how many messages were taken; -1 with errno when none was. */
     static inline int lc_udp_send(int fd, lc_udp_call *c, int many) {
     #if LC_MMSG
         if (many)
@@ -103,58 +107,52 @@ cdef extern from *:
     int MSG_DONTWAIT, MSG_TRUNC
 
 cdef enum:
-    HEAD = 8                 # of a run: its bytes, its segment
-
-# How datagrams are given to the kernel.
-cdef enum:
-    ONE
-    MANY
-    RUNS
-
-WAYS = ("send", "mmsg", "gso")
+    HEAD = 8                 # bytes of a run's head: its size and its segment
 
 
 cdef class UdpPump(CompiledPump):
-    """See ``_ext.pump``. Links have a ``fileno()`` and a ``way``.
+    """Pumps over links that have a ``fileno()`` and a ``send_method``; see ``CompiledPump``.
 
-    ``way`` is the one of `WAYS` that is in use; what the system refuses is not tried again on this socket.
+    A method that the system refuses is not tried again on the same socket.
     """
 
     cdef int fd
-    cdef int by
-    cdef size_t inside           # of the run at the front: bytes that are gone already
-    cdef bint crowded            # the system has no buffers, whatever the socket says
-    cdef int late                # an error that came behind what was taken
+    cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: that of the next link
+    cdef size_t inside           # bytes of the first run that are sent already
+    cdef bint no_buffers         # the system is out of buffers, although the socket is writable
+    cdef int late_error          # errno of a failure after part of a write was taken
     cdef lc_udp_call call
 
     @property
-    def way(self):
-        return WAYS[self.by]
+    def send_method(self):
+        """How datagrams are given to the kernel now: one of `UDP_METHODS`."""
+        return UDP_METHODS[self.method]
 
     def connected(self):
+        """Begin a new connection."""
         CompiledPump.connected(self)
         self.inside = 0
-        self.late = 0
-        self.by = -1
+        self.late_error = 0
+        self.method = -1
 
-    cdef int _take(self, link) except -1:
+    cdef int _use_link(self, link) except -1:
         self.fd = link.fileno()
-        if self.by < 0:
-            self.by = WAYS.index(link.way)
+        if self.method < 0:
+            self.method = UDP_METHODS.index(link.send_method)
             if not LC_MMSG:
-                self.by = ONE
+                self.method = UDP_ONE
         return 0
 
-    # Messages for the next call, from `data` on.
     cdef void _gather(self, const uint8_t *data, size_t size) noexcept nogil:
-        cdef size_t at = 0, done = self.inside, most = <size_t> (LC_UDP_CALL if self.by else 1)
+        # Collect the messages of the next call, from `data` on.
+        cdef size_t at = 0, done = self.inside, most = <size_t> (LC_UDP_CALL if self.method else 1)
         cdef size_t run, segment
         self.call.n = 0
         while at < size and <size_t> self.call.n < most:
             run = lc_get_frame(data + at)
             segment = lc_get_frame(data + at + 4)
             while done < run and <size_t> self.call.n < most:
-                if self.by == RUNS:
+                if self.method == UDP_RUNS:
                     lc_udp_add(&self.call, data + at + HEAD + done, run - done, <uint32_t> segment)
                     done = run
                 else:
@@ -164,42 +162,42 @@ cdef class UdpPump(CompiledPump):
             done = 0
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
-        cdef size_t gone = 0         # whole runs
+        cdef size_t done = 0         # bytes of whole runs
         cdef size_t run, segment
         cdef int n, error, _taken
-        if self.late:
-            self.error = self.late
-            self.late = 0
+        if self.late_error:
+            self.error = self.late_error
+            self.late_error = 0
             return LINK_BROKEN
-        while gone < size:
-            self._gather(data + gone, size - gone)
-            n = lc_udp_send(self.fd, &self.call, self.by)
+        while done < size:
+            self._gather(data + done, size - done)
+            n = lc_udp_send(self.fd, &self.call, self.method)
             if n < 0:
                 error = lc_udp_errno()
                 if error == EINTR:
                     continue
-                if self.by == RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
-                    self.by = MANY   # this system, this device or this size: the rest one by one
+                if self.method == UDP_RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
+                    self.method = UDP_MANY   # not here or not at this size: the rest one by one
                     continue
-                if self.by == MANY and error == ENOSYS:
-                    self.by = ONE
+                if self.method == UDP_MANY and error == ENOSYS:
+                    self.method = UDP_ONE
                     continue
-                self.crowded = error == ENOBUFS
-                if self.crowded or error in (EAGAIN, EWOULDBLOCK):
-                    return <ssize_t> gone
-                if gone:
-                    self.late = error
-                    return <ssize_t> gone
+                self.no_buffers = error == ENOBUFS
+                if self.no_buffers or error in (EAGAIN, EWOULDBLOCK):
+                    return <ssize_t> done
+                if done:
+                    self.late_error = error
+                    return <ssize_t> done
                 self.error = error
                 return LINK_BROKEN
             for _taken in range(n):
-                run = lc_get_frame(data + gone)
-                segment = lc_get_frame(data + gone + 4)
-                self.inside = run if self.by == RUNS else self.inside + segment
+                run = lc_get_frame(data + done)
+                segment = lc_get_frame(data + done + 4)
+                self.inside = run if self.method == UDP_RUNS else self.inside + segment
                 if self.inside >= run:
-                    gone += HEAD + run
+                    done += HEAD + run
                     self.inside = 0
-        return <ssize_t> gone
+        return <ssize_t> done
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
@@ -210,7 +208,7 @@ cdef class UdpPump(CompiledPump):
                 lc_put_frame(data + 4, <uint32_t> n)
                 return n + HEAD
             if n >= 0 or lc_udp_errno() == EINTR:
-                continue             # empty, or longer than any
+                continue             # empty, or longer than any valid one
             self.error = lc_udp_errno()
             return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
 
@@ -218,9 +216,9 @@ cdef class UdpPump(CompiledPump):
         cdef pollfd fds[2]
         memset(fds, 0, sizeof(fds))
         fds[0].fd = self.fd
-        fds[0].events = <short> (POLLIN | POLLOUT) if full and not self.crowded else <short> POLLIN
+        fds[0].events = <short> (POLLIN | POLLOUT) if full and not self.no_buffers else <short> POLLIN
         fds[1].fd = lc_wake_fd(&self.flight.f.handoff.wake)
         fds[1].events = <short> POLLIN
-        # Nobody tells when the system has buffers again.
-        poll(fds, 2, min(timeout, 1) if full and self.crowded else timeout)
+        # Nothing tells when the system has buffers again, so look soon.
+        poll(fds, 2, min(timeout, 1) if full and self.no_buffers else timeout)
         return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)

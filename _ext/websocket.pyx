@@ -1,8 +1,9 @@
-"""The frames of WebSocket (RFC 6455, section 5.2) that are all but a few: whole messages, neither fragmented
-nor compressed, as a server sends them and as a client does. What is anything else, or forbidden, is left to
-a strict implementation of the protocol.
+"""Ordinary WebSocket frames (RFC 6455, section 5.2): whole messages, neither fragmented nor compressed.
 
-The GIL is kept: these take microseconds, and to get it back beside busy threads may take milliseconds.
+All other frames, forbidden ones included, are left to a strict implementation of the protocol.
+
+The GIL is kept: a call takes microseconds, and taking the GIL again while other threads are busy may take
+milliseconds.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -19,6 +20,23 @@ cdef enum:
 
 
 def split(data, size_t at, size_t limit, bint unfinished, list messages):
+    """Take whole messages out of the frames of a server.
+
+    Args:
+        data: frames; the last one may be incomplete.
+        at: where the first of them begins.
+        limit: bytes of the largest payload.
+        unfinished: whether a fragmented message has begun; then no frame is ordinary.
+        messages: the payloads, text and binary alike, are appended to it; an empty one as a space.
+
+    Returns:
+        Where the first frame begins that is not ordinary or not complete, and its bytes, or how many bytes
+        are needed to tell. Once so many are there, pass the frame to the protocol. A frame that the protocol
+        can refuse early (masked, or over `limit`) is not waited for.
+
+    Raises:
+        ValueError: `at` is beyond the end.
+    """
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef size_t end, head, left
@@ -62,6 +80,16 @@ def split(data, size_t at, size_t limit, bint unfinished, list messages):
 
 
 def seal(data, bytes keys, size_t at):
+    """Make a client's frame with a whole text message.
+
+    Args:
+        data: the message; it is not checked for UTF-8.
+        keys: random bytes that nobody can predict (section 5.3).
+        at: where the four bytes begin that mask this frame.
+
+    Raises:
+        ValueError: there are no four bytes.
+    """
     cdef Py_buffer view
     cdef uint8_t *p
     cdef const uint8_t *key

@@ -1,4 +1,4 @@
-"""The sender for ZeroMQ: whole batches of messages through the libzmq that pyzmq has loaded."""
+"""The compiled pump for ZeroMQ."""
 
 from typing import Any
 

@@ -1,14 +1,15 @@
-"""The sender for ZeroMQ: whole batches of messages through the libzmq that pyzmq has loaded.
+"""The compiled pump for ZeroMQ: moves whole batches of messages through the libzmq that pyzmq has loaded.
 
-Four calls of ``zmq_send`` a message and no Python between them. The functions are found in the copy
-that pyzmq uses (a second one in the process could not take its sockets), and only where its version is
-the one that pyzmq says; else there is no compiled pump, and ``delivery.pump`` goes through pyzmq.
+Sending a message takes a few calls of ``zmq_send`` and no Python between them. The functions are looked up in
+the library that pyzmq uses, because a second copy in the process could not use its sockets, and only where
+its version is the one that pyzmq reports. Otherwise there is no compiled pump, and ``delivery.pump`` goes
+through pyzmq.
 
-Messages are frames, each behind its head: u32 little-endian length, top bit when more follow.
+Messages consist of frames, each behind its head; the form is described in ``hot.pxd``.
 
-libzmq gives a message when it is whole, and holds what there is of it until then: a peer that never ends
-one would make it grow for ever. Linux says how much came over a connection (TCP_INFO); one that brings
-more than `SWOLLEN` bytes, heartbeats apart, and no message is over.
+libzmq delivers whole messages and keeps what has arrived of one until then, so a peer that never completes
+one would make it grow without bound. Linux tells how many bytes a connection has received (TCP_INFO). A
+connection that received more than `OVERSIZED` bytes without a message, heartbeats apart, is ended.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -44,15 +45,15 @@ cdef extern from *:
     #ifndef RTLD_NOLOAD
     #define RTLD_NOLOAD 0
     #endif
-    /* Bytes that came over a TCP connection; 0 where nobody says. tcpi_bytes_received is at 128 of Linux's
-       struct tcp_info since 4.1; the headers of a C library may lack it. */
+    /* Return the bytes that a TCP connection has received; 0: unknown. tcpi_bytes_received is at 128 of
+       Linux's struct tcp_info since 4.1; the headers of a C library may lack it. */
     #ifdef __linux__
     #include <netinet/in.h>
     #include <netinet/tcp.h>
     #include <stdint.h>
     #include <string.h>
     #include <sys/socket.h>
-    static uint64_t lc_brought(int fd) {
+    static uint64_t lc_bytes_received(int fd) {
         unsigned char info[136];
         uint64_t bytes;
         socklen_t size = sizeof(info);
@@ -62,7 +63,7 @@ cdef extern from *:
     }
     #else
     #include <stdint.h>
-    static uint64_t lc_brought(int fd) { (void)fd; return 0; }
+    static uint64_t lc_bytes_received(int fd) { (void)fd; return 0; }
     #endif
     """
     ctypedef struct lc_zmq_msg:
@@ -80,7 +81,7 @@ cdef extern from *:
         short events
         short revents
     int poll(pollfd *fds, unsigned long n, int timeout) nogil
-    uint64_t lc_brought(int fd) nogil
+    uint64_t lc_bytes_received(int fd) nogil
     void *dlopen(const char *name, int flags) nogil
     void *dlsym(void *library, const char *name) nogil
     int POLLIN, EAGAIN, ECONNRESET, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
@@ -96,10 +97,10 @@ cdef enum:
     ZMQ_EVENT_DISCONNECTED = 0x0200
 
 cdef enum:
-    HEAD = 4
-    LOOK = 100                   # milliseconds between two looks at what has come
-    SWOLLEN = 4 << 20
-    PULSE = 256                  # bytes a second that are ZeroMQ's own heartbeats
+    HEAD = 4                     # bytes of a frame's head
+    CHECK_MS = 100               # milliseconds between two looks at the bytes received
+    OVERSIZED = 4 << 20          # bytes without a message that end a connection
+    HEARTBEAT_BYTES = 256        # bytes a second that count as ZeroMQ's own heartbeats
 
 
 ctypedef struct lc_zmq:
@@ -119,24 +120,34 @@ cdef inline uint32_t _head(const uint8_t *p) noexcept nogil:
 
 
 cdef class ZmqPump(CompiledPump):
-    """See ``_ext.pump``. Links have a ``socket`` and a ``monitor`` of pyzmq's."""
+    """Pumps over links that have a ``socket`` and a ``monitor`` of pyzmq; see ``CompiledPump``."""
 
     cdef lc_zmq zmq
     cdef void *socket
     cdef void *monitor
     cdef bint reads              # a PUSH socket has nothing to read
-    cdef bint torn               # the connection went in the middle of a message
-    cdef bint told               # the monitor may have something to tell
+    cdef bint torn               # the connection was lost in the middle of a message
+    cdef bint monitor_ready      # the monitor may have events
     cdef int fd
     cdef int monitor_fd
-    cdef int tcp                 # the connection's own; -1 where it says nothing
-    cdef double before           # bytes: what it had brought with the last message, and heartbeats since
-    cdef double looked
-    cdef bint swollen
+    cdef int tcp                 # the descriptor of the connection; -1 where bytes received are unknown
+    cdef double baseline         # bytes received up to the last message, and heartbeats since
+    cdef double checked_at       # monotonic seconds of the last look
+    cdef bint oversized
 
     @classmethod
     def find(cls, flight, core, str library, **limits):
-        """A pump on the libzmq that `library` (pyzmq's extension) has loaded, or None without one."""
+        """Make a pump on the libzmq that pyzmq has loaded.
+
+        Args:
+            flight: the batches.
+            core: see `CompiledPump`.
+            library: the path of pyzmq's extension.
+            **limits: see `CompiledPump`.
+
+        Returns:
+            None when that libzmq cannot be used.
+        """
         cdef ZmqPump pump
         cdef void *found
         cdef lc_zmq *z
@@ -172,23 +183,25 @@ cdef class ZmqPump(CompiledPump):
         return pump
 
     def connected(self):
+        """Begin a new connection."""
         CompiledPump.connected(self)
         self.torn = False
-        self.swollen = False
-        self.before = 0
-        self.looked = lc_monotonic()
+        self.oversized = False
+        self.baseline = 0
+        self.checked_at = lc_monotonic()
 
-    cdef int _take(self, link) except -1:
+    cdef int _use_link(self, link) except -1:
         self.socket = <void *> <size_t> link.socket.underlying
         self.monitor = <void *> <size_t> link.monitor.underlying
         self.reads = link.reads
-        self.told = True
+        self.monitor_ready = True
         self.fd = link.socket.FD
         self.monitor_fd = link.monitor.FD
         self.tcp = link.tcp
         return 0
 
-    cdef ssize_t _fault(self) noexcept nogil:
+    cdef ssize_t _failed(self) noexcept nogil:
+        # Return what a failed call means: 0 for not now, or LINK_BROKEN.
         self.error = self.zmq.errno_()
         return 0 if self.error == EAGAIN else LINK_BROKEN
 
@@ -203,17 +216,18 @@ cdef class ZmqPump(CompiledPump):
             if self.zmq.send(self.socket, data + at + HEAD, head & ~FRAME_MORE, flags) < 0:
                 if self.zmq.errno_() == EINTR:
                     continue
-                # Of a whole connection only a message's first frame can be refused. Of one that is gone a
-                # later one is: libzmq drops those before it, and would drop what it is given next, too.
+                # On a live connection only the first frame of a message can be refused. A later one is
+                # refused when the connection is gone: libzmq drops the frames before it, and would drop the
+                # next, too.
                 self.torn = at > done and self.zmq.errno_() == EAGAIN
                 if done or self.torn:
                     break
-                return self._fault()
+                return self._failed()
             at += HEAD + (head & ~FRAME_MORE)
             if not head & FRAME_MORE:
                 done = at
         if done or not self.torn:
-            return <ssize_t> done    # whatever came after them: these were taken, and are not sent again
+            return <ssize_t> done    # taken, whatever failed after them: not to be sent again
         self.error = ECONNRESET
         return LINK_BROKEN
 
@@ -228,32 +242,33 @@ cdef class ZmqPump(CompiledPump):
                 break
             done += <size_t> n
         if done:
-            self.swollen = False
-            self.before = <double> lc_brought(self.tcp)
+            self.oversized = False
+            self.baseline = <double> lc_bytes_received(self.tcp)
             return <ssize_t> done
-        if self.told:
-            if self._over(data, size):
+        if self.monitor_ready:
+            if self._connection_over(data, size):
                 return LINK_CLOSED
-            self.told = False    # and is read to its end: what comes next makes its descriptor readable
-        if self._swollen():
+            self.monitor_ready = False    # read to its end: the next event makes its descriptor readable
+        if self._is_oversized():
             self.error = EMSGSIZE
             return LINK_BROKEN
         return 0
 
-    # Whether much came, and no message.
-    cdef bint _swollen(self) noexcept nogil:
+    cdef bint _is_oversized(self) noexcept nogil:
+        # Return whether too many bytes have arrived without a message.
         cdef double now = lc_monotonic()
-        cdef double brought
-        if now - self.looked < LOOK / 1000.0:
-            return self.swollen
-        brought = <double> lc_brought(self.tcp)
-        self.before = min(brought, self.before + PULSE * (now - self.looked))
-        self.looked = now
-        self.swollen = brought - self.before > SWOLLEN
-        return self.swollen
+        cdef double received
+        if now - self.checked_at < CHECK_MS / 1000.0:
+            return self.oversized
+        received = <double> lc_bytes_received(self.tcp)
+        self.baseline = min(received, self.baseline + HEARTBEAT_BYTES * (now - self.checked_at))
+        self.checked_at = now
+        self.oversized = received - self.baseline > OVERSIZED
+        return self.oversized
 
-    # The next message, all its frames behind their heads: its size, 0 when there is none, or a fault.
     cdef ssize_t _message(self, void *socket, uint8_t *data, size_t room) noexcept nogil:
+        # Read the next message, each frame behind its head. Return its size, 0 when there is none, or
+        # LINK_BROKEN.
         cdef lc_zmq_msg part
         cdef size_t done = 0
         cdef size_t n
@@ -264,7 +279,7 @@ cdef class ZmqPump(CompiledPump):
             while self.zmq.msg_recv(&part, socket, ZMQ_DONTWAIT) < 0:
                 if self.zmq.errno_() != EINTR:
                     self.zmq.msg_close(&part)
-                    return self._fault()
+                    return self._failed()
             n = self.zmq.msg_size(&part)
             more = self.zmq.msg_more(&part) != 0
             if n > room - done or room - done - n < HEAD:
@@ -281,13 +296,13 @@ cdef class ZmqPump(CompiledPump):
             done += HEAD + n
         return <ssize_t> done
 
-    # Whether the monitor has told that the connection is over.
-    cdef bint _over(self, uint8_t *scratch, size_t size) noexcept nogil:
+    cdef bint _connection_over(self, uint8_t *scratch, size_t size) noexcept nogil:
+        # Read the monitor's events; return whether the connection is over.
         cdef uint16_t event
         while self._events(self.monitor) & <int> ZMQ_POLLIN:
             if self._message(self.monitor, scratch, size) < <ssize_t> HEAD + 6:
                 return True
-            # In the machine's own order: u16 event, u32 value.
+            # u16 event, u32 value, in the byte order of this machine.
             memcpy(&event, scratch + HEAD, sizeof(event))
             if event & (<int> ZMQ_EVENT_CLOSED | <int> ZMQ_EVENT_DISCONNECTED):
                 return True
@@ -301,18 +316,18 @@ cdef class ZmqPump(CompiledPump):
         return events
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        # ZeroMQ's descriptors tell changes only, and asking for its state is what makes them do so.
+        # ZeroMQ's descriptors are edge-triggered, and re-armed by asking for the state of the socket.
         cdef pollfd fds[3]
         cdef int wanted = <int> ZMQ_POLLIN | (<int> ZMQ_POLLOUT if full else 0)
         cdef int woken = 0
-        if self._events(self.socket) & wanted or self.told:
+        if self._events(self.socket) & wanted or self.monitor_ready:
             woken = WOKEN_BY_PEER
             timeout = 0
         elif self.tcp >= 0:
-            if self._swollen():
+            if self._is_oversized():
                 return WOKEN_BY_PEER
-            if timeout > LOOK:
-                timeout = LOOK
+            if timeout > CHECK_MS:
+                timeout = CHECK_MS
         fds[0].fd = self.fd
         fds[1].fd = self.monitor_fd
         fds[2].fd = lc_wake_fd(&self.flight.f.handoff.wake)
@@ -320,7 +335,7 @@ cdef class ZmqPump(CompiledPump):
         fds[0].revents = fds[1].revents = fds[2].revents = 0
         poll(fds, 3, timeout)
         if fds[1].revents:
-            self.told = True
+            self.monitor_ready = True
         if fds[0].revents or fds[1].revents:
             woken |= <int> WOKEN_BY_PEER
         if fds[2].revents:

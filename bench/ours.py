@@ -21,7 +21,7 @@ class Parked:
         from logclient._ext.flight import Flight
 
         self.client = client
-        client.handoff.needs_attention = False  # nobody shall start the sender
+        client.handoff.needs_sender = False  # nobody shall start the sender
         self._flight = Flight(client.handoff)
 
     def take(self) -> list[bytes]:
@@ -37,5 +37,5 @@ class Parked:
         """Everything out of the queue; how many events there were."""
         n = self._flight.fail(CLOSED)
         self._flight.commit()
-        self._flight.report()
+        self._flight.take_report()
         return n

@@ -49,11 +49,11 @@ def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     def setup() -> None:
         nonlocal sent
         sink.wait(sent)
-        flight.report()
+        flight.take_report()
         for _ in range(EVENTS):
             handoff.push(BODY, 2, RAW)
         sent += EVENTS
-        handoff.aim(sent)
+        handoff.set_flush_target(sent)
 
     def run() -> None:
         until = time.monotonic() + 10.0

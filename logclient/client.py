@@ -337,7 +337,7 @@ def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable
 
     def go_on(seq: int, event: Event, level: int) -> int:
         if seq >= 0:
-            if engine.handoff.needs_attention:
+            if engine.handoff.needs_sender:
                 engine.ensure_sender()
         else:
             body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already

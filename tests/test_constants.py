@@ -27,6 +27,11 @@ def test_every_status_has_its_name() -> None:
     assert [NUMBERS[name.upper()] for name in constants.STATUSES] == list(range(len(constants.STATUSES)))
 
 
+def test_every_method_of_udp_has_its_name() -> None:
+    numbers = (constants.UDP_ONE, constants.UDP_MANY, constants.UDP_RUNS)
+    assert [constants.UDP_METHODS[number] for number in numbers] == ["send", "mmsg", "gso"]
+
+
 def test_numbers_of_a_group_differ() -> None:
     for prefix in ("R_", "END_", "PUT_", "STOP_"):
         values = [value for name, value in NUMBERS.items() if name.startswith(prefix)]

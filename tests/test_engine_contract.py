@@ -495,7 +495,7 @@ def test_block_is_first_come_first_served(make: Make) -> None:
         threads.append(threading.Thread(target=put))
         threads[-1].start()
         place = len(threads)
-        rig.until(lambda s: rig.engine.handoff.line == place)  # noqa: B023
+        rig.until(lambda s: rig.engine.handoff.waiting_callers == place)  # noqa: B023
     assert rig.engine.handoff.fits(10) and not seqs
     rig.server.up()
     for thread in threads:
@@ -533,7 +533,7 @@ def test_a_signal_handler_does_not_stand_in_the_line(make: Make) -> None:
     rig.put(bytes(8000))
     thread = threading.Thread(target=rig.put, args=(bytes(16_000),))
     thread.start()
-    rig.until(lambda s: rig.engine.handoff.line == 1)
+    rig.until(lambda s: rig.engine.handoff.waiting_callers == 1)
     seqs: list[int] = []
 
     def handler(number: int, frame: object) -> None:

@@ -152,7 +152,7 @@ def test_a_fork_by_a_signal_handler_while_a_caller_waits_for_room(build: Make) -
             forked.set()
 
     def run() -> None:
-        rig.until(lambda s: rig.engine.handoff.line == 1)
+        rig.until(lambda s: rig.engine.handoff.waiting_callers == 1)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         assert forked.wait(PATIENCE)
         rig.server.up()

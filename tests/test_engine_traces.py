@@ -171,7 +171,7 @@ def test_compiled_cores_are_the_plain_ones(kind: str, data: Any, sizes: list[int
         log.append(flight.encoded(batch).replace(b"\n", b""))
         log.append(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
         core.sent()
-        log += [batch.fates(), batch.hashes(), core.next_timeout(2.0)]
+        log += [batch.statuses(), batch.hashes(), core.next_timeout(2.0)]
         for i, piece in enumerate(pieces):
             core.receive_data(piece, 3.0 + i)
             log += [said(core, batch), core.credit(3.0)[0], core.next_timeout(3.0)]

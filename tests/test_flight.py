@@ -80,7 +80,7 @@ class Machine(RuleBasedStateMachine):
         """One of them looks again, and pushes if there is room; nobody can take that away."""
         which %= len(self.waiting)
         real, model, size, level = self.waiting[which]
-        assert real.look() == model.look()
+        assert real.is_ready() == model.look()
         ready = real.wait(0.0)  # the second look of a newcomer: it may have room granted to those before it
         assert ready == model.look()
         if ready:
@@ -132,7 +132,7 @@ class Machine(RuleBasedStateMachine):
             marks[event.seq] = mark
             real.mark(event.seq, *mark)
         assert self.flight.encoded(real) == self.twin.encoded(model, marks)
-        assert real.fates() == {e.seq: STATUSES[e.fate] for e in model.events}
+        assert real.statuses() == {e.seq: STATUSES[e.fate] for e in model.events}
         assert real.hashes() == {e.seq: e.hash for e in model.events}
 
     def apply(self, ranges: list[tuple[int, int]], fate: int) -> None:
@@ -216,11 +216,11 @@ class Machine(RuleBasedStateMachine):
                 self.flight.expire(max(0, old))
                 self.twin.expire(old)
             case "gaps":
-                self.flight.gaps()
+                self.flight.report_gaps()
                 self.twin.gaps()
             case "report":
-                assert self.flight.reported == bool(self.twin.reports)
-                assert self.flight.report() == self.twin.report()
+                assert self.flight.has_report == bool(self.twin.reports)
+                assert self.flight.take_report() == self.twin.report()
             case "foreign":
                 self.apply([(n, n + 20)], ACKED)
             case "fail" if n % 4 == 0:
@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         assert self.flight.waiting == self.twin.waiting
         assert self.flight.queued == self.twin.queued()
         assert self.real.fits(100) == self.model.fits(100)
-        assert self.real.line == len(self.model.line)
+        assert self.real.waiting_callers == len(self.model.line)
         # Between two commits too: nothing is counted twice, nothing not at all.
         dropped = sum(n for reason, n in counts["dropped"].items() if reason != "closed")
         given = counts["acked"] + counts["handed"] + sum(counts["failed"].values()) + dropped
@@ -259,7 +259,7 @@ class Machine(RuleBasedStateMachine):
         self.twin.fail(2)
         self.flight.commit()
         self.twin.commit()
-        assert self.flight.report() == self.twin.report()
+        assert self.flight.take_report() == self.twin.report()
         counts = self.real.counters()
         assert counts == self.model.counters()
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
@@ -315,7 +315,7 @@ def test_bodies_stay_until_all_of_a_batch_is_done() -> None:
     flight.apply([(10, 10)], ACKED)
     flight.commit()
     assert flight.handoff.counters()["queued_bytes"] == 0
-    with pytest.raises(LookupError, match="has its fate"):
+    with pytest.raises(LookupError, match="has its outcome"):
         batch.pending()
 
 
@@ -384,10 +384,10 @@ def test_gaps_are_reported_as_drops() -> None:
     flight = Flight(handoff)
     taken(flight)
     handoff.refuse()
-    flight.gaps()
-    assert flight.report() == [(1, 7, "dropped", "overflow"), (13, 13, "dropped", "overflow")]
-    flight.gaps()
-    assert flight.report() == []
+    flight.report_gaps()
+    assert flight.take_report() == [(1, 7, "dropped", "overflow"), (13, 13, "dropped", "overflow")]
+    flight.report_gaps()
+    assert flight.take_report() == []
 
 
 def test_resent_counts_events_not_attempts_that_failed() -> None:
@@ -435,7 +435,7 @@ def test_a_fate_is_final() -> None:
     flight.apply([(1, 1)], ACKED)
     flight.apply([(1, 1)], FAILED, REJECTED)
     flight.apply([(1, 1)], PENDING)
-    assert batch.fates() == {1: "acked", 2: "inflight"}
+    assert batch.statuses() == {1: "acked", 2: "inflight"}
     with pytest.raises(LookupError):
         batch.mark(1, INFLIGHT)
     flight.apply([(1, 1_000_000)], ACKED)  # what was never sent, too
@@ -451,7 +451,7 @@ def on_the_wire(flight: Flight, events: int = 1) -> list[int]:
     batch = flight.pending()
     if batch is None:
         return []
-    found = [event.seq for event in batch.pending(flight.bound(events))]
+    found = [event.seq for event in batch.pending(flight.limit_credit(events))]
     for seq in found:
         batch.mark(seq, INFLIGHT, 0, seq)
     flight.encoded(batch)
@@ -467,9 +467,9 @@ def quarantined(bodies: list[bytes], first: int = 1) -> tuple[Handoff, Flight]:
     assert flight.take(len(bodies), 1 << 20) is not None
     assert on_the_wire(flight, len(bodies)) == list(range(1, len(bodies) + 1))
     flight.requeue()
-    flight.put_aside(first)
+    flight.withhold(first)
     assert flight.quarantine() == flight.quarantined == list(range(1, first + 1))
-    assert flight.aside == 0
+    assert flight.withheld == 0
     return handoff, flight
 
 
@@ -485,10 +485,10 @@ def test_a_suspect_is_sent_alone() -> None:
     handoff.push(b"four")
     flight.take(10, 1 << 20)
     flight.send_alone(1)
-    assert flight.flying == (0, 0, 0)
+    assert flight.inflight_range == (0, 0, 0)
     assert on_the_wire(flight, 9) == [1]
-    assert flight.bound(9) == 0 and flight.pending() is None, "nothing else before its outcome"
-    assert flight.flying == (1, 1, 1)
+    assert flight.limit_credit(9) == 0 and flight.pending() is None, "nothing else before its outcome"
+    assert flight.inflight_range == (1, 1, 1)
     flight.apply([(1, 1)], ACKED)
     flight.commit()
     assert flight.quarantined == []
@@ -514,9 +514,9 @@ def test_a_suspect_stays_behind_after_a_break() -> None:
 def test_suspects_end_like_all_events() -> None:
     """Condemned, expired, or given up with the client."""
     handoff, flight = quarantined([b"one", b"two", b"three", b"four"], 3)
-    assert flight.condemn(2, R_POISON) == 3
+    assert flight.fail_quarantined(2, R_POISON) == 3
     with pytest.raises(LookupError, match="no event 2 in quarantine"):
-        flight.condemn(2, R_POISON)
+        flight.fail_quarantined(2, R_POISON)
     flight.commit()
     assert handoff.counters()["failed"] == {"poison": 1}
     flight.send_alone(1)
@@ -535,10 +535,10 @@ def test_suspects_end_like_all_events() -> None:
 
 def test_what_is_put_aside_comes_back_in_order() -> None:
     handoff, flight = quarantined([b"one", b"two", b"three", b"four"], 0)
-    flight.put_aside(2)
+    flight.withhold(2)
     assert on_the_wire(flight) == [3]
     flight.requeue()
-    flight.give_back()
+    flight.release_withheld()
     assert on_the_wire(flight, 9) == [1, 2, 3, 4]
     assert handoff.counters()["settled"] == 0
 
@@ -547,9 +547,9 @@ def test_only_so_many_events_are_allowed() -> None:
     _, flight = quarantined([b"%d" % n for n in range(10)], 1)
     flight.allowance = 3
     assert on_the_wire(flight, 9) == [2, 3, 4]
-    assert flight.bound(9) == 0
+    assert flight.limit_credit(9) == 0
     flight.send_alone(1)
-    assert flight.bound(9) == 9, "a suspect needs none"
+    assert flight.limit_credit(9) == 9, "a suspect needs none"
     flight.send_alone(0)
     flight.allowance = None
     assert len(on_the_wire(flight, 9)) == 6
@@ -558,7 +558,7 @@ def test_only_so_many_events_are_allowed() -> None:
 def test_a_held_flight_is_drained_by_its_acknowledgements() -> None:
     _, flight = quarantined([b"one", b"two", b"three"], 1)
     assert on_the_wire(flight) == [2]
-    flight.hold = True
-    assert flight.bound(9) == 0 and not flight.drained
+    flight.draining = True
+    assert flight.limit_credit(9) == 0 and not flight.drained
     flight.apply([(2, 2)], ACKED)
     assert flight.drained

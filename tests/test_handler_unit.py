@@ -46,7 +46,7 @@ class Parked:
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
         self.handoff = Handoff(policy=bounds.pop("policy", "drop_oldest"), **bounds)
-        self.handoff.needs_attention = False
+        self.handoff.needs_sender = False
         self.encoder = Encoder(
             self.handoff,
             max_event_bytes=bounds.get("max_event_bytes", 1 << 20),
@@ -83,7 +83,7 @@ class Parked:
             found += list(batch.pending())
         self.flight.fail(2)
         self.flight.commit()
-        self.flight.report()
+        self.flight.take_report()
         return found
 
     def made(self) -> list[dict[str, Any]]:
@@ -186,10 +186,10 @@ class TestShip:
 
     def test_needs_attention(self, make: Make) -> None:
         one = make()
-        one.client.handoff.needs_attention = True
+        one.client.handoff.needs_sender = True
         one.log.info("a")
         assert one.client.calls == ["attend"]
-        one.client.handoff.needs_attention = False
+        one.client.handoff.needs_sender = False
         one.log.info("b")
         assert one.client.calls == ["attend"]
 
@@ -205,7 +205,7 @@ class TestShip:
     def test_trouble_of_the_client_stays_there(self, make: Make, said: Callable[[], str]) -> None:
         one = make(policy="block", max_events=1)
         one.client.trouble = RuntimeError("no threads")
-        one.client.handoff.needs_attention = True
+        one.client.handoff.needs_sender = True
         one.log.info("a")
         one.log.info("b")
         assert len(one.client.calls) == 2
@@ -562,7 +562,7 @@ class TestLife:
             assert handler.level == logging.INFO
             assert handler.client.config.overflow == "drop_oldest"
             assert handler.client.config.max_events == 10
-            handler.client.handoff.needs_attention = False
+            handler.client.handoff.needs_sender = False
             log.debug("no")
             log.info("yes")
             (event,) = Flight(handler.client.handoff).take(10, 1 << 20).pending()
@@ -640,7 +640,7 @@ class TestLife:
         program = """
             import logging, sys, logclient
             handler = logclient.Handler("lumberjack://127.0.0.1:9", atexit_timeout="100ms")
-            handler.client.handoff.needs_attention = False
+            handler.client.handoff.needs_sender = False
             logging.basicConfig(handlers=[handler], level="INFO")
             logging.info("hi")
             from logclient._ext.flight import Flight

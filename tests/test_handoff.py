@@ -61,7 +61,7 @@ def test_tombs_keep_their_reason() -> None:
     h.push(b"x" * 11)
     flight = Flight(h)
     assert flight.take(10, 1 << 20) is not None
-    assert flight.report() == [(1, 1, "failed", "unencodable"), (2, 2, "failed", "too_large")]
+    assert flight.take_report() == [(1, 1, "failed", "unencodable"), (2, 2, "failed", "too_large")]
 
 
 def test_times_are_given_or_now() -> None:
@@ -118,14 +118,14 @@ def test_memory_is_used_again(size: int) -> None:
     h = Handoff(max_event_bytes=2 * MIB)
     flight = Flight(h)
     filled(h, size, 16 * MIB)
-    assert h.spare == 0
+    assert h.free_bytes == 0
     settle(flight)
-    before = h.spare
+    before = h.free_bytes
     assert h.queued == (0, 0) and 15 * MIB < before < 18 * MIB
     filled(h, size, 16 * MIB)
-    assert h.spare == 0
+    assert h.free_bytes == 0
     settle(flight)
-    assert h.spare == before
+    assert h.free_bytes == before
 
 
 def test_memory_for_others_is_no_obstacle() -> None:
@@ -135,29 +135,29 @@ def test_memory_for_others_is_no_obstacle() -> None:
     sizes = (300, 64 << 10, 70_000, 3 * MIB, 200_000, 20, MIB)
     for size in sizes:
         filled(h, size, 24 * MIB)
-        assert h.spare + h.queued[1] <= 16 * MIB + KEPT
+        assert h.free_bytes + h.queued[1] <= 16 * MIB + KEPT
         settle(flight)
-        assert h.spare <= 16 * MIB + KEPT
+        assert h.free_bytes <= 16 * MIB + KEPT
     while sizes:  # all sizes at once, and fewer and fewer
         for i in range(2000):
             assert h.push(bytes(min(sizes[i % len(sizes)], 200_000))) > 0
-            assert h.spare + h.queued[1] <= 16 * MIB + KEPT
+            assert h.free_bytes + h.queued[1] <= 16 * MIB + KEPT
         sizes = sizes[1:]
 
 
 def test_memory_that_nobody_needs_is_given_back() -> None:
-    h = Handoff(keep=0.0)
+    h = Handoff(free_after=0.0)
     flight = Flight(h)
     filled(h, 64 << 10, 32 * MIB)
     settle(flight)  # it is needed until here
-    assert h.spare > 31 * MIB
+    assert h.free_bytes > 31 * MIB
     flight.commit()
-    assert KEPT - MIB < h.spare <= KEPT
+    assert KEPT - MIB < h.free_bytes <= KEPT
     filled(h, 300, 2 * MIB)
     flight.commit()
     settle(flight)
     flight.commit()
-    assert KEPT - MIB < h.spare <= KEPT, "4 MiB are kept for good"
+    assert KEPT - MIB < h.free_bytes <= KEPT, "4 MiB are kept for good"
 
 
 # -- waking -------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ needs_descriptor = pytest.mark.skipif(Handoff().fileno() < 0, reason="no descrip
 @needs_descriptor
 def test_the_first_event_wakes_an_idle_sender() -> None:
     h = Handoff()
-    assert h.doze(True)
-    assert not readable(h) and not h.woken()
+    assert h.prepare_wait(True)
+    assert not readable(h) and not h.was_woken()
     h.push(b"")
-    assert readable(h) and h.woken()
-    h.rouse()
+    assert readable(h) and h.was_woken()
+    h.finish_wait()
     assert not readable(h)
 
 
@@ -185,29 +185,29 @@ def test_the_first_event_wakes_an_idle_sender() -> None:
 def test_no_sleep_while_events_wait() -> None:
     h = Handoff()
     h.push(b"")
-    assert not h.doze(True)
-    assert h.doze(False), "a nap is taken all the same"
+    assert not h.prepare_wait(True)
+    assert h.prepare_wait(False), "a nap is taken all the same"
 
 
 @needs_descriptor
 def test_a_nap_is_cut_short_by_an_error_once_or_a_full_window() -> None:
     h = Handoff(full_events=5)
-    h.doze(False)
+    h.prepare_wait(False)
     h.push(b"", 2)
     assert not readable(h)
     h.push(b"", 4)
     assert readable(h)
-    h.rouse()
-    h.doze(False)
+    h.finish_wait()
+    h.prepare_wait(False)
     h.push(b"", 2)
     assert not readable(h)
     h.push(b"", 2)
     assert not readable(h)
     h.push(b"", 2)
     assert readable(h), "five are waiting"
-    h.rouse()
+    h.finish_wait()
     big = Handoff(full_bytes=1000)
-    big.doze(False)
+    big.prepare_wait(False)
     big.push(b"x" * 900)
     assert not readable(big)
     big.push(b"x" * 100)
@@ -250,8 +250,8 @@ def test_commit_says_when_a_target_is_reached() -> None:
     flight = Flight(h)
     for _ in range(3):
         h.push(b"")
-    h.aim(2)
-    h.aim(3)  # the nearer one stays
+    h.set_flush_target(2)
+    h.set_flush_target(3)  # the nearer one stays
     batch = flight.take(10, 1 << 20)
     assert batch is not None
     for event in batch.pending():
@@ -263,7 +263,7 @@ def test_commit_says_when_a_target_is_reached() -> None:
     assert flight.commit()
     flight.apply([(3, 3)], ACKED)
     assert not flight.commit(), "nobody aims any more"
-    h.aim(3)
+    h.set_flush_target(3)
     assert not flight.commit(), "that is settled already"
 
 
@@ -303,10 +303,10 @@ def waiting(h: Handoff, body: bytes, answers: list[tuple[int, bytes]]) -> thread
         assert turn.wait(PATIENCE)
         answers.append((h.push(body, turn=turn), body))
 
-    place = h.line + 1
+    place = h.waiting_callers + 1
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: h.line == place)
+    until(lambda: h.waiting_callers == place)
     return thread
 
 
@@ -343,9 +343,9 @@ def test_granted_room_is_kept() -> None:
     h.push(b"")
     h.push(b"")
     turn = h.turn(1)
-    assert not turn.look() and h.line == 1
+    assert not turn.is_ready() and h.waiting_callers == 1
     settle(flight)
-    assert turn.look() and h.line == 0
+    assert turn.is_ready() and h.waiting_callers == 0
     assert h.push(b"") == 3 and h.push(b"") == PUT_FULL, "the other half of the room is spoken for"
     assert h.counters()["queued"] == 1
     assert h.push(b"", turn=turn) == 4
@@ -363,7 +363,7 @@ def test_who_gives_up_lets_the_next_one_go() -> None:
     assert answers == [(2, b"small")]
     # And so does one that is collected.
     large = h.turn(8000)
-    assert not large.look() and h.push(b"small") == PUT_FULL
+    assert not large.is_ready() and h.push(b"small") == PUT_FULL
     del large
     assert h.push(b"small") == 3
 
@@ -373,14 +373,14 @@ def test_room_that_was_granted_and_given_up_is_for_others() -> None:
     flight = Flight(h)
     h.push(b"")
     first = h.turn(1)
-    assert not first.look()
+    assert not first.is_ready()
     answers: list[tuple[int, bytes]] = []
     thread = waiting(h, b"second", answers)
     settle(flight)
-    assert first.look() and h.line == 1
+    assert first.is_ready() and h.waiting_callers == 1
     first.leave()
     thread.join(PATIENCE)
-    assert answers == [(2, b"second")] and h.line == 0
+    assert answers == [(2, b"second")] and h.waiting_callers == 0
 
 
 def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
@@ -395,7 +395,7 @@ def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(ZeroDivisionError):
             turn.wait(PATIENCE)
-        assert h.line == 0 and h.push(b"small") == 2
+        assert h.waiting_callers == 0 and h.push(b"small") == 2
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -426,7 +426,7 @@ def test_pushed_is_delivered_or_dropped(policy: str) -> None:
     dropped = 0
 
     def account() -> int:
-        return sum(b - a + 1 for a, b, status, _ in flight.report() if status == "dropped")
+        return sum(b - a + 1 for a, b, status, _ in flight.take_report() if status == "dropped")
 
     def consume() -> None:
         nonlocal dropped
@@ -439,7 +439,7 @@ def test_pushed_is_delivered_or_dropped(policy: str) -> None:
                 flight.encoded(batch)
                 flight.apply([(1, 1 << 40)], ACKED)
                 flight.commit()
-            flight.gaps()
+            flight.report_gaps()
             dropped += account()
             if last:
                 return
@@ -485,7 +485,7 @@ def test_kept_events_survive_a_storm() -> None:
 
 def test_a_sender_that_waits_can_be_kept_waiting() -> None:
     h = Handoff()
-    assert not h.pause(), "nobody waits"
+    assert not h.pause_for_fork(), "no sender sleeps"
     ended = threading.Event()
 
     def wait() -> None:
@@ -494,13 +494,13 @@ def test_a_sender_that_waits_can_be_kept_waiting() -> None:
 
     sender = threading.Thread(target=wait)
     sender.start()
-    until(h.pause)
+    until(h.pause_for_fork)
     h.wake()
     assert not ended.wait(0.2)
-    h.go_on()
+    h.resume_after_fork()
     assert ended.wait(PATIENCE)
     sender.join()
-    assert not h.pause(), "nobody waits any more"
+    assert not h.pause_for_fork(), "no sender sleeps any more"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

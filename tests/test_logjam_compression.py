@@ -186,7 +186,7 @@ def test_no_body_unpacks_beyond_what_importers_open(method: int) -> None:
     core.connected(0.0)
     flight, batch = flight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
     assert core.encode(batch, 2, 0.0) == 1
-    assert batch.fates() == {1: "failed", 2: "inflight"}
+    assert batch.statuses() == {1: "failed", 2: "inflight"}
     flight.encoded(batch)
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     ((*_, payload, meta),) = oracle.split(data)

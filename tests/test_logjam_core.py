@@ -96,7 +96,7 @@ def one(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
     core = core_of(**options)
     flight, batch = flight_of([(body, kind)])
     if core.encode(batch, 1, 100.0) == 0:
-        assert batch.fates() == {1: "failed"}
+        assert batch.statuses() == {1: "failed"}
         return None
     flight.encoded(batch)
     (message,) = sent(core)
@@ -202,12 +202,12 @@ class TestMessages:
         assert message == [*first, APP_ENV, TOPICS[nibble], body, meta]
         handed = [Settled("handed", "", [(1, 1)])] if mode == "async" else []
         assert list(core.events_received()) == handed
-        assert batch.fates() == {1: "inflight"}
+        assert batch.statuses() == {1: "inflight"}
 
     def test_no_topic_of_that_number(self) -> None:
         _, batch = flight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
         assert core_of().encode(batch, 2, 100.0) == 1
-        assert batch.fates() == {1: "failed", 2: "inflight"}
+        assert batch.statuses() == {1: "failed", 2: "inflight"}
 
     def test_numbers_wrap_to_1_and_never_stop(self) -> None:
         hot = Hot(PRODUCER, APP_ENV, TOPICS, request=False, number=(1 << 64) - 2)
@@ -459,7 +459,7 @@ class TestCredit:
         body = b'{"a":"' + b"x" * (MAX_BODY - 8) + b'"}'
         flight, batch = flight_of([(body, RAW), (b"{}", RAW)])
         assert core_of().encode(batch, 2, 100.0) == 1
-        assert batch.fates() == {1: "failed", 2: "inflight"}
+        assert batch.statuses() == {1: "failed", 2: "inflight"}
         del flight
 
     def test_poison_fails_alone(self) -> None:
@@ -509,7 +509,7 @@ class TestReplies:
         core.connection_lost()
         flight.requeue()
         core.connected(103.0, random)
-        assert batch.fates()[2] == "pending"
+        assert batch.statuses()[2] == "pending"
         assert core.encode(batch, 9, 103.0) == 1
         core.receive_data(OK_REPLY, 103.1)
         assert list(core.events_received()) == [Settled("acked", "", [(2, 2)]), Progress()]

@@ -578,7 +578,7 @@ def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
 def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ZeroMQ says of its own accord, at its own pace, ends no connection, however long it is quiet."""
     now, came = 1000.0, 300
-    monkeypatch.setattr(zmq_transport, "brought", lambda tcp: came)
+    monkeypatch.setattr(zmq_transport, "bytes_received", lambda tcp: came)
     monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
@@ -588,7 +588,7 @@ def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
             came += 600 * 100
             assert link.receive() is None
         now += 1
-        came += zmq_transport.SWOLLEN + 1000
+        came += zmq_transport.OVERSIZED + 1000
         with pytest.raises(OSError, match="too long"):
             link.receive()
         link.close()

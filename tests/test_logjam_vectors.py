@@ -94,7 +94,7 @@ def encoded(
     batch = Flight(handoff).take(1, 1 << 20)
     assert batch is not None
     hot.encode(batch.capsule, 1, 1.0)
-    return oracle.split(b"".join(bytes(part) for part in hot.buffers())), batch.fates()[1]
+    return oracle.split(b"".join(bytes(part) for part in hot.buffers())), batch.statuses()[1]
 
 
 def what_it_does(parts: list[bytes], push: bool) -> str:

@@ -455,7 +455,7 @@ class TestSync:
     def test_credit_counts_syncs(self) -> None:
         core = ready(inflight=2, window=10)
         _flight, batch = send(core, 25)
-        assert list(batch.fates().values()).count("inflight") == 20
+        assert list(batch.statuses().values()).count("inflight") == 20
         assert core.credit(NOW) == (0, 256 << 10)
         tell(core, "synced", 20)
         assert core.credit(NOW)[0] == 0
@@ -495,7 +495,7 @@ class TestSync:
         flight, batch = flight_of([(b"{}", RAW), (body, kind), (b"{}", RAW)])
         ((*_, a, _, b, _),) = more(core, flight, batch)
         assert (a["id"], b["id"]) == (ID % 1, ID % 3)
-        assert flight.report() == [(2, 2, "failed", reason)]
+        assert flight.take_report() == [(2, 2, "failed", reason)]
 
     @pytest.mark.parametrize("body", [
         b'{"type":"a","length":"1"}', b'{"type":"a","data":{"length":1}}',
@@ -563,7 +563,7 @@ class TestSync:
         flight.encoded(batch)
         assert n == len(expected)
         assert raw(core) == ([oracle.sync(0, expected, BASE)] if expected else [])
-        assert {s: r for s, t, f, r in flight.report() for s in range(s, t + 1)} == fates
+        assert {s: r for s, t, f, r in flight.take_report() for s in range(s, t + 1)} == fates
         assert {s: h for s, h in got.items() if s in hashes} == hashes
 
     def test_the_ledger_keeps_the_user_s_own_ids(self) -> None:
@@ -908,7 +908,7 @@ class TestHeadersInLine:
         for n in range(1, 2001):
             core.post_command("headers", {"n": n, "text": "x" * 10_000}, handoff.next_seq, flight)
             handoff.push(b"{}", 2, RAW)
-            flight.gaps()
+            flight.report_gaps()
             flight.commit()
             core.sample_clocks(NOW)
         used, _ = tracemalloc.get_traced_memory()
@@ -1194,7 +1194,7 @@ class TestRuns:
             found = self.again(core, flight)
             assert list(found) == [ID % seq]
             self.apply(flight, undo(core, found[ID % seq]))
-        assert [(a, f, r) for a, _, f, r in flight.report() if f == "failed"] == [
+        assert [(a, f, r) for a, _, f, r in flight.take_report() if f == "failed"] == [
             (1, "failed", "error"), (3, "failed", "error"),
         ]  # fmt: skip
 
@@ -1684,7 +1684,7 @@ def deliver(
     for what in does:
         handoff.push(json.dumps({"do": what}).encode(), 2, RAW)
     flight = Flight(handoff)
-    pump = PythonPump(flight, core, clock=lambda: clock.now, no_progress=1e6)
+    pump = PythonPump(flight, core, clock=lambda: clock.now, progress_timeout=1e6)
     server = Server(script, clock)
     server.calm, server.core = calm, core
     fates: dict[str, tuple[str, str]] = {}
@@ -1703,7 +1703,7 @@ def deliver(
                     flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
             flight.requeue()
             flight.commit()
-        for first, last, status, reason in flight.report():
+        for first, last, status, reason in flight.take_report():
             for seq in range(first, last + 1):
                 assert ID % seq not in fates
                 fates[ID % seq] = status, reason

@@ -171,7 +171,7 @@ class Player:
         flight, batch = flight_of([(body, WHOLE_TIMED)])
         if not self.core.encode(batch, 1, self.now):
             flight.encoded(batch)
-            assert flight.report()[0][2] == "failed"
+            assert flight.take_report()[0][2] == "failed"
             return False
         ((kind, added, said, meta),) = self.sent()
         assert (kind, added, said) == ("sync", before + 1, action)

@@ -118,7 +118,7 @@ class TestWindow:
             handoff.push(b'{"a":"%s"}' % (b"x" * size), 2, RAW)
         batch = Flight(handoff).take(2048, 100_000)
         assert batch is not None
-        assert hot.encode(batch.capsule, 2048, 0.0) == len(batch.fates())
+        assert hot.encode(batch.capsule, 2048, 0.0) == len(batch.statuses())
 
     def test_credit(self) -> None:
         hot = hot_of(window=5, inflight=2, window_bytes=1234)
@@ -246,8 +246,8 @@ class TestPoison:
         (window,) = Reader().receive_data(wire(hot))
         assert [json.loads(e)["n"] for e in window.events] == [1, 4, 5, 6]
         assert window.sequences == [1, 2, 3, 4]
-        assert {s for s, fate in batch.fates().items() if fate == "failed"} == bad
-        assert flight.report() == [(2, 3, "failed", "not_json"), (7, 7, "failed", "not_json")]
+        assert {s for s, fate in batch.statuses().items() if fate == "failed"} == bad
+        assert flight.take_report() == [(2, 3, "failed", "not_json"), (7, 7, "failed", "not_json")]
         hot.receive(ack(4), 0.0)
         assert hot.outcomes()[0] == [(1, 1, ACKED, 0), (4, 6, ACKED, 0)]
 
@@ -258,7 +258,7 @@ class TestPoison:
         assert hot.buffers() == []
         assert hot.windows == 0
         flight.encoded(batch)
-        assert flight.report() == [(1, 3, "failed", "not_json")]
+        assert flight.take_report() == [(1, 3, "failed", "not_json")]
 
     def test_version_1(self) -> None:
         for body in (b"", b"\0\0", b"\0\0\0\1", pair_block({"a": "b"}) + b"x", pair_block({"a": "b"})[:-1]):
@@ -310,9 +310,9 @@ class TestOracle:
         assert hot.encode(batch.capsule, 100, 0.0) == len(want.sequences)
         lines = flight.encoded(batch)
         assert inflated(wire(hot)) == inflated(want.data)
-        fates = batch.fates() if flight.waiting or flight.inflight else {}
+        fates = batch.statuses() if flight.waiting or flight.inflight else {}
         assert {s for s, f in fates.items() if f == "inflight"} == set(want.sequences)
-        report = {s: r for first, last, _, r in flight.report() for s in range(first, last + 1)}
+        report = {s: r for first, last, _, r in flight.take_report() for s in range(first, last + 1)}
         assert report == {s: {5: "not_json", 4: "unencodable"}[r] for s, r in want.failed.items()}
         if want.sequences:
             assert {s: h for s, h in batch.hashes().items() if s in want.hashes} == want.hashes

@@ -84,7 +84,7 @@ def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes
     core = core_of(**options)
     flight, batch = flight_of([(body, kind) for body in events])
     assert core.encode(batch, len(events), 100.0) == len(events)
-    assert set(batch.fates().values()) == {"inflight"}
+    assert set(batch.statuses().values()) == {"inflight"}
     flight.encoded(batch)
     found = sent(core)
     assert handed(core) == [(1, len(events))]
@@ -298,7 +298,7 @@ class TestMessages:
         core = core_of(max_message=100)
         flight, batch = flight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
         assert core.encode(batch, 3, 100.0) == 2
-        assert batch.fates() == {1: "inflight", 2: "failed", 3: "inflight"}
+        assert batch.statuses() == {1: "inflight", 2: "failed", 3: "inflight"}
         assert [one[11] for one in sent(core)] == [1, 2]
         del flight
 
@@ -306,7 +306,7 @@ class TestMessages:
         core = core_of(max_message=49)
         flight, batch = flight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
         assert core.encode(batch, 2, 100.0) == 1
-        assert batch.fates() == {1: "inflight", 2: "failed"}
+        assert batch.statuses() == {1: "inflight", 2: "failed"}
         del flight
 
     def test_too_many_fragments(self) -> None:
@@ -314,7 +314,7 @@ class TestMessages:
         hot.connected(1.0)
         flight, batch = flight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
         assert hot.encode(batch.capsule, 2, 1.0) == 1
-        assert batch.fates() == {1: "failed", 2: "inflight"}
+        assert batch.statuses() == {1: "failed", 2: "inflight"}
         assert hot.counts == (1, 0, 65535)
         del flight
 
@@ -328,7 +328,7 @@ class TestMessages:
         ]  # fmt: skip
         flight, batch = flight_of(events)
         assert core.encode(batch, 6, 100.0) == 3
-        assert list(batch.fates().values()) == ["inflight"] * 3 + ["failed"] * 3
+        assert list(batch.statuses().values()) == ["inflight"] * 3 + ["failed"] * 3
         judged = feed(Reassembler(), sent(core))
         assert [split_tags(judged.tags(i)) for i in range(3)] == [["kt:logs"], ["kt:orders", "pk:7"], []]
         assert judged.payload(1) == b'{"uuid":"%s2"}' % ID_1[:-1].encode()
@@ -360,7 +360,7 @@ class TestMessages:
         )
         assert hot.encode(batch.capsule, len(events), 1.0) == fates.count("inflight")
         assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
-        assert list(batch.fates().values()) == fates
+        assert list(batch.statuses().values()) == fates
         got = batch.hashes()
         assert [got.get(seq, 0) if fate == "inflight" else 0 for seq, fate in enumerate(fates, 1)] == hashes
         del flight

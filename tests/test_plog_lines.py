@@ -199,7 +199,7 @@ def test_oracle(events: list[tuple[bytes, int]], identity: bool, most: int) -> N
     assert hot.encode(batch.capsule, 100, 0.0) == len(ends)
     flight.encoded(batch)
     assert b"".join(map(bytes, hot.buffers())) == want
-    report = {s: r for first, last, _, r in flight.report() for s in range(first, last + 1)}
+    report = {s: r for first, last, _, r in flight.take_report() for s in range(first, last + 1)}
     assert report == failed
     handed: list[int] = []
     for rest in (len(want), len(want) // 2, 0):  # bytes that the kernel has not taken

@@ -24,7 +24,7 @@ from logclient.client import Client
 from logclient.collectors import main
 from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError
-from logclient.transports.tls import BITE, TlsLink, server_context
+from logclient.transports.tls import COALESCE_BYTES, TlsLink, server_context
 from tests.patience import PATIENCE
 from tests.support import clean_environment
 from tests.tls_rig import HOST, Authority, arrived, context, serving, show, until
@@ -593,7 +593,7 @@ class TestBites:
                 windows = client.stats().batches
             assert collector.counts.captured_windows == windows >= 200
         assert len(sizes) < windows / 4
-        assert BITE / 4 < max(sizes) < 2 * BITE
+        assert COALESCE_BYTES / 4 < max(sizes) < 2 * COALESCE_BYTES
         (ledger,) = (tmp_path / "run").glob("*.ledger")
         lines = [json.loads(line) for line in ledger.read_text().splitlines()]
         assert sum(line["t"] == "batch" for line in lines) == windows

@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
+from logclient._ext.constants import UDP_METHODS
 from logclient._ext.plog import datagrams, join_runs
 from logclient.config import parse
 from logclient.delivery.engine import Engine
 from logclient.transports.attempt import Attempt
-from logclient.transports.udp import WAYS, Udp, UdpLink
+from logclient.transports.udp import Udp, UdpLink
 from tests.patience import PATIENCE
 
 LINUX = sys.platform == "linux"
-SENDERS = [pytest.param((way, False), id=f"python {way}") for way in WAYS]
+SENDERS = [pytest.param((way, False), id=f"python {way}") for way in UDP_METHODS]
 if sys.platform != "win32":
-    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in WAYS]
+    SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in UDP_METHODS]
 
 
 def until(done: Callable[[], object]) -> None:
@@ -50,7 +51,7 @@ def received(server: socket.socket, n: int) -> list[bytes]:
 class TestLink:
     @given(
         sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=40),
-        way=st.sampled_from(WAYS),
+        way=st.sampled_from(UDP_METHODS),
     )
     @settings(max_examples=60, deadline=None)
     def test_runs_arrive_as_datagrams(self, sizes: list[int], way: str) -> None:
@@ -126,7 +127,7 @@ class TestLink:
     def test_names(self) -> None:
         with pytest.raises(OSError):
             Udp().connect(("no-such-host.invalid", 9), Attempt())
-        with pytest.raises(ValueError, match="way: 'fast' is none of send, mmsg, gso"):
+        with pytest.raises(ValueError, match="send_method: must be one of send, mmsg, gso, got 'fast'"):
             Udp("fast")
 
 
@@ -224,7 +225,7 @@ def test_engine_over_udp(far: Server, sender: tuple[str, bool]) -> None:
     expected = sum(1 if size <= 1348 else -(-size // 1348) for size in sizes)
     until(lambda: len(far.got) >= expected)
     if sender[1]:
-        assert transport.made.way == (sender[0] if LINUX else "send")
+        assert transport.made.send_method == (sender[0] if LINUX else "send")
     engine.close(1.0)
     assert bodies_of(far.got) == sent
 
@@ -261,7 +262,7 @@ def test_large_datagrams_on_a_wide_path(far: Server) -> None:
     for _ in range(20):
         engine.put(b"x" * 30_000, 2, 2)
     assert engine.flush(PATIENCE) == 0
-    assert transport.made.way == "gso", "loopback takes it"
+    assert transport.made.send_method == "gso", "loopback takes it"
     engine.close(1.0)
     until(lambda: len(bodies_of(far.got)) == 20)
 
@@ -275,11 +276,3 @@ def test_by_url(far: Server) -> None:
     until(lambda: far.got)
     (body,) = bodies_of(far.got)
     assert body == b'{"message":"hi","type":"log","uuid":"%s"}' % identity.encode()
-
-
-def test_stubs_agree() -> None:
-    if sys.platform == "win32":
-        pytest.skip("no compiled pump on Windows")
-    from logclient._ext.udpsend import WAYS as compiled
-
-    assert compiled == WAYS

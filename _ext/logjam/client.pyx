@@ -142,17 +142,17 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     for i in range(batch.cursor, batch.n):
         if n == events:
             break
-        if batch.fate[i] != PENDING:
+        if batch.status[i] != PENDING:
             continue
         size = batch.size[i]
         if n and taken + size > w.batch_bytes:
             break
         if size > BODY_LIMIT - TAIL_MOST:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         if batch.kind[i] >> K_TOPIC_SHIFT >= TOPICS:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_UNENCODABLE
             continue
         topic = &w.topics[batch.kind[i] >> K_TOPIC_SHIFT]
@@ -163,7 +163,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             p += topic.head_size + 4
             done = finish_body(w, batch, i, topic, p, size)
         if done == 0:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_NOT_JSON
             continue
         compression = NO_COMPRESSION
@@ -199,7 +199,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         wire.size = body + done + 4 + META_SIZE
         taken += size
         n += 1
-        batch.fate[i] = INFLIGHT
+        batch.status[i] = INFLIGHT
         if w.request:
             if w.count == 0:
                 w.last_sign = now    # the server owed nothing until now
@@ -254,7 +254,7 @@ cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames
             memcpy(to + 4, frames[2].at, frames[2].size)
             w.pongs.size += frames[2].size
         w.pings -= 1
-        out.heard += 1
+        out.events += 1
     else:
         good = n == 2 and says(&frames[1], b"202 Accepted", 12)
         if (not good and not (n == 2 and says(&frames[1], b"400 Bad Request", 15))

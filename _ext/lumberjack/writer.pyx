@@ -196,7 +196,7 @@ cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
         for k in range(window.items[r].count):
             while batch.seq[i] != window.items[r].first + k:
                 i += 1
-            batch.fate[i] = PENDING
+            batch.status[i] = PENDING
 
 
 cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
@@ -230,14 +230,14 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             return STOP_MEMORY
         wire.size += head
     for i in range(batch.cursor, batch.n):
-        if batch.fate[i] != PENDING:
+        if batch.status[i] != PENDING:
             continue
         size = batch.size[i]
         room = EVENT_HEAD + (size + 7 & ~<size_t> 7)
         if n == events or (n and taken + room > w.window_bytes):
             break
         if size > BODY_LIMIT:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_TOO_LARGE
             continue
         done = STOP_MEMORY
@@ -262,7 +262,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             wire.size = begin
             return STOP_MEMORY
         if done == 0:
-            batch.fate[i] = FAILED
+            batch.status[i] = FAILED
             batch.reason[i] = R_NOT_JSON if w.json else R_UNENCODABLE
             continue
         at[waiting] = to.size + body
@@ -274,7 +274,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             waiting = 0
         to.size += body + done
         taken += room
-        batch.fate[i] = INFLIGHT
+        batch.status[i] = INFLIGHT
         if run != NULL and run.first + run.count == batch.seq[i]:
             run.count += 1
         else:

@@ -62,7 +62,7 @@ cdef class FastClient:
                 self._too_large(seq, event)
         else:
             seq = self.encoder.put(event, kept)
-        if seq <= 0 or self.handoff.attention():
+        if seq <= 0 or self.handoff.sender_needed():
             return self.fallback(seq, event, kept)
         return seq
 

@@ -277,7 +277,7 @@ cdef class FastHandler:
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
         seq = self.handoff.put(body, <uint32_t> size, level, kind, created_us)
-        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.attention():
+        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.sender_needed():
             self._put_fallback(record, seq, body, size, level, kind)
         return 0
 

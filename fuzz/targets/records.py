@@ -370,7 +370,7 @@ class Rig:
     def __init__(self, encoder: dict[str, Any], way: int) -> None:
         bound = 1 << 23 if way & ROOMY else 100
         self.handoff = Handoff(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
-        self.handoff.needs_attention = bool(way & ATTENTION)
+        self.handoff.needs_sender = bool(way & ATTENTION)
         self.encoder = Encoder(self.handoff, **encoder)
         self.flight = Flight(self.handoff)
         self.sender = FastClient()
@@ -394,7 +394,7 @@ class Rig:
             found += [bytes(event.body) for event in batch.pending() if event.kind & 3 != 3]
         self.flight.fail(2)
         self.flight.commit()
-        self.flight.report()
+        self.flight.take_report()
         return found
 
 

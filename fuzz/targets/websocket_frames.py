@@ -175,4 +175,4 @@ def _link(come: list[bytes], limit: int) -> None:
     must(got == want, "received: the protocol says otherwise", got, want)
     ended = protocol.close_rcvd is not None or protocol.parser_exc is not None
     # What is wrong with a frame is seen when it is there, by the protocol when its head is.
-    must(over == ended or (ended and link._come), "the end: the protocol says otherwise", over, ended)
+    must(over == ended or (ended and link._incomplete), "the end: the protocol says otherwise", over, ended)

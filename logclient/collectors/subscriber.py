@@ -452,7 +452,7 @@ class Subscriber:
         """Wait at most `left` seconds for messages, and take those that have come."""
         if any(source.lost for source in self._sources):
             left = _REVIVE if left is None else min(left, _REVIVE)
-        elif zeromq.COUNTED:
+        elif zeromq.COUNTS_RECEIVED:
             left = zeromq.LOOK_EVERY if left is None else min(left, zeromq.LOOK_EVERY)
         self._poller.poll(None if left is None else math.ceil(left * 1000))
         now = time.monotonic()

@@ -8,11 +8,11 @@ from typing import Any
 
 from logclient.config import host_port, is_key
 from logclient.errors import ConfigError, MissingExtra
-from logclient.transports.tcp import COUNTED, brought
+from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received
 
 __all__ = [
-    "COUNTED", "LOOK_EVERY", "UNREAD_MAX", "Connections", "Curve", "EndlessMessages", "address_of", "load",
-    "receive", "send", "shut_down",
+    "COUNTS_RECEIVED", "LOOK_EVERY", "UNREAD_MAX", "Connections", "Curve", "EndlessMessages", "address_of",
+    "load", "receive", "send", "shut_down",
 ]  # fmt: skip
 
 # As plain numbers: pyzmq's are enums, and joining two of them costs more than sending a frame.
@@ -174,7 +174,7 @@ class EndlessMessages:
             self.watched.clear()
         elif fd in self.watched:
             del self.watched[fd]
-            self._before[fd] = brought(fd)
+            self._before[fd] = bytes_received(fd)
 
     def forget(self, fd: int) -> None:
         """Forget a descriptor, which now belongs to another connection or to none."""
@@ -188,7 +188,7 @@ class EndlessMessages:
                 self.forget(fd)
         endless = []
         for fd in open_now:
-            now = brought(fd)
+            now = bytes_received(fd)
             if fd not in self.watched:
                 if now - self._before.get(fd, 0) > _WATCH_FROM:
                     self.watched[fd] = now
@@ -220,7 +220,7 @@ class Connections:
         address = self.open[fd] = address_of(fd)
         self.endless.forget(fd)
         self._traffic.pop(fd, None)
-        if producer and COUNTED:
+        if producer and COUNTS_RECEIVED:
             self._traffic[fd] = (0, now)
         return address
 
@@ -256,7 +256,7 @@ class Connections:
             return 0
         ended = 0
         for fd, (before, since) in list(self._traffic.items()):
-            bytes_now = brought(fd)
+            bytes_now = bytes_received(fd)
             if bytes_now != before:
                 self._traffic[fd] = (bytes_now, now)
             elif now - since >= self._idle:

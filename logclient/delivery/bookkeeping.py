@@ -80,7 +80,7 @@ class Bookkeeper:
         self._submissions.notify_watchers()
 
     def _record_outcomes(self) -> None:
-        outcomes = self._flight.report()
+        outcomes = self._flight.take_report()
         if not outcomes:
             return
         self._submissions.restore_flush_target()

@@ -35,7 +35,7 @@ the core (``lc_hot`` in ``_ext/hot.pxd``, passed as the capsule `Core.hot`), wit
 ``receive_data``           ``receive``
 ``events_received``        ``lc_outcomes``: `Settled` and `Retry` as ranges with an outcome,
                            `Alive`, `Progress` and the others as counts (``alive``,
-                           ``progress``, ``heard``)
+                           ``progress``, ``events``)
 ``next_timeout``           ``deadline``; 0 is None
 ``handle_timeout``         none: the pump ends with ``silence``
 ``regulate``               ``ready``: when credit returns by itself; ``pace`` sets the rate
@@ -75,7 +75,7 @@ class Batch(Protocol):
     def pending(self, limit: int | None = None) -> list[Event]:
         """Return the first `limit` events that wait to be sent, in rising sequence."""
 
-    def mark(self, seq: int, fate: int, reason: int = 0, hash: int = 0) -> None:
+    def mark(self, seq: int, status: int, reason: int = 0, hash: int = 0) -> None:
         """Set the outcome of one event (``INFLIGHT`` when it was encoded, with the hash of its body)."""
 
 
@@ -436,14 +436,15 @@ class PumpLimits(TypedDict):
     Attributes:
         batch_events: events of the largest batch that is detached from the queue at once.
         batch_bytes: and its bytes.
-        nap: seconds between two looks at the queue while events flow.
-        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which the
+            connection is stalled.
     """
 
     batch_events: int
     batch_bytes: int
-    nap: float
-    no_progress: float
+    linger: float
+    progress_timeout: float
 
 
 GOES_ON = frozenset({"until", "report", "target", "stopped"})

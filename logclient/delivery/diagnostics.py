@@ -40,7 +40,7 @@ class Diagnostics:
         self.last_error = text
         self.log.complain(kind, text)
         if error_log.has_deferred():
-            self._handoff.needs_attention = True
+            self._handoff.needs_sender = True
 
 
 def explain_end(

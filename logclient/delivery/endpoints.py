@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery.backoff import Backoff, random
-from logclient.transports.attempt import LOOK, Attempt, sleep
+from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
 
 if TYPE_CHECKING:
     from logclient._ext.handoff import Handoff
@@ -149,21 +149,21 @@ class WakingAttempt(Attempt):
         self._handoff = handoff
         self._waits_for: list[int] = []
 
-    def rest(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, the sender is woken, or time is over."""
         wake = self._handoff.fileno()
         if wake >= 0:
             self._waits_for = reading + writing
-            self._handoff.rest()
+            self._handoff.enter_fork_safe()
             try:
-                sleep([*reading, wake], writing, min(seconds, LOOK))
+                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
             finally:
-                self._handoff.rested()
+                self._handoff.leave_fork_safe()
                 self._waits_for = []
             # First, so that a wake-up from now on is noticed by the next sleep.
-            self._handoff.rouse()
+            self._handoff.finish_wait()
             seconds = 0.0
-        return super().rest(reading, writing, seconds)
+        return super().wait(reading, writing, seconds)
 
     def abandon(self) -> None:
         """In a forked child: release the connection that the parent is making.

@@ -163,7 +163,7 @@ class Engine(Intake):
     def _turn(self, until: float) -> None:
         self.turns += 1
         self.submissions.callbacks.ensure_thread()
-        self.handoff.mend()
+        self.handoff.reopen_wake()
         self.core.sample_clocks(time.monotonic())
         if self._ages is not None:
             until = self._expire(self._ages, until)
@@ -199,12 +199,12 @@ class Engine(Intake):
             self._lost(link, end)
         elif self.flight.drained:
             self._leave_for_trial()
-        self.flight.gaps()
+        self.flight.report_gaps()
         self.books.record()
 
     def _commit_gaps(self) -> None:
         """Record events that were dropped from the queue."""
-        self.flight.gaps()
+        self.flight.report_gaps()
         self.flight.commit()
         self.books.record()
 
@@ -218,9 +218,9 @@ class Engine(Intake):
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, a caller wakes the sender, or `until`."""
-        if self.handoff.doze(True):
+        if self.handoff.prepare_wait(True):
             self.handoff.wait_for_wake(max(0.0, until - time.monotonic()))
-        self.handoff.rouse()
+        self.handoff.finish_wait()
 
     # -- a connection begins -----------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Engine(Intake):
         )
         if link.hint and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {link.hint}"
-        flying = self.flight.flying
+        flying = self.flight.inflight_range
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again
             if isinstance(event, Settled):

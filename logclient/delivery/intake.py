@@ -39,7 +39,7 @@ class Intake(Lifetime):
         seq = self.handoff.push(body, level, kind)
         if seq < 0:
             return self.put_contended(seq, body, level, kind)
-        if self.handoff.needs_attention:
+        if self.handoff.needs_sender:
             self.ensure_sender()
         return seq
 
@@ -75,7 +75,7 @@ class Intake(Lifetime):
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code == PUT_FULL:
             self.handoff.refuse()
-        if self.handoff.needs_attention:
+        if self.handoff.needs_sender:
             self.ensure_sender()
         return max(code, 0)
 
@@ -111,7 +111,7 @@ class Intake(Lifetime):
                 return self._drive(lambda: self.handoff.fits(size), min(left, self._patience))
             # In slices: the process may begin to exit meanwhile, or the sender has ended.
             slice_ = min(left, CHECK)
-            if threads.wait_until(turn.look, slice_) if threads.is_green() else turn.wait(slice_):
+            if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
                 return True
             self.ensure_sender()
         return False
@@ -137,7 +137,7 @@ class Intake(Lifetime):
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
         if self._ended:
-            self.handoff.needs_attention = False
+            self.handoff.needs_sender = False
         if not self._refusal_reported and self.handoff.counters()["dropped"].get("closed"):
             self._refusal_reported = True
             text = f"{self.url}: closed, so what is logged now is dropped (stats count it as refused)"
@@ -161,7 +161,7 @@ class Intake(Lifetime):
             seq = submissions.push(body, level, kind, delivery)
             if seq < 0:
                 seq = self.put_contended(seq, body, level, kind, delivery, deadline)
-            elif self.handoff.needs_attention:
+            elif self.handoff.needs_sender:
                 self.ensure_sender()
         if not seq:
             delivery._settle(Outcome("dropped", "closed" if self.closed else "overflow"))

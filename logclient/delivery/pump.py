@@ -49,8 +49,8 @@ def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) 
     sizes: PumpLimits = {
         "batch_events": limits.batch_events,
         "batch_bytes": limits.batch_bytes,
-        "nap": limits.linger,
-        "no_progress": limits.progress_timeout,
+        "linger": limits.linger,
+        "progress_timeout": limits.progress_timeout,
     }
     pump = transport.pump(flight, core, **sizes)
     return pump if pump is not None else PythonPump(flight, core, **sizes)
@@ -64,8 +64,9 @@ class PythonPump:
         core: encodes and decodes.
         batch_events: events of the largest batch that is detached at once.
         batch_bytes: and its bytes.
-        nap: seconds between two looks at the queue while events flow.
-        no_progress: seconds without an acknowledgement, after which the connection is stalled.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which the
+            connection is stalled.
         clock: monotonic seconds.
     """
 
@@ -76,16 +77,16 @@ class PythonPump:
         *,
         batch_events: int = 2048,
         batch_bytes: int = 1 << 20,
-        nap: float = 0.005,
-        no_progress: float = 300.0,
+        linger: float = 0.005,
+        progress_timeout: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.flight = flight
         self.core = core
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
-        self.nap = nap
-        self.no_progress = no_progress
+        self.linger = linger
+        self.progress_timeout = progress_timeout
         self.clock = clock
         self.windows = 0
         self.bytes_sent = 0
@@ -97,8 +98,8 @@ class PythonPump:
         self._stopping = False
         self._poked = False
         self._full = False
-        self._nap_end = 0.0
-        self._waited = False  # the peer's answers were waited for, which ends a nap
+        self._linger_end = 0.0
+        self._waited = False  # the peer's answers were waited for, which ends a linger
         self._drained = False  # something was received, and nothing is left
         self._last_report = 0.0
         self._last_progress = 0.0
@@ -109,7 +110,7 @@ class PythonPump:
     def connected(self) -> None:
         """Begin a new connection."""
         self._full = False
-        self._nap_end = 0.0
+        self._linger_end = 0.0
         self._waited = self._drained = False
         self._last_progress = self.clock()
         self.fatal = None
@@ -163,11 +164,11 @@ class PythonPump:
                     return "stopped"
                 if now >= until:
                     return "until"
-                if self._poked or self._inbox or (self.flight.reported and self._report_due(now)):
+                if self._poked or self._inbox or (self.flight.has_report and self._report_due(now)):
                     self._poked = False
                     self._last_report = now
                     return "report"
-                if self.flight.inflight and now - self._last_progress >= self.no_progress:
+                if self.flight.inflight and now - self._last_progress >= self.progress_timeout:
                     return "stalled"
                 timeout = self.core.next_timeout(now)
                 if timeout is not None and now >= timeout:
@@ -196,7 +197,7 @@ class PythonPump:
             self.flight.commit()
             return "memory"
         finally:
-            handoff.rouse()
+            handoff.finish_wait()
 
     def _read(self, link: Link) -> str:
         """Receive what is there and take the core's events; return the end that follows, or empty."""
@@ -234,7 +235,7 @@ class PythonPump:
             if self._full:
                 return False
             events, size = self.core.credit(now)
-            events = self.flight.bound(events)
+            events = self.flight.limit_credit(events)
             if events > 0:
                 batch = self.flight.pending()
                 if batch is None and self._due(now):
@@ -254,7 +255,7 @@ class PythonPump:
                     self._write_ledger(lines)
             if encoded:
                 self.windows += 1
-                self._nap_end = now + self.nap
+                self._linger_end = now + self.linger
             if batch is not None and self._gathers(link):
                 continue
             if not self._move(link) and batch is None:
@@ -296,7 +297,7 @@ class PythonPump:
             self._events(self.clock())
 
     def _due(self, now: float) -> bool:
-        if self._waited or now >= self._nap_end or self.flight.awaited:
+        if self._waited or now >= self._linger_end or self.flight.flush_wanted:
             return True
         events, size = self.flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
@@ -337,30 +338,30 @@ class PythonPump:
 
     def _rest(self, link: Link, now: float, until: float, timeout: float | None) -> None:
         limit = until
-        if self.flight.reported:
+        if self.flight.has_report:
             limit = min(limit, self._last_report + REPORT_EVERY)
         if timeout is not None:
             limit = min(limit, timeout)
         if self.flight.inflight:
-            limit = min(limit, self._last_progress + self.no_progress)
+            limit = min(limit, self._last_progress + self.progress_timeout)
         handoff = self.flight.handoff
         seconds = 0.0
-        if self._full or self.flight.bound(self.core.credit(now)[0]) == 0:
+        if self._full or self.flight.limit_credit(self.core.credit(now)[0]) == 0:
             seconds = max(0.0, limit - now)  # only the peer can move us
-        elif now < self._nap_end:
-            handoff.doze(False)
-            if not self.flight.awaited:
-                seconds = max(0.0, min(limit, self._nap_end) - now)
-        elif handoff.doze(True):
+        elif now < self._linger_end:
+            handoff.prepare_wait(False)
+            if not self.flight.flush_wanted:
+                seconds = max(0.0, min(limit, self._linger_end) - now)
+        elif handoff.prepare_wait(True):
             seconds = max(0.0, limit - now)
         many = self.flight.inflight >= ACK_COALESCE_MIN_INFLIGHT
         if self._drained and many and link.ack_coalesce_delay and link.flush():
             threads.sleep(min(seconds, link.ack_coalesce_delay))
-        handoff.rest()
+        handoff.enter_fork_safe()
         try:
             link.wait(handoff.fileno(), seconds, self._full)
         finally:
-            handoff.rested()
-        if handoff.woken():
-            self._nap_end = 0.0
-        handoff.rouse()
+            handoff.leave_fork_safe()
+        if handoff.was_woken():
+            self._linger_end = 0.0
+        handoff.finish_wait()

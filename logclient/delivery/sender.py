@@ -124,11 +124,11 @@ class Sender:
             return True
         try:
             # First: a sender that ends meanwhile sets it again.
-            self.handoff.needs_attention = False
+            self.handoff.needs_sender = False
             if self._running:
                 return True
             if time.monotonic() < self._start_again:
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 return False
             lifecycle.at_first_event()
             if hosts.threads_starve():
@@ -147,7 +147,7 @@ class Sender:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
                 self._running = False
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 # Shut down for good, or only out of threads: then the next event tries again.
                 self._no_threads = "shutdown" in str(error)
                 if not self._no_threads:
@@ -157,7 +157,7 @@ class Sender:
                 return False
             except BaseException:  # Ctrl-C; the thread may have begun
                 self._running = thread.is_alive()
-                self.handoff.needs_attention = True
+                self.handoff.needs_sender = True
                 raise
             return True
         finally:
@@ -220,7 +220,7 @@ class Sender:
 
     def _reached(self, target: int) -> bool:
         """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
-        self.handoff.aim(target)
+        self.handoff.set_flush_target(target)
         return self.handoff.settled >= target
 
     def _drive_to(self, target: int, timeout: float) -> bool:
@@ -273,8 +273,8 @@ class Sender:
             pause: keep a sender that only waits waiting instead, which costs next to nothing.
         """
         self._forking = True
-        self.handoff.needs_attention = True
-        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause())):
+        self.handoff.needs_sender = True
+        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause_for_fork())):
             self._stopping = True
             self.pump.stop()
             if self._running:
@@ -292,7 +292,7 @@ class Sender:
         self._forking = False
         self._stopping = False
         self.pump.resume()
-        self.handoff.go_on()
+        self.handoff.resume_after_fork()
         return self._has_work
 
     def restart(self) -> bool:

@@ -104,7 +104,7 @@ class Lifetime(Sender):
                 finally:
                     self.sender_ident = 0
                     self._running = False
-                    self.handoff.needs_attention = True
+                    self.handoff.needs_sender = True
                     self._thread_ended.set()
         # Asked to stop for a fork, and the fork is over already?
         if not self._stopping and self._has_work:
@@ -222,7 +222,7 @@ class Lifetime(Sender):
         target = self._leave_at or self.handoff.next_seq - 1
         if self.handoff.settled >= target or time.monotonic() >= min(self._part_at, self._leave_by):
             return True
-        self.handoff.aim(target)
+        self.handoff.set_flush_target(target)
         return False
 
     def wait_left(self, by: float, grace: float) -> bool:
@@ -279,7 +279,7 @@ class Lifetime(Sender):
         self._disconnect(self._leave_by)
         self._transport.close()
         self._ended = True
-        self.handoff.needs_attention = True
+        self.handoff.needs_sender = True
         self.handoff.release()
         self.on_end()
 
@@ -341,7 +341,7 @@ class Lifetime(Sender):
         """From now on callers deliver what they log."""
         self.exiting = True
         self.trials.stop()
-        self.handoff.needs_attention = True
+        self.handoff.needs_sender = True
 
     def _part(self) -> None:
         """Leave the role to callers at exit; queued events have the rest of the time."""
@@ -349,7 +349,7 @@ class Lifetime(Sender):
         # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
         target = self.handoff.next_seq - 1
         while self.handoff.settled < target and (now := time.monotonic()) < self._leave_by:
-            self.handoff.aim(target)
+            self.handoff.set_flush_target(target)
             self.turn(min(self._leave_by, now + SLICE))
         if self.handoff.settled < target:
             self._give_up(self._fail_rest())

@@ -74,7 +74,7 @@ class Submissions:
         if self._handoff.forked:  # the parent's
             return
         self._flush_target = max(self._flush_target, seq)
-        self._handoff.aim(seq)
+        self._handoff.set_flush_target(seq)
         if self._handoff.settled >= seq:
             self._poke()  # it is there, and was not reported yet
         self._handoff.wake()
@@ -82,7 +82,7 @@ class Submissions:
     def restore_flush_target(self) -> None:
         """Set the target of `request_flush` again: the queue has one at a time."""
         if self._flush_target > self._handoff.settled:
-            self._handoff.aim(self._flush_target)
+            self._handoff.set_flush_target(self._flush_target)
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
         """Settle deliveries.
@@ -136,7 +136,7 @@ class Submissions:
         key = object()
         with self._lock:
             self._watched[key] = (target, callback)
-        self._handoff.aim(target)
+        self._handoff.set_flush_target(target)
         self._handoff.wake()
         self.notify_watchers()
         return key
@@ -155,6 +155,6 @@ class Submissions:
             due = [key for key, (target, _) in self._watched.items() if target <= settled]
             found = [self._watched.pop(key)[1] for key in due]
             if self._watched:
-                self._handoff.aim(min(target for target, _ in self._watched.values()))
+                self._handoff.set_flush_target(min(target for target, _ in self._watched.values()))
         for callback in found:
             callback()

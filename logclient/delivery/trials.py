@@ -93,9 +93,9 @@ class Trials:
         """Tell the pump what this connection is for."""
         isolation, flight = self.isolation, self._flight
         others = self.unsent
-        flight.limit = isolation.limit
+        flight.max_inflight = isolation.limit
         flight.prompt = isolation.trying
-        flight.hold = False
+        flight.draining = False
         reserve = isolation.reserve() if self._allowed(time.monotonic(), others) else 0
         flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
 
@@ -113,7 +113,7 @@ class Trials:
         allowed = self._allowed(now, others)
         if allowed and isolation.due(now, others):
             isolation.leave(now, others)
-            self._flight.hold = True
+            self._flight.draining = True
             return until
         self._steer()
         if not allowed:
@@ -162,16 +162,16 @@ class Trials:
             self.isolation.ended(now)
         self._flight.send_alone(0)
         if verdict == PUT_ASIDE:
-            self._flight.put_aside(self.isolation.aside)
-        elif self._flight.aside:
-            self._flight.give_back()
+            self._flight.withhold(self.isolation.aside)
+        elif self._flight.withheld:
+            self._flight.release_withheld()
         return verdict
 
     def give_back(self) -> None:
         """Release events that were put aside, because nothing was sent instead of them."""
         if self.isolation.aside:
             self.isolation.no_proof()
-            self._flight.give_back()
+            self._flight.release_withheld()
 
     def _condemn(self, seq: int) -> None:
         url = self._diagnostics.url
@@ -180,7 +180,7 @@ class Trials:
         if self._keep:
             text = f"{what} and takes others: it stays in quarantine (poison=keep)"
         else:
-            size = self._flight.condemn(seq, R_POISON)
+            size = self._flight.fail_quarantined(seq, R_POISON)
             text = f"{what} ({size} bytes) and takes others: it failed (poison)"
         self._diagnostics.complain(text, f"poison {seq}")
 

@@ -1,4 +1,4 @@
-"""What a transport asks, and how it sleeps, while it makes a connection."""
+"""Waiting and giving up while a transport makes a connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from logclient.threads import original
 
-LOOK = 0.05
+STOP_CHECK_S = 0.05
 """Seconds between two questions whether to stop."""
 
 
@@ -15,20 +15,37 @@ class Attempt:
     """An attempt to connect.
 
     Args:
-        stopped: whether to give up; asked again and again.
+        stopped: returns whether to give up; called again and again.
     """
 
     def __init__(self, stopped: Callable[[], bool] = lambda: False) -> None:
         self.stopped = stopped
 
-    def rest(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        """Sleep until one of these descriptors is ready, it is time to ask ``stopped`` (again), or time is
-        over; whether one of them is ready."""
-        return sleep(reading, writing, min(seconds, LOOK))
+    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
+        """Sleep until a descriptor is ready, or until it is time to call ``stopped`` again.
+
+        Args:
+            reading: descriptors to become readable.
+            writing: descriptors to become writable.
+            seconds: how long to wait at most.
+
+        Returns:
+            Whether a descriptor is ready.
+        """
+        return sleep(reading, writing, min(seconds, STOP_CHECK_S))
 
 
 def sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
-    """Until one of these descriptors is ready or time is over; whether one is."""
+    """Sleep until one of these descriptors is ready.
+
+    Args:
+        reading: descriptors to become readable.
+        writing: descriptors to become writable.
+        seconds: how long to wait at most.
+
+    Returns:
+        Whether one is ready.
+    """
     try:
         poll = original(select, "poll")()
     except AttributeError:  # Windows

@@ -1,4 +1,4 @@
-"""What WebSocket needs of HTTP: the head of one answer, and the way through a proxy."""
+"""HTTP as far as WebSocket needs it: one request with the head of its answer, and tunnels through a proxy."""
 
 from __future__ import annotations
 
@@ -15,109 +15,109 @@ from urllib.parse import unquote, urlsplit
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.attempt import Attempt
-from logclient.transports.tcp import Endpoint, TcpLink, reach, spelled
+from logclient.transports.tcp import Connect, Endpoint, MakeLink, TcpLink, connect_any, encode_hostname
 
-__all__ = ["HEAD", "REFUSALS", "Answer", "Proxy", "ask", "plain"]
+__all__ = ["MAX_HEAD", "REFUSALS", "Answer", "Proxy", "ask", "printable"]
 
 L = TypeVar("L")
 
-HEAD = 65536
+MAX_HEAD = 65536
 """Bytes of an answer's head, at most."""
 
 REFUSALS = {401, 403, 407}
-"""What somebody has to mend before it makes sense to ask again."""
+"""Statuses that mean refused credentials: asking again soon makes no sense."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: ([^\r\n]*))?\r\n")
 
 
 class Answer(NamedTuple):
-    """What came in answer to a request."""
+    """The answer to a request."""
 
     status: int
     words: str
     """The status as it may be shown: ``HTTP 404 Not Found``."""
     head: bytes
-    """The empty line at its end included."""
+    """The bytes of the head, with the empty line at its end."""
     rest: bytes
-    """What has come behind it."""
+    """The bytes that arrived after the head."""
 
 
-def plain(text: str, length: int) -> str:
-    """What a peer said, as part of a line."""
+def printable(text: str, length: int) -> str:
+    """Return text of a peer for use in a message: `length` characters at most, unprintable ones replaced."""
     return "".join(c if c.isprintable() else "?" for c in text[:length])
 
 
-def ask(link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: float) -> Answer:
-    """Send a request that has no body; the head of the answer to it.
+def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float) -> Answer:
+    """Send a request without a body and read the head of the answer.
 
     Args:
         link: a new connection.
-        request: whole.
-        whose: who answers, for the words of errors.
+        request: its bytes.
+        server: names the peer in errors.
         attempt: asked whether to give up.
         deadline: monotonic seconds.
 
     Raises:
-        OSError: no answer in time, none that is HTTP/1, or one whose head has no end.
+        OSError: there is no answer in time, it is not HTTP/1, or its head is too long.
     """
     hint = "" if link.tls else ": see whether the port is right, and whether it wants TLS"
-    ended = ConnectionError(f"{whose} ended the connection instead of an answer to the HTTP request{hint}")
+    ended = ConnectionError(f"{server} ended the connection instead of an answer to the HTTP request{hint}")
     try:
-        return _answer(link, request, whose, attempt, deadline, ended)
+        return _answer(link, request, server, attempt, deadline, ended)
     except (ConnectionResetError, BrokenPipeError):
         if link.tls:
-            raise  # its words say more
+            raise  # its message says more
         raise ended from None
 
 
 def _answer(
-    link: TcpLink, request: bytes, whose: str, attempt: Attempt, deadline: float, ended: ConnectionError
+    link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float, ended: ConnectionError
 ) -> Answer:
     sent = link.send([request])
-    come = b""
+    data = b""
     while True:
-        end = come.find(b"\r\n\r\n") + 4
+        end = data.find(b"\r\n\r\n") + 4
         if end > 3:
-            found = _STATUS.match(come)
+            found = _STATUS.match(data)
             if not found:
-                raise ConnectionError(f"{whose} answers with no HTTP status")
-            reason = plain((found[2] or b"").decode("latin-1"), 60).strip()
+                raise ConnectionError(f"{server} answers with no HTTP status")
+            reason = printable((found[2] or b"").decode("latin-1"), 60).strip()
             words = f"HTTP {found[1].decode()} {reason}".rstrip()
-            return Answer(int(found[1]), words, come[:end], come[end:])
-        if not come.startswith(b"HTTP/1."[: len(come)]):
+            return Answer(int(found[1]), words, data[:end], data[end:])
+        if not data.startswith(b"HTTP/1."[: len(data)]):
             raise ConnectionError(
-                f"{whose} does not speak HTTP: see whether the port is right, and whether it wants TLS"
+                f"{server} does not speak HTTP: see whether the port is right, and whether it wants TLS"
             )
-        if len(come) > HEAD:
-            raise ConnectionError(f"{whose} answers with headers of more than {HEAD} bytes")
+        if len(data) > MAX_HEAD:
+            raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"{whose} did not answer the HTTP request in time")
+            raise TimeoutError(f"{server} did not answer the HTTP request in time")
         if attempt.stopped():
             raise InterruptedError("stopped while connecting")
         fds = [link.fileno()]
-        attempt.rest(fds, [] if sent else fds, left)
+        attempt.wait(fds, [] if sent else fds, left)
         sent = sent or link.flush()
-        data = link.receive()
-        if data == b"":
+        more = link.receive()
+        if more == b"":
             raise ended
-        come += data or b""
+        data += more or b""
 
 
 class Proxy:
-    """A HTTP proxy that makes tunnels (RFC 9110, section 9.3.6), and for whom.
+    """An HTTP proxy that makes tunnels (RFC 9110, section 9.3.6).
 
     Args:
-        variable: of the environment, where it stands.
-        url: what stands there.
-        around: whether a host, given as ``host:port``, is reached without it.
+        variable: the environment variable that names it.
+        url: the value of that variable.
+        excluded: returns whether a host, given as ``host:port``, is reached without it.
 
     Raises:
-        ConfigError: it is of a kind that is not supported.
+        ConfigError: this kind of proxy is not supported.
     """
 
-    def __init__(self, variable: str, url: str, around: Callable[[str], bool]) -> None:
-        # Never shown, any of it: it may hold a password.
+    def __init__(self, variable: str, url: str, excluded: Callable[[str], bool]) -> None:
+        # Show nothing of it in errors: it may contain a password.
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
@@ -133,7 +133,7 @@ class Proxy:
         self.endpoint: Endpoint = (host, port or 80)
         self.peer = f"the proxy {host}:{port or 80}"
         self._variable = variable
-        self._around = around
+        self._excluded = excluded
         self._authorization: Secret | None = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -141,17 +141,26 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, tls: bool, endpoints: Iterable[Endpoint]) -> Proxy | None:
-        """The one that the environment names for connections with TLS, or without, if one of `endpoints`
-        is reached through it.
+        """Read the proxy from the environment.
 
-        ``https_proxy`` (with TLS) or ``http_proxy``, else ``all_proxy``, in small or capital letters; and
-        ``no_proxy``.
+        The variables are ``https_proxy`` (with TLS) or ``http_proxy``, else ``all_proxy``, in lower or upper
+        case, and ``no_proxy``.
+
+        Args:
+            tls: whether the connections use TLS.
+            endpoints: the servers.
+
+        Returns:
+            None when there is no proxy, or all endpoints are reached without it.
+
+        Raises:
+            ConfigError: this kind of proxy is not supported.
         """
         if not any(name.lower().endswith("_proxy") for name in os.environ):
-            return None  # as nearly always: spare the import
+            return None  # the usual case, without the import
         from urllib import request
 
-        # What it leaves out: HTTP_PROXY where that may be a header of a request to a CGI script.
+        # It ignores HTTP_PROXY where that may be a header of a request to a CGI script.
         proxies = request.getproxies_environment()
         for kind in ("https" if tls else "http", "all"):
             if url := proxies.get(kind):
@@ -159,56 +168,54 @@ class Proxy:
         else:
             return None
 
-        def around(host: str) -> bool:
+        def excluded(host: str) -> bool:
             return bool(request.proxy_bypass_environment(host, proxies))  # type: ignore[attr-defined]
 
-        if all(around(f"{host}:{port}") for host, port in endpoints):
+        if all(excluded(f"{host}:{port}") for host, port in endpoints):
             return None
-        return cls(f"{kind}_proxy", url, around)
+        return cls(f"{kind}_proxy", url, excluded)
 
-    def leads_to(self, endpoint: Endpoint) -> bool:
-        """Whether the way to `endpoint` is through it."""
+    def applies_to(self, endpoint: Endpoint) -> bool:
+        """Return whether `endpoint` is reached through the proxy."""
         host, port = endpoint
-        return not self._around(f"{host}:{port}")
+        return not self._excluded(f"{host}:{port}")
 
-    def reach(
-        self,
-        endpoint: Endpoint,
-        timeout: float,
-        attempt: Attempt,
-        link: Callable[[Callable[[], socket.socket], bytes, float], L],
-    ) -> L:
-        """As ``tcp.reach``, by a tunnel; the name of `endpoint` is looked up at its other end."""
+    def connect_any(self, endpoint: Endpoint, timeout: float, attempt: Attempt, link: MakeLink[L]) -> L:
+        """Connect through a tunnel; the proxy looks the name of `endpoint` up.
+
+        Args and errors are those of ``tcp.connect_any``.
+        """
         host, port = endpoint
-        name = spelled(host)
+        name = encode_hostname(host)
         target = (b"[%b]:%d" if b":" in name else b"%b:%d") % (name, port)
 
-        def through(dial: Callable[[], socket.socket], _: bytes, deadline: float) -> L:
-            return link(partial(self._dig, dial, target, attempt, deadline), name, deadline)
+        def through(connect: Connect, _: bytes, deadline: float) -> L:
+            return link(partial(self._open_tunnel, connect, target, attempt, deadline), name, deadline)
 
-        return reach(self.endpoint, timeout, attempt, through)
+        return connect_any(self.endpoint, timeout, attempt, through)
 
-    def _dig(
-        self, dial: Callable[[], socket.socket], target: bytes, attempt: Attempt, deadline: float
+    def _open_tunnel(
+        self, connect: Connect, target: bytes, attempt: Attempt, deadline: float
     ) -> socket.socket:
-        """A connected socket whose other end is `target`."""
+        """Return a connected socket whose other end is `target`."""
         request = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n" % (target, target)
         if self._authorization is not None:
             request += f"Proxy-Authorization: Basic {self._authorization.reveal()}\r\n".encode()
         try:
-            near = TcpLink(dial(), self.peer)
+            tunnel = TcpLink(connect(), self.peer)
         except InterruptedError:
             raise
         except OSError as error:
             raise ConnectionError(f"{self.peer}: {error.strerror or error}") from None
         try:
-            self._judge(ask(near, request + b"\r\n", self.peer, attempt, deadline))
+            self._check(ask(tunnel, request + b"\r\n", self.peer, attempt, deadline))
         except BaseException:
-            near.close()
+            tunnel.close()
             raise
-        return near.detach()
+        return tunnel.detach()
 
-    def _judge(self, answer: Answer) -> None:
+    def _check(self, answer: Answer) -> None:
+        """Raise what an answer other than success means."""
         if answer.status == 407:
             words = (
                 f"{self.peer} wants a name and a password: {self._variable}=http://name:password@host:port"

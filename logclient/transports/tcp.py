@@ -1,4 +1,4 @@
-"""TCP: connect without blocking for ever, and move bytes over a non-blocking socket."""
+"""TCP: connects within a deadline, and moves bytes over a non-blocking socket."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from logclient.config import dns_name
-from logclient.delivery.contract import Core, Link, Pump, PumpLimits, Transport
+from logclient.delivery.contract import Link
 from logclient.errors import CredentialError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt, sleep
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient._ext.flight import Flight
+from logclient.transports.base import CompiledTransport, MakePump
 
 Endpoint = tuple[str, int]
 L = TypeVar("L")
 
+Connect = Callable[[], socket.socket]
+"""Makes a connection to one address."""
+
+MakeLink = Callable[[Connect, bytes, float], L]
+"""Makes a link: see `connect_any`."""
+
 RECEIVE = 65536
 
-# macOS: no SIGPIPE from this socket, whatever the application made of that signal. Not every Python names it.
+# SO_NOSIGPIPE of macOS: no SIGPIPE from this socket, however the application handles that signal. Not every
+# Python names the option.
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
-COUNTED = sys.platform == "linux"
-"""Whether the kernel says how much came over a connection: see `brought`."""
+COUNTS_RECEIVED = sys.platform == "linux"
+"""Whether the kernel tells how many bytes a connection has received: see `bytes_received`."""
 
-_BROUGHT = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
+_BYTES_RECEIVED = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
 
 
 class TcpLink(Link):
@@ -47,19 +50,24 @@ class TcpLink(Link):
         self._unsent: list[memoryview] = []
 
     def fileno(self) -> int:
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes; whether all of them, and all before, are with the kernel now."""
+        """Take these bytes; return whether the kernel has all of them and of the calls before."""
         self._unsent.extend(memoryview(b) for b in buffers if len(b))
         return self.flush()
 
     def flush(self) -> bool:
-        """Go on with what an earlier ``send`` could not write. OSError when the connection is gone."""
+        """Write what an earlier ``send`` could not; return whether nothing is left.
+
+        Raises:
+            OSError: the connection is gone.
+        """
         while self._unsent:
             written = self._write(self._unsent[0])
             if not written:
-                # Ours to keep: the core may reuse its buffer once it was told `sent`.
+                # Copy it: the core may reuse its buffer after `sent`.
                 self._unsent = [v if type(v.obj) is bytes else memoryview(bytes(v)) for v in self._unsent]
                 return False
             if written < len(self._unsent[0]):
@@ -69,48 +77,49 @@ class TcpLink(Link):
         return True
 
     def _write(self, data: memoryview) -> int:
-        """How many bytes were taken; 0: it is full."""
+        """Return how many bytes were taken; 0: the socket is full."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
 
     def receive(self) -> bytes | None:
-        """What has arrived; None when there is nothing, b"" when the peer closed."""
+        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed."""
         try:
             return self._socket.recv(RECEIVE)
         except (BlockingIOError, InterruptedError):
             return None
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep until the socket is readable (or, if asked, writable), `wake` is, or time is over."""
+        """Sleep until the socket is readable (if asked, writable), `wake` is readable, or time is over."""
         reading = [self._socket.fileno()]
         if wake >= 0:
             reading.append(wake)
         else:
-            seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
+            seconds = min(seconds, 0.005)  # nothing can wake us: look again soon
         sleep(reading, reading[:1] if writable else [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
+        """Close the socket; the kernel goes on sending what it has."""
         self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Its socket, for somebody else; the link is none any more."""
+        """Give the socket to the caller; the link cannot be used any more."""
         sock: socket.socket = original(socket, "socket")(fileno=self._socket.detach())
         sock.setblocking(False)
         return sock
 
     def abandon(self) -> None:
-        """In a forked child: let go of the descriptor without a word to the peer."""
+        """In a forked child, close the descriptor without a word to the peer."""
         self._socket.close()
 
     def __del__(self) -> None:
-        # The engine keeps its link to the very end of the process: no leak to warn of.
+        # The engine keeps its link to the end of the process, so that there is no leak to warn of.
         self._socket.close()
 
 
 class OneWayLink(TcpLink):
-    """A link whose peer acknowledges nothing: what the kernel has taken is all that is known."""
+    """A link to a peer without acknowledgements: only what the kernel has taken is known."""
 
     drains_on_close = True
 
@@ -121,65 +130,77 @@ class OneWayLink(TcpLink):
 
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
-    """The name as it is looked up, and its addresses, as ``socket.getaddrinfo`` has them.
+    """Look a host up.
+
+    Args:
+        host: its name or address.
+        port: of the server.
+        kind: of the sockets.
+
+    Returns:
+        The name as it was looked up, and the entries of ``socket.getaddrinfo``.
 
     Raises:
-        OSError: it has none, or is no name.
+        OSError: the host has no address, or its name is not valid.
     """
-    name = spelled(host)
+    name = encode_hostname(host)
     try:
         return name, original(socket, "getaddrinfo")(name, port, type=kind)
     except UnicodeError:
         raise OSError(f"{host!r} is no host name") from None
 
 
-def spelled(host: str) -> bytes:
-    """The name of a host as it is looked up.
+def encode_hostname(host: str) -> bytes:
+    """Return the name of a host as it is looked up.
 
     Raises:
-        OSError: it is none.
+        OSError: the name is not valid.
     """
     try:
-        # As bytes: a str would have Python import its IDNA codec, here in the sender's thread, and
-        # a child forked in the middle of an import never gets that module.
+        # As bytes: for a str Python would import its IDNA codec here, in the sender's thread; a child that
+        # is forked in the middle of an import can never import that module.
         return dns_name(host)
     except ValueError as error:
         raise OSError(str(error)) from None
 
 
-def reach(
+def connect_any(
     endpoint: Endpoint,
     timeout: float,
     attempt: Attempt,
-    link: Callable[[Callable[[], socket.socket], bytes, float], L],
+    link: MakeLink[L],
 ) -> L:
-    """What `link` makes of the first address of `endpoint` with which it can.
+    """Connect to the first address of an endpoint that works.
 
     Args:
         endpoint: host and port.
         timeout: seconds for one address.
         attempt: asked whether to give up.
-        link: is given what dials that address, the host's name as it was looked up, and the deadline.
+        link: makes a link. It gets a function that connects to one address, the host's name as it was looked
+            up, and the deadline in monotonic seconds.
+
+    Returns:
+        What `link` returns.
 
     Raises:
-        OSError: nobody answers in time, or the name is not known.
+        OSError: no address answers in time, or the name is unknown.
     """
     host, port = endpoint
     failure: OSError | None = None
     name, found = resolve(host, port, socket.SOCK_STREAM)
     for family, kind, number, _, address in found:
         deadline = time.monotonic() + timeout
-        dial = partial(_dial, family, kind, number, address, attempt, deadline)
+        connect = partial(_connect, family, kind, number, address, attempt, deadline)
         try:
-            return link(dial, name, deadline)
+            return link(connect, name, deadline)
         except OSError as error:
-            # Of several, the one that somebody has to mend.
+            # Report an error that a person has to mend rather than a passing one.
             if not isinstance(failure, CredentialError):
                 failure = error
     raise failure or OSError(f"{host} has no address")
 
 
-def _dial(
+def _connect(
     family: int, kind: int, number: int, address: Any, attempt: Attempt, deadline: float
 ) -> socket.socket:
     sock: socket.socket = original(socket, "socket")(family, kind, number)
@@ -190,7 +211,7 @@ def _dial(
             raise OSError(error, _words(error))
         _finish(sock, attempt, deadline)
         if sock.getsockname() == sock.getpeername():
-            # Nobody listens on a port that the system gave to this very socket.
+            # The system gave this socket the very port it connects to: nobody else listens there.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -207,7 +228,7 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no answer to the connection attempt in time")
-        if attempt.rest([], [sock.fileno()], left):
+        if attempt.wait([], [sock.fileno()], left):
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, _words(error))
@@ -216,8 +237,12 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
             raise InterruptedError("stopped while connecting")
 
 
-class Tcp(Transport):
-    """Connects, one endpoint at a time."""
+class Tcp(CompiledTransport):
+    """Connects over TCP.
+
+    Args:
+        connect_timeout: seconds for one address.
+    """
 
     secure = False
     link: type[TcpLink] = TcpLink
@@ -227,66 +252,69 @@ class Tcp(Transport):
 
     @classmethod
     def from_config(cls, config: Any) -> Tcp:
+        """Make a transport from a ``logclient.config.Config``."""
         return cls(config.connect_timeout)
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
-        """A link to the first address of `endpoint` that answers.
+        """Connect to the first address of `endpoint` that answers.
 
         Args:
             endpoint: host and port.
             attempt: asked whether to give up.
 
         Raises:
-            OSError: nobody answers in time, or the name is not known.
+            OSError: no address answers in time, or the name is unknown.
         """
         host, port = endpoint
 
-        def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> TcpLink:
-            return self._link(dial, name, f"{host}:{port}", attempt, deadline)
+        def link(connect: Connect, name: bytes, deadline: float) -> TcpLink:
+            return self.make_link(connect, name, f"{host}:{port}", attempt, deadline)
 
-        return reach(endpoint, self.connect_timeout, attempt, link)
+        return connect_any(endpoint, self.connect_timeout, attempt, link)
 
-    def _link(
-        self,
-        dial: Callable[[], socket.socket],
-        name: bytes,
-        peer: str,
-        attempt: Attempt,
-        deadline: float,
+    def make_link(
+        self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float
     ) -> TcpLink:
-        """A link to `peer`, whose host is `name`, over a connection that `dial` makes."""
-        return self.link(dial(), peer)
+        """Make a link over a new connection.
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
-        """The compiled pump for this transport, or None where there is none."""
-        if core.hot is None:
-            return None
-        try:
-            from logclient._ext.tcpsend import TcpPump
-        except ImportError:
-            return None
-        return TcpPump(flight, core, **limits)
+        Args:
+            connect: makes the connection.
+            name: the host's name as it was looked up.
+            peer: host and port, for messages.
+            attempt: asked whether to give up.
+            deadline: monotonic seconds.
+
+        Raises:
+            OSError: there is no connection in time.
+        """
+        return self.link(connect(), peer)
+
+    def load_pump(self) -> MakePump:
+        """Import what makes the compiled pump; see `CompiledTransport`."""
+        from logclient._ext.tcpsend import TcpPump
+
+        return TcpPump
 
 
 class OneWay(Tcp):
-    """The same, to a peer that acknowledges nothing."""
+    """Connects over TCP to a peer without acknowledgements."""
 
     link = OneWayLink
 
 
 def _words(error: int) -> str:
-    """What a socket's error number means; the C library of Windows does not know them."""
+    """Describe the error number of a socket; the C library of Windows does not know them."""
     table: dict[int, str] = getattr(socket, "errorTab", {})
     return table.get(error) or os.strerror(error)
 
 
-def brought(tcp: int) -> int:
-    """Bytes that came over the TCP connection of this descriptor; 0 where nobody says."""
-    if tcp < 0 or not COUNTED:
+def bytes_received(tcp: int) -> int:
+    """Return the bytes that the TCP connection of this descriptor has received; 0: unknown."""
+    if tcp < 0 or not COUNTS_RECEIVED:
         return 0
     try:
         with original(socket, "socket")(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(tcp)) as sock:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BROUGHT + 8)
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
     except OSError:
-        return 0  # it is gone
-    return int.from_bytes(info[_BROUGHT : _BROUGHT + 8], sys.byteorder)
+        return 0  # the connection is gone
+    return int.from_bytes(info[_BYTES_RECEIVED : _BYTES_RECEIVED + 8], sys.byteorder)

@@ -1,10 +1,9 @@
 """TLS over TCP, with the standard library's ``ssl``.
 
-Certificates and keys are read anew for every connection, so one that was mended is picked up by
-itself. What one side does not accept of the other is a ``CredentialError``, whichever of them says so,
-and when: in TLS 1.2 a client without a certificate is refused in the handshake, in TLS 1.3 after it,
-at the first read or write. A file that the machine cannot read for the moment, for want of a descriptor
-say, is an ``OSError`` like any other.
+Certificates and keys are read for every connection, so that a renewed file takes effect by itself. A refused
+certificate is a ``CredentialError``, whichever side refuses it. It may come late: in TLS 1.2 a client without
+a certificate is refused in the handshake, in TLS 1.3 after it, at the first read or write. A file that the
+machine cannot read at the moment, for lack of a descriptor for instance, is an ordinary ``OSError``.
 """
 
 from __future__ import annotations
@@ -14,28 +13,22 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.config import Secret, dns_name
-from logclient.delivery.contract import Core, PumpLimits
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
-from logclient.transports.tcp import RECEIVE, Tcp, TcpLink
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient._ext.flight import Flight
+from logclient.transports.base import MakePump
+from logclient.transports.tcp import RECEIVE, Connect, Tcp, TcpLink
 
 __all__ = ["Tls", "TlsLink", "server_context"]
 
-BITE = 1 << 20
-"""Bytes for one ``ssl.write``: it takes the GIL once for all of them, and busy threads make that slow."""
+COALESCE_BYTES = 1 << 20
+"""Bytes for one ``ssl.write``: each call takes the GIL, which is slow while other threads are busy."""
 
-LAST_WORDS = 16
-"""Records looked at for a reason once writing has failed."""
+MAX_LAST_RECORDS = 16
+"""Records that are read for an alert after writing has failed."""
 
 _NOT_FOR = (
     'the server\'s certificate is not for "{}": connect to the name it has, or give that as server_name'
@@ -53,7 +46,7 @@ _WHY = {  # by OpenSSL's X509_V_ERR_*
     64: _NOT_FOR,
 }
 
-# What a server says of us (RFC 8446, section 6.2). The rest may be over the next time.
+# Alerts about our side (RFC 8446, section 6.2). The others may not occur the next time.
 _REFUSALS = {
     "access_denied", "bad_certificate", "certificate_expired", "certificate_required",
     "certificate_revoked", "certificate_unknown", "decrypt_error", "handshake_failure",
@@ -67,10 +60,10 @@ _NOT_TLS = {
 
 
 class _NativeSocket:
-    """As much of an ``ssl.SSLSocket`` as we use, made from the same parts.
+    """The part of ``ssl.SSLSocket`` that we use, made of the same parts.
 
-    For processes in which gevent or eventlet have replaced that name: the original class looks itself up by
-    it, and can no longer be made.
+    gevent and eventlet replace the name ``ssl.SSLSocket``. The original class looks itself up by that name,
+    and can no longer be used.
     """
 
     def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
@@ -84,7 +77,7 @@ class _NativeSocket:
     def recv(self, size: int) -> bytes:
         try:
             data: bytes = self._tls.read(size)
-        except ssl.SSLEOFError:  # the peer has gone without a word
+        except ssl.SSLEOFError:  # the peer closed without close_notify
             return b""
         return data
 
@@ -99,29 +92,37 @@ TlsSocket = ssl.SSLSocket | _NativeSocket
 
 
 class TlsLink(TcpLink):
-    """One stream socket behind a finished handshake."""
+    """A connection over TLS whose handshake is done.
 
-    coalesce_bytes = BITE
+    Args:
+        sock: the wrapped socket.
+        peer: host and port, for messages.
+        certified: whether we have a certificate.
+        verified: whether the server's certificate was verified.
+    """
+
+    coalesce_bytes = COALESCE_BYTES
     hint = ""
 
     def __init__(self, sock: TlsSocket, peer: str, certified: bool, verified: bool) -> None:
         super().__init__(sock, peer)  # type: ignore[arg-type]
         self._tls = sock
         version = sock.version() or ""
-        self._certified = certified  # we showed a certificate, or could have
+        self._certified = certified  # we have a certificate, whether or not it was asked for
         self._verified = verified
         self._late = version == "TLSv1.3"  # a refusal may come after the handshake
-        self._heard = False
-        # TLS may have to read before it can write, and the other way round.
+        self._received = False
+        # TLS may have to read before it can write, and the reverse.
         self._reads_first = self._writes_first = False
         cipher = sock.cipher()
         self.tls = f"{version} {cipher[0] if cipher else ''}{'' if verified else ', not verified'}"
 
     def facts(self) -> dict[str, Any]:
-        """What TLS is in use, and what the server's certificate says, which only who verified it knows.
+        """Describe TLS, and the server's certificate if it was verified.
 
-        ``version``, ``cipher``, ``verified``; then ``subject``, ``issuer``, ``names`` (what it is for),
-        ``not_after`` (UTC) and ``days_left``.
+        Returns:
+            ``version``, ``cipher``, ``verified``; for a verified certificate also ``subject``, ``issuer``,
+            ``names``, ``not_after`` (UTC) and ``days_left``.
         """
         cipher = self._tls.cipher()
         found: dict[str, Any] = {
@@ -151,12 +152,12 @@ class TlsLink(TcpLink):
             self._reads_first = True
             return 0
         except OSError as error:
-            raise self._last_words(error) from None
+            raise self._reason_of(error) from None
 
-    def _last_words(self, error: OSError) -> OSError:
-        """Why the peer has gone: its alert lies before its reset, if the system kept it."""
+    def _reason_of(self, error: OSError) -> OSError:
+        """Return why writing failed: the peer's alert comes before its reset, if the system kept it."""
         try:
-            for _ in range(LAST_WORDS):
+            for _ in range(MAX_LAST_RECORDS):
                 if not self._tls.recv(RECEIVE):
                     break
         except OSError as last:
@@ -165,7 +166,8 @@ class TlsLink(TcpLink):
         return self._explain(error)
 
     def receive(self) -> bytes | None:
-        # A record (16 KiB) is always taken whole: nothing waits in the library that `wait` cannot see.
+        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed."""
+        # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
         try:
             data = self._tls.recv(RECEIVE)
@@ -176,7 +178,7 @@ class TlsLink(TcpLink):
             return None
         except OSError as error:
             raise self._explain(error) from None
-        self._heard = self._heard or bool(data)
+        self._received = self._received or bool(data)
         return data
 
     def _explain(self, error: OSError) -> OSError:
@@ -184,18 +186,19 @@ class TlsLink(TcpLink):
             if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                 return _refused(error, self._certified)
             error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        if self._late and not self._heard and not self._certified:
-            # Not every system keeps the alert that came before.
+        if self._late and not self._received and not self._certified:
+            # Not every system keeps the alert that came before the reset.
             words = f"{os.strerror(error.errno or errno.ECONNRESET)} before a word was said; "
             return OSError(error.errno, words + "does the server want a client certificate (cert, key)?")
         return error
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        """Sleep until TLS can go on, `wake` is readable, or time is over."""
         super().wait(wake, seconds, (writable and not self._reads_first) or self._writes_first)
 
     def close(self, linger: float = 0.0) -> None:
+        """Send close_notify, without waiting for the peer's, and close the socket."""
         try:
-            # Sends our close_notify; the peer's is not waited for.
             self._tls.unwrap()
         except (OSError, ValueError):
             pass
@@ -207,15 +210,15 @@ class Tls(Tcp):
 
     Args:
         connect_timeout: seconds for one address, the handshake included.
-        ca: file or directory of trusted authorities; the system's without.
-        cert: file with our certificate.
-        key: file with its key; the same file without.
+        ca: file or directory of trusted authorities; None: the system's.
+        cert: file with our certificate; None: we have none.
+        key: file with its key; None: the same file.
         password: of the key.
-        server_name: what the server's certificate must be for; the endpoint's host without.
-        verify: False: take any certificate.
+        server_name: the name that the server's certificate must have; None: the endpoint's host.
+        verify: False: accept any certificate.
 
     Raises:
-        ConfigError: a file that cannot be used.
+        ConfigError: a file cannot be used.
     """
 
     secure = True
@@ -234,7 +237,7 @@ class Tls(Tcp):
         super().__init__(connect_timeout)
         self._ca = ca
         self._own = (cert, key, password)
-        # As bytes: see Tcp.connect.
+        # As bytes: see encode_hostname.
         self._server_name = None
         if server_name is not None:
             self._server_name = dns_name(server_name)
@@ -243,6 +246,11 @@ class Tls(Tcp):
 
     @classmethod
     def from_config(cls, config: Any) -> Tls:
+        """Make a transport from a ``logclient.config.Config``.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
         return cls(
             config.connect_timeout,
             ca=config.ca,
@@ -254,7 +262,7 @@ class Tls(Tcp):
         )
 
     def _context(self) -> ssl.SSLContext:
-        """Everything read from its files, now."""
+        """Return a context with everything read from its files now."""
         context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
         if not self._verify:
             context.check_hostname = False
@@ -262,40 +270,55 @@ class Tls(Tcp):
         _identify(context, *self._own)
         return context
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> None:
-        """None: only a plain descriptor can be driven without the GIL."""
+    def load_pump(self) -> MakePump:
+        """Raise ImportError: without the GIL only a plain descriptor can be driven."""
+        raise ImportError("no compiled pump for TLS")
 
-    def _link(
+    def make_link(
         self,
-        dial: Callable[[], socket.socket],
+        connect: Connect,
         name: bytes,
         peer: str,
         attempt: Attempt,
         deadline: float,
         again: bool = True,
     ) -> TlsLink:
+        """Make a connection and do the handshake.
+
+        Args:
+            connect: makes the connection.
+            name: the host's name as it was looked up.
+            peer: host and port, for messages.
+            attempt: asked whether to give up.
+            deadline: monotonic seconds.
+            again: whether to try once more when no authority for the server's certificate is found.
+
+        Raises:
+            CredentialError: a certificate is not accepted, or the server does not speak TLS.
+            OSError: there is no connection in time.
+        """
         try:
             context = self._context()
         except ConfigError as error:
             raise CredentialError(str(error)) from None
         certified = self._own[0] is not None
         wanted = (self._server_name or name).partition(b"%")[0].rstrip(b".")
-        plain = dial()  # outside: a connection refused is no failed handshake
+        plain = connect()  # outside: a refused connection is no failed handshake
         try:
             sock = _shake(context, plain, wanted, attempt, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
             if why == _UNKNOWN and again and (self._ca is None or os.path.isdir(self._ca)):
-                # It was looked for in files, and one that could not be opened at that moment looks the same.
-                return self._link(dial, name, peer, attempt, deadline, again=False)
+                # OpenSSL searches files, and a file that cannot be opened at that moment looks the same.
+                return self.make_link(connect, name, peer, attempt, deadline, again=False)
             if why != _NOT_FOR:
                 raise CredentialError(f"the server's certificate {why}") from None
             refusal = CredentialError(why.format(wanted.decode()))
-            names = self._names(dial, wanted, attempt, deadline)
+            names = self._names(connect, wanted, attempt, deadline)
             refusal.detail = names and f"it names {names}"
             raise refusal from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
-            # Might be a restart, or a balancer with nothing behind it: no reason for the slow pace.
+            # It may be a restart, or a balancer without a server: no reason for the credential back-off.
             raise ConnectionError(
                 "the server ended the connection in the TLS handshake; does it speak TLS?"
             ) from None
@@ -306,14 +329,12 @@ class Tls(Tcp):
             raise _refused(error, certified) from None
         return TlsLink(sock, peer, certified, self._verify)
 
-    def _names(
-        self, dial: Callable[[], socket.socket], wanted: bytes, attempt: Attempt, deadline: float
-    ) -> str:
-        """Whom the server's certificate is for: only a connection that does not ask that can tell."""
+    def _names(self, connect: Connect, wanted: bytes, attempt: Attempt, deadline: float) -> str:
+        """Connect once more, without a check of names, and return the names of the server's certificate."""
         context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
         context.check_hostname = False
         try:
-            with _shake(context, dial(), wanted, attempt, deadline) as sock:
+            with _shake(context, connect(), wanted, attempt, deadline) as sock:
                 names = (sock.getpeercert() or {}).get("subjectAltName", ())
         except OSError:
             return ""
@@ -324,10 +345,16 @@ class Tls(Tcp):
 def server_context(
     cert: str, key: str | None = None, *, password: str | None = None, ca: str | None = None
 ) -> ssl.SSLContext:
-    """For the server's side. With `ca`, a client must show a certificate that one of them has signed.
+    """Make the context of a server.
+
+    Args:
+        cert: file with its certificate.
+        key: file with the key; None: the same file.
+        password: of the key.
+        ca: authorities; clients must show a certificate of one of them. None: they need none.
 
     Raises:
-        ConfigError: a file that cannot be used.
+        ConfigError: a file cannot be used.
     """
     context = _context(ssl.Purpose.CLIENT_AUTH, ca)
     if ca is not None:
@@ -345,12 +372,12 @@ def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
         try:
             if os.path.isdir(ca):
                 inside = sorted(os.listdir(ca))
-                # Either as OpenSSL wants them (its rehash), or as people put them there.
+                # Either prepared by OpenSSL's rehash, or with the names that people gave.
                 hashed = ca if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside) else None
                 files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt")) and not hashed]
                 if not files and not hashed:
                     raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
-            # Without either, the system's would be loaded.
+            # Without either, Python would load the system's.
             context = ssl.create_default_context(purpose, cafile=files[0] if files else None, capath=hashed)
             for file in files[1:]:
                 context.load_verify_locations(file)
@@ -377,7 +404,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
         nonlocal asked
         asked = True
         if password is None:
-            # Without an answer of ours, OpenSSL would ask at the terminal.
+            # Without an answer, OpenSSL would ask at the terminal.
             raise ConfigError(f"tls_password: needed, the key in {keys!r} is encrypted")
         return password.reveal()
 
@@ -390,7 +417,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
             raise _unreadable("cert", cert, error) from None
         reason = getattr(error, "reason", None) or ""
         if reason == "KEY_VALUES_MISMATCH":
-            if _versions(cert, keys) != before:  # renewed after the one was read and before the other
+            if _versions(cert, keys) != before:  # renewed between the reads of the two
                 _identify(context, cert, key, password)
                 return
             raise ConfigError(f"{where}: the key in {keys!r} is not that of the certificate") from None
@@ -401,7 +428,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
 
 
 def _versions(*paths: str) -> list[tuple[int, int]]:
-    """What differs when a file has been written or replaced; empty when one cannot be looked at."""
+    """Return what changes when a file is written or replaced; empty when one cannot be examined."""
     try:
         return [(found.st_ino, found.st_mtime_ns) for found in map(os.stat, paths)]
     except OSError:
@@ -409,6 +436,7 @@ def _versions(*paths: str) -> list[tuple[int, int]]:
 
 
 def _holds(option: str, path: str, mark: bytes, what: str) -> None:
+    """Check that a file contains `mark`, for an error that is clearer than OpenSSL's."""
     try:
         with open(path, "rb") as file:
             found = mark in file.read(1 << 20)
@@ -419,13 +447,13 @@ def _holds(option: str, path: str, mark: bytes, what: str) -> None:
 
 
 def _unreadable(option: str, path: str, error: OSError) -> OSError | ConfigError:
-    """What it means that this file or directory cannot be read."""
+    """Return the error for a file or directory that cannot be read."""
     words = f"{option}: {path!r} cannot be read: {error.strerror}"
     return OSError(error.errno, words) if _is_passing(error) else ConfigError(words)
 
 
 def _is_passing(error: OSError) -> bool:
-    """Whether the machine has failed, not the file. The numbers of an ``SSLError`` are OpenSSL's own."""
+    """Return whether the machine failed, not the file. The numbers of an ``SSLError`` are OpenSSL's own."""
     return not isinstance(error, ssl.SSLError) and (is_shortage(error) or error.errno == errno.EIO)
 
 
@@ -436,12 +464,12 @@ def _shake(
     attempt: Attempt,
     deadline: float,
 ) -> TlsSocket:
-    """Wrap a connected, non-blocking socket; the plain one is used up."""
+    """Do the handshake over a connected, non-blocking socket, which is used up."""
     try:
         sock: TlsSocket
         if type(context).__module__ == "ssl":
             sock = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
-        else:  # gevent's or eventlet's: its sockets switch to another greenlet instead of waiting
+        else:  # from gevent or eventlet: its sockets would switch to another greenlet
             sock = _NativeSocket(context, plain, name)
     except BaseException:
         plain.close()
@@ -462,12 +490,12 @@ def _shake(
             if attempt.stopped():
                 raise InterruptedError("stopped in the TLS handshake")
             fds = [sock.fileno()]
-            attempt.rest([] if writing else fds, fds if writing else [], left)
+            attempt.wait([] if writing else fds, fds if writing else [], left)
     except BaseException as error:
         try:
             if isinstance(error, ssl.SSLCertVerificationError):
-                # OpenSSL looks authorities up in files, and takes one that it cannot open for unknown: was
-                # there a descriptor left for it?
+                # OpenSSL treats an authority whose file it cannot open as unknown. Find out whether a
+                # descriptor was left for it: this raises if there is none.
                 original(socket, "socket")().close()
         finally:
             sock.close()
@@ -475,7 +503,7 @@ def _shake(
 
 
 def _distinguished(name: Any) -> str:
-    """``CN=a, O=b``, of what ``getpeercert`` gives."""
+    """Format a name of ``getpeercert`` as ``CN=a, O=b``."""
     short = {
         "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
         "localityName": "L", "stateOrProvinceName": "ST",
@@ -484,7 +512,7 @@ def _distinguished(name: Any) -> str:
 
 
 def _alert(error: ssl.SSLError) -> str:
-    """The name of the alert that the peer sent, as the standard writes it, or empty."""
+    """Return the name of the peer's alert as the standard writes it, or an empty string."""
     family, _, name = (error.reason or "").partition("_")
     if family not in ("SSLV3", "TLSV1", "TLSV13") or not name:
         return ""
@@ -492,7 +520,7 @@ def _alert(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLError, certified: bool) -> OSError:
-    """What an error in the handshake, or after it, means."""
+    """Return what an error in the handshake, or after it, means."""
     reason = error.reason or "unknown reason"
     alert = _alert(error)
     if reason in ("UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE") or alert == "protocol_version":

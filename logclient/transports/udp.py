@@ -1,7 +1,7 @@
-"""UDP: a connected socket, runs of datagrams into it, what comes back out of it.
+"""UDP: moves runs of datagrams over a connected socket.
 
-``connect`` sends nothing: it fixes the peer, so that the kernel tells what ICMP says. A refusal ends the
-link: somebody was there to say that nobody listens, and what was sent last is gone.
+``connect`` sends nothing. It fixes the peer, so that the kernel reports ICMP errors. A refused port ends the
+link: somebody reported that nothing listens there, and what was sent last is lost.
 
 Bytes are runs of datagrams in the form of ``delivery.contract.Wire``.
 """
@@ -13,28 +13,20 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from logclient.delivery.contract import Core, Pump, PumpLimits, Transport
+from logclient._ext.constants import UDP_METHODS
 from logclient.errors import ConfigError
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
+from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import TcpLink, resolve
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient._ext.flight import Flight
-
-__all__ = ["WAYS", "Udp", "UdpLink"]
+__all__ = ["Udp", "UdpLink"]
 
 Endpoint = tuple[str, int]
 
-WAYS = ("send", "mmsg", "gso")
-"""How datagrams are given to the kernel: one, many, or whole runs (UDP_SEGMENT) to a call. Python's own
-sender has no ``mmsg``."""
-
-_HEAD = struct.Struct("<II")  # of a run: its bytes, its segment
+_HEAD = struct.Struct("<II")  # of a run: its bytes and its segment
 _SOL_UDP, _UDP_SEGMENT = 17, 103
 _IP_MTU, _IPV6_MTU = 14, 24
 _LARGEST = 65_535
@@ -48,24 +40,22 @@ class UdpLink(TcpLink):
     hint = ""
     drains_on_close = True
 
-    def __init__(self, sock: socket.socket, peer: str, way: str) -> None:
+    def __init__(self, sock: socket.socket, peer: str, send_method: str) -> None:
         super().__init__(sock, peer)
-        self.way = way
-        self.mtu, self.headers = _path(sock)
-        """Bytes of an IP packet that the path carries, as far as the system knows; 0: it does not. And those
-        of its headers."""
-        self._runs: list[tuple[memoryview, int]] = []  # datagrams not taken yet, their segment
-        self._first = 0  # bytes that the first of them had
+        self.send_method = send_method
+        self.mtu, self.headers = _path_mtu(sock)
+        self._runs: list[tuple[memoryview, int]] = []  # datagrams that were not taken, and their segment
+        self._first_size = 0  # bytes that the first of them had
         self._queue: Any = None
 
     @property
     def unsent(self) -> int:
-        """Bytes of runs that the kernel has not taken whole."""
-        taken = self._first - len(self._runs[0][0]) if self._runs else 0
+        """Bytes of the runs that the kernel has not taken completely."""
+        taken = self._first_size - len(self._runs[0][0]) if self._runs else 0
         return taken + sum(_HEAD.size + len(data) for data, _ in self._runs)
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Give these runs to the kernel; whether it took all of them, and all before."""
+        """Give these runs to the kernel; return whether it took all of them and of the calls before."""
         for buffer in buffers:
             data = memoryview(bytes(buffer))
             at = 0
@@ -76,8 +66,11 @@ class UdpLink(TcpLink):
         return self.flush()
 
     def receiver(self) -> tuple[int, int, int] | None:
-        """Of the server's socket, where it is on this machine: (bytes in its receive queue, bytes that it
-        holds, datagrams that found no room there). None: nobody can say."""
+        """Look at the receive queue of the server's socket, where that is on this machine.
+
+        Returns:
+            (bytes in the queue, bytes that it holds at most, datagrams that found no room); None: unknown.
+        """
         if self._queue is None:
             from logclient.transports.udp_queue import ReceiverQueue
 
@@ -86,21 +79,24 @@ class UdpLink(TcpLink):
         return found
 
     def close(self, linger: float = 0.0) -> None:
+        """Close the socket and what watches the receive queue."""
         super().close(linger)
-        self._forget_queue()
+        self._close_queue()
 
     def abandon(self) -> None:
+        """In a forked child, close the descriptors."""
         super().abandon()
-        self._forget_queue()
+        self._close_queue()
 
-    def _forget_queue(self) -> None:
+    def _close_queue(self) -> None:
         if self._queue is not None:
             self._queue.close()
 
     def flush(self) -> bool:
+        """Give the kernel what it could not take before; return whether nothing is left."""
         while self._runs:
             data, segment = self._runs[0]
-            self._first = max(self._first, len(data))
+            self._first_size = max(self._first_size, len(data))
             try:
                 taken = self._give(data, segment)
             except InterruptedError:
@@ -113,22 +109,22 @@ class UdpLink(TcpLink):
                 self._runs[0] = (data[taken:], segment)
             else:
                 self._runs.pop(0)
-                self._first = 0
+                self._first_size = 0
         return True
 
     def _give(self, data: memoryview, segment: int) -> int:
-        if self.way == "gso" and len(data) > segment:
+        if self.send_method == "gso" and len(data) > segment:
             try:
                 control = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", segment))
                 return self._socket.sendmsg([data], [control])
             except OSError as error:
                 if error.errno not in _NO_GSO:
                     raise
-                self.way = "send"  # this system, this device or this size
+                self.send_method = "send"  # not on this system or device, or not at this size
         return self._socket.send(data[:segment])
 
     def receive(self) -> bytes | None:
-        """A datagram, behind its head; None when there is none."""
+        """Return a datagram behind its head, or None when there is none."""
         while True:
             try:
                 data = self._socket.recv(_LARGEST)
@@ -138,27 +134,35 @@ class UdpLink(TcpLink):
                 return _HEAD.pack(len(data), len(data)) + data
 
 
-class Udp(Transport):
-    """Makes sockets, one endpoint at a time.
+class Udp(CompiledTransport):
+    """Makes connected UDP sockets.
 
     Args:
-        way: see `WAYS`; the first that works from there on is taken.
+        send_method: one of `UDP_METHODS`. Where the system refuses it, a simpler one is used.
+
+    Raises:
+        ConfigError: there is no such method.
     """
 
-    def __init__(self, way: str = "gso") -> None:
-        if way not in WAYS:
-            raise ConfigError(f"way: {way!r} is none of {', '.join(WAYS)}")
-        self.way = way
+    def __init__(self, send_method: str = "gso") -> None:
+        if send_method not in UDP_METHODS:
+            raise ConfigError(f"send_method: must be one of {', '.join(UDP_METHODS)}, got {send_method!r}")
+        self.send_method = send_method
 
     @classmethod
     def from_config(cls, config: Any) -> Udp:
+        """Make a transport from a ``logclient.config.Config``."""
         return cls()
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
-        """A socket whose peer is `endpoint`; nothing is sent.
+        """Make a socket whose peer is `endpoint`. Nothing is sent.
+
+        Args:
+            endpoint: host and port.
+            attempt: not asked, because nothing is waited for.
 
         Raises:
-            OSError: the name is not known, or there is no way there.
+            OSError: the name is unknown, or there is no route.
         """
         host, port = endpoint
         failure: OSError | None = None
@@ -168,27 +172,23 @@ class Udp(Transport):
                 sock.setblocking(False)
                 sock.connect(address)
                 if sock.getsockname() == sock.getpeername():
-                    # Nobody listens on a port that the system gave to this very socket.
+                    # The system gave this socket the very port it connects to: nobody else listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                return UdpLink(sock, f"{host}:{port}", self.way)
+                return UdpLink(sock, f"{host}:{port}", self.send_method)
             except OSError as error:
                 sock.close()
                 failure = error
         raise failure or OSError(f"{host} has no address")
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
-        """The compiled pump for this transport, or None where there is none."""
-        if core.hot is None:
-            return None
-        try:
-            from logclient._ext.udpsend import UdpPump
-        except ImportError:
-            return None
-        return UdpPump(flight, core, **limits)
+    def load_pump(self) -> MakePump:
+        """Import what makes the compiled pump; see `CompiledTransport`."""
+        from logclient._ext.udpsend import UdpPump
+
+        return UdpPump
 
 
-def _path(sock: socket.socket) -> tuple[int, int]:
-    """(bytes of an IP packet, of them its headers') on the path to the peer; 0 bytes: not known."""
+def _path_mtu(sock: socket.socket) -> tuple[int, int]:
+    """Return the bytes of an IP packet on the path to the peer, 0 if unknown, and of its headers."""
     six = sock.family == socket.AF_INET6
     try:
         mtu = sock.getsockopt(41 if six else 0, _IPV6_MTU if six else _IP_MTU)

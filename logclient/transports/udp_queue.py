@@ -1,7 +1,7 @@
-"""The receive queue of the socket that a connected UDP socket sends to, where that is on this machine.
+"""Looks at the receive queue of the socket that a connected UDP socket sends to, on the same machine.
 
-Linux alone tells: for one socket by ``sock_diag``, with what the queue holds at most, else by the list in
-``/proc/net/udp``, where that is taken to be the system's default.
+Only Linux tells. ``sock_diag`` answers for one socket, with the size of its queue. Where that is missing,
+``/proc/net/udp`` lists all sockets, and the size is taken to be the system's default.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ _DEFAULT = "/proc/sys/net/core/rmem_default"
 
 
 class ReceiverQueue:
-    """Of the socket that takes what `sock`, connected, sends."""
+    """The receive queue of the socket that receives from a connected one.
+
+    Args:
+        sock: the connected socket.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._netlink: socket.socket | None = None
         self._request = b""
-        self._matches: set[str] = set()  # places in the tables
+        self._matches: set[str] = set()  # addresses as the tables write them
         self._most = 0
         own, peer = sock.getsockname(), sock.getpeername()
         address = ip_address(peer[0].partition("%")[0])
         if not address.is_loopback and own[0] != peer[0]:
-            return  # elsewhere
+            return  # on another machine
         self._request = _request(sock.family, own, peer)
         try:
             make = original(socket, "socket")
@@ -50,12 +54,13 @@ class ReceiverQueue:
             self._use_tables(address.packed, peer[1])
 
     def look(self) -> tuple[int, int, int] | None:
-        """(bytes in it, bytes that it holds, datagrams that it had no room for); None: nobody can say."""
+        """Return (bytes in the queue, its size, datagrams that found no room); None: unknown."""
         if self._matches:
             return self._listed()
         return self._ask()
 
     def close(self) -> None:
+        """Close the descriptor to the kernel."""
         netlink, self._netlink = self._netlink, None
         if netlink is not None:
             netlink.close()
@@ -111,13 +116,13 @@ def _request(family: int, own: tuple[str, int], peer: tuple[str, int]) -> bytes:
     def packed(address: str) -> bytes:
         return socket.inet_pton(family, address.partition("%")[0])
 
-    # Of the two ends the first is the one that sends: "swapped for historical reasons" (net/ipv4/udp_diag.c).
+    # The sending end comes first: "swapped for historical reasons" (net/ipv4/udp_diag.c).
     identity = _IDENTITY.pack(own[1], peer[1], packed(own[0]), packed(peer[0]), b"\xff" * 8)
     asked = _ASK.pack(family, socket.IPPROTO_UDP, 1 << (_SKMEMINFO - 1), 0, 0xFFFF_FFFF) + identity
     return _HEAD.pack(_HEAD.size + len(asked), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + asked
 
 
 def _as_listed(address: bytes) -> str:
-    # Words of four bytes, as this machine reads them.
+    # Words of four bytes in the byte order of this machine.
     words = struct.unpack(f"={len(address) // 4}I", address)
     return "".join(f"{word:08X}" for word in words)

@@ -1,19 +1,18 @@
-"""WebSocket (RFC 6455) over TCP or TLS: what is sent at once is one message, what is received is one.
+"""WebSocket (RFC 6455) over TCP or TLS: each send is one message, each message is received as one.
 
-The protocol itself is that of ``websockets``, in its form without input and output. Ordinary frames never
-reach it: whole messages are taken out of what comes, and made of what is sent, by ``_ext.websocket``; it is
-given all others (control frames, fragments, compressed ones, forbidden ones), each frame by itself.
+The protocol itself is implemented by ``websockets``, in its sans-IO form. Ordinary frames never reach it:
+``_ext.websocket`` makes them and takes whole messages out of what arrives. All other frames (control frames,
+fragments, compressed and forbidden ones) are passed to it one by one.
 
-What is sent goes to the connection when there is much of it, or when nothing else is to be done: many short
-messages cost one system call. Of pings only the last is answered where the answers cannot be written as fast
-(section 5.5.3 allows it), so a peer that sends nothing else fills nothing.
+Messages are written when there are many bytes of them, or when there is nothing else to do, so that many
+short messages cost one system call. If answers to pings cannot be written as fast as pings arrive, only the
+last one is answered (section 5.5.3 allows that), so that a peer cannot fill memory with pings.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,10 +23,10 @@ from logclient.config import Secret
 from logclient.delivery.contract import Link, Transport
 from logclient.errors import CredentialError, MissingExtra
 from logclient.transports.attempt import Attempt
-from logclient.transports.http import REFUSALS, Proxy, ask, plain
-from logclient.transports.tcp import Endpoint, Tcp, TcpLink, reach
+from logclient.transports.http import REFUSALS, Proxy, ask, printable
+from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
 
-# All of it now: in the sender's thread an import might be cut in two by a fork.
+# Imported now: in the sender's thread a fork might interrupt the import.
 try:
     from websockets.client import ClientProtocol
     from websockets.extensions.permessage_deflate import enable_client_permessage_deflate
@@ -39,33 +38,33 @@ except ImportError as error:
 
 __all__ = ["WebSocket", "WebSocketLink"]
 
-HELD = 65536
-"""Bytes kept back at most, until there is nothing else to do."""
+MAX_BUFFERED = 65536
+"""Bytes of messages that are gathered for one write."""
 
 KEYS = 4096
-"""Random bytes to mask frames with, four each, had from the system at once."""
+"""Random bytes for masks, four for each frame, requested from the system at once."""
 
-FAREWELL = 1.0
+CLOSE_TIMEOUT = 1.0
 """Seconds at most for the peer's answer to our close frame."""
 
 MAX_MESSAGE = 16 << 20
 
-SECRET = 6
-"""Characters from which on the value of a header is looked for in what the peer says."""
+MIN_SECRET = 6
+"""Characters of the shortest header value that is hidden in messages of the peer."""
 
-# It would show whole messages, and the token in them, to an application that logs at DEBUG level.
+# Its log lines would show whole messages, with the token in them, to an application that logs at DEBUG level.
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)
 
 
 class WebSocketLink(Link):
-    """A connection behind a finished opening handshake.
+    """A connection whose opening handshake is done.
 
     Args:
-        inner: what carries it.
-        protocol: open.
-        max_message: its limit, for the words of an error.
-        rest: bytes that came with the end of the handshake.
-        hide: takes secrets out of what the peer says.
+        inner: the link below, over TCP or TLS.
+        protocol: its state, open.
+        max_message: bytes of the largest message from the peer.
+        rest: bytes that came after the handshake.
+        hide: removes secrets from text of the peer.
     """
 
     ack_coalesce_delay = 0.001
@@ -85,31 +84,36 @@ class WebSocketLink(Link):
         self._max_message = max_message
         self._hide = hide
         self._out: list[bytes] = []
-        self._held = 0
+        self._buffered = 0
         self._pong = b""
-        self._ready: list[bytes] = []  # the first at the end
+        self._ready: list[bytes] = []  # received messages, the oldest at the end
         self._keys = b""
-        self._key = 0  # where the next of them begins
-        self._come = bytearray()  # a frame that is not whole yet
-        self._size = 0  # bytes that it must have before it is looked at again
-        self._partial: bytearray | None = None  # a message whose last fragment has not come
-        self._over: OSError | None = None  # why no more will come
-        self._codeless = False  # the peer gave no code for its end
-        self._broken: OSError | None = None  # why no more can be sent: what has come is heard first
+        self._key = 0  # where the next mask begins
+        self._incomplete = bytearray()  # the beginning of a frame
+        self._needed = 0  # bytes that it must have before it is examined again
+        self._partial: bytearray | None = None  # fragments of a message whose last is missing
+        self._over: OSError | None = None  # why nothing more can be received
+        self._codeless = False  # the close frame of the peer had no code
+        self._broken: OSError | None = None  # why nothing more can be sent; reported after what has arrived
         if rest:
             self._take(rest)
 
     def facts(self) -> dict[str, Any]:
-        """What protects it, and who the peer has proved to be: see the carrier's."""
+        """Describe what protects the connection: see the link below."""
         return self._inner.facts()
 
     def fileno(self) -> int:
+        """Return the descriptor of the link below."""
         return self._inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Take these bytes as one text message; False: no more for now, until ``flush`` says True."""
+        """Take these bytes as one text message.
+
+        Returns:
+            False when no more may be given before ``flush`` returns True.
+        """
         if self._over is not None:
-            return True  # the peer has taken its leave: `receive` says so
+            return True  # the peer has closed: `receive` reports that
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         if self._protocol.extensions:
             self._protocol.send_text(data)
@@ -121,20 +125,20 @@ class WebSocketLink(Link):
             frame = seal(data, self._keys, self._key)
             self._key += 4
             self._out.append(frame)
-            self._held += len(frame)
-        return self._held < HELD or self.flush()
+            self._buffered += len(frame)
+        return self._buffered < MAX_BUFFERED or self.flush()
 
     def _gather(self) -> None:
-        """Take what the protocol has to send."""
+        """Collect what the protocol has to send."""
         for data in self._protocol.data_to_send():
             if data[:1] == b"\x8a":
                 self._pong = data
             elif data:
                 self._out.append(data)
-                self._held += len(data)
+                self._buffered += len(data)
 
     def flush(self) -> bool:
-        """Write what is kept back; whether all is with the kernel now. What fails is told by ``receive``."""
+        """Write what is buffered; return whether the kernel has all of it. ``receive`` reports errors."""
         try:
             if self._broken is None and self._inner.flush():
                 if self._pong:
@@ -144,29 +148,31 @@ class WebSocketLink(Link):
                     return True
                 data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
                 self._out.clear()
-                self._held = 0
+                self._buffered = 0
                 return self._inner.send([data])
         except OSError as error:
             self._broken = error
         if self._broken is None:
             return False
         self._out.clear()
-        self._held = 0
+        self._buffered = 0
         return True
 
     def receive(self) -> bytes | None:
-        """The next message; None when there is none. An empty one comes as a space: b"" means the end.
+        """Return the next message, or None when there is none.
 
-        A close frame without a code is that end, too: it says no more than the end of a plain connection.
+        Returns:
+            ``b""`` means that the connection was closed, also by a close frame without a code. An empty
+            message is returned as a space.
 
         Raises:
-            OSError: the connection is over; its close code is in the words.
+            OSError: the connection is over; the message has the close code.
         """
         if not self._ready:
             if self._over is not None:
                 return self._end(self._over)
-            if self._held or self._pong:
-                self.flush()  # one write for each read, however fast they come
+            if self._buffered or self._pong:
+                self.flush()  # one write for each read, however fast messages arrive
             data = self._inner.receive()
             if data is None:
                 if self._broken is not None:
@@ -189,31 +195,31 @@ class WebSocketLink(Link):
         raise over
 
     def _take(self, data: bytes) -> None:
-        """Take what came over the carrier; nothing is ready."""
-        come: bytes | bytearray = data
-        if self._come:
-            self._come += data
-            if len(self._come) < self._size:
+        """Take bytes of the link below, while no message is ready."""
+        frames: bytes | bytearray = data
+        if self._incomplete:
+            self._incomplete += data
+            if len(self._incomplete) < self._needed:
                 return
-            come = self._come
+            frames = self._incomplete
         at = 0
         while self._over is None:
             partial = self._partial
             limit = self._max_message - (0 if partial is None else len(partial))
-            at, size = split(come, at, limit, partial is not None, self._ready)
-            if len(come) - at < size:
-                self._size = size
+            at, size = split(frames, at, limit, partial is not None, self._ready)
+            if len(frames) - at < size:
+                self._needed = size
                 break
-            self._hand_on(bytes(come[at : at + size]))
+            self._pass_on(bytes(frames[at : at + size]))
             at += size
-        if come is data:
-            self._come += data[at:]
+        if frames is data:
+            self._incomplete += data[at:]
         else:
-            del self._come[:at]
+            del self._incomplete[:at]
         self._ready.reverse()
 
-    def _hand_on(self, data: bytes) -> None:
-        """Give a frame to the protocol."""
+    def _pass_on(self, data: bytes) -> None:
+        """Pass one frame to the protocol."""
         protocol = self._protocol
         protocol.receive_data(data)
         frames: list[Any] = protocol.events_received()
@@ -231,27 +237,27 @@ class WebSocketLink(Link):
                     self._partial = None
         self._gather()
         if protocol.close_rcvd is not None or protocol.parser_exc is not None:
-            self._over = self._why()
+            self._over = self._reason()
             self.flush()  # our close frame
 
-    def _why(self) -> ConnectionError:
-        """What the end of the protocol means."""
-        come, gone = self._protocol.close_rcvd, self._protocol.close_sent
-        if come is not None and self._protocol.parser_exc is None:
-            self._codeless = come.code == CloseCode.NO_STATUS_RCVD
+    def _reason(self) -> ConnectionError:
+        """Return why the protocol ended."""
+        received, sent = self._protocol.close_rcvd, self._protocol.close_sent
+        if received is not None and self._protocol.parser_exc is None:
+            self._codeless = received.code == CloseCode.NO_STATUS_RCVD
             return ConnectionError(
-                f"the server closed the connection: {_words(come.code, self._hide(come.reason))}"
+                f"the server closed the connection: {_describe(received.code, self._hide(received.reason))}"
             )
-        code = CloseCode.ABNORMAL_CLOSURE if gone is None else gone.code
+        code = CloseCode.ABNORMAL_CLOSURE if sent is None else sent.code
         if code == CloseCode.MESSAGE_TOO_BIG:
             return ConnectionError(
                 f"the server sent a message of more than max_message ({self._max_message}) bytes"
             )
-        reason = "" if gone is None else gone.reason
-        return ConnectionError(f"the server broke the WebSocket protocol: {_words(code, reason)}")
+        reason = "" if sent is None else sent.reason
+        return ConnectionError(f"the server broke the WebSocket protocol: {_describe(code, reason)}")
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Write what is kept back; sleep, unless a message is here already."""
+        """Write what is buffered, then sleep unless a message is ready."""
         if self._ready or self._over is not None:
             return
         full = not self.flush()
@@ -259,8 +265,10 @@ class WebSocketLink(Link):
             self._inner.wait(wake, seconds, writable or full)
 
     def close(self, linger: float = 0.0) -> None:
-        """Send what is kept back and a close frame, as far as that goes at once or in `linger` seconds; a
-        peer that answers has its answer taken, so that the system does not reset the connection."""
+        """Send what is buffered and a close frame, as far as possible at once or within `linger` seconds.
+
+        The answer of a peer that answers is read, so that the system does not reset the connection.
+        """
         now = time.monotonic()
         protocol = self._protocol
         try:
@@ -269,7 +277,7 @@ class WebSocketLink(Link):
                 self._gather()
             while not self.flush() and (left := now + linger - time.monotonic()) > 0:
                 self._inner.wait(-1, left, True)
-            over = now + min(linger, FAREWELL)
+            over = now + min(linger, CLOSE_TIMEOUT)
             while self._over is None and self._broken is None:
                 data = self._inner.receive()
                 if data:
@@ -285,20 +293,20 @@ class WebSocketLink(Link):
         self._inner.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the descriptor without a word to the peer."""
+        """In a forked child, close the descriptor without a word to the peer."""
         self._inner.abandon()
 
 
 class WebSocket(Transport):
-    """Connects, one endpoint at a time.
+    """Connects with the opening handshake of WebSocket.
 
     Args:
-        carrier: makes the connections that carry it: ``Tcp``, or ``Tls``.
-        path: that the request is for.
+        carrier: makes the connections below: ``Tcp``, or ``Tls``.
+        path: of the request.
         deflate: whether to offer compression of messages (RFC 7692).
-        max_message: bytes of a message from the server, at most.
-        proxy: through which to go.
-        headers: more of them, for the opening request.
+        max_message: bytes of the largest message from the server.
+        proxy: an HTTP proxy to go through.
+        headers: additional headers of the request.
     """
 
     def __init__(
@@ -321,9 +329,10 @@ class WebSocket(Transport):
 
     @classmethod
     def from_config(cls, config: Any) -> WebSocket:
-        """
+        """Make a transport from a ``logclient.config.Config``.
+
         Raises:
-            ConfigError: a file for TLS, or a proxy in the environment, that cannot be used.
+            ConfigError: a file for TLS, or a proxy in the environment, cannot be used.
         """
         carrier = Tcp.from_config(config)
         if config.tls:
@@ -343,20 +352,20 @@ class WebSocket(Transport):
         )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
-        """A link to the first address of `endpoint` that answers, its opening handshake done.
+        """Connect to the first address of `endpoint` that answers, and do the opening handshake.
 
         Args:
             endpoint: host and port.
             attempt: asked whether to give up.
 
         Raises:
-            OSError: nobody answers in time, the name is not known, or what answers is no WebSocket server.
-            CredentialError: the server, or the proxy, does not let us in.
+            CredentialError: the server or the proxy refuses our credentials.
+            OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.
         """
         host, port = endpoint
 
-        def link(dial: Callable[[], socket.socket], name: bytes, deadline: float) -> WebSocketLink:
-            inner = self._carrier._link(dial, name, f"{host}:{port}", attempt, deadline)
+        def link(connect: Connect, name: bytes, deadline: float) -> WebSocketLink:
+            inner = self._carrier.make_link(connect, name, f"{host}:{port}", attempt, deadline)
             try:
                 return self._open(inner, name, port, attempt, deadline)
             except BaseException:
@@ -364,18 +373,18 @@ class WebSocket(Transport):
                 raise
 
         if self._proxy is not None and self.proxied(endpoint):
-            return self._proxy.reach(endpoint, self.connect_timeout, attempt, link)
-        return reach(endpoint, self.connect_timeout, attempt, link)
+            return self._proxy.connect_any(endpoint, self.connect_timeout, attempt, link)
+        return connect_any(endpoint, self.connect_timeout, attempt, link)
 
     def proxied(self, endpoint: Endpoint) -> bool:
-        """Whether the way to `endpoint` leads through a proxy."""
-        return self._proxy is not None and self._proxy.leads_to(endpoint)
+        """Return whether connections to `endpoint` go through a proxy."""
+        return self._proxy is not None and self._proxy.applies_to(endpoint)
 
     def _open(
         self, inner: TcpLink, name: bytes, port: int, attempt: Attempt, deadline: float
     ) -> WebSocketLink:
-        """The opening handshake (section 4.1)."""
-        host = name.partition(b"%")[0].decode("ascii")  # the scope of an address is ours alone
+        """Do the opening handshake (section 4.1)."""
+        host = name.partition(b"%")[0].decode("ascii")  # the zone of an address means nothing to the server
         protocol = ClientProtocol(
             WebSocketURI(self._carrier.secure, host, port, self._path, ""),
             extensions=self._extensions,
@@ -400,25 +409,25 @@ class WebSocket(Transport):
             raise ConnectionError(f"the server opens no WebSocket: {words}; is the path right?")
         protocol.receive_data(answer.head)
         if protocol.handshake_exc is not None or protocol.state is not State.OPEN:
-            why = plain(self._hidden(str(protocol.handshake_exc)), 120)
+            why = printable(self._hidden(str(protocol.handshake_exc)), 120)
             raise ConnectionError(f"the server's answer opens no WebSocket: {why}")
         protocol.events_received()
         return WebSocketLink(inner, protocol, self._max_message, answer.rest, self._hidden)
 
     def _hidden(self, text: str) -> str:
-        """What the peer says, up to where it begins to repeat a secret of ours."""
+        """Cut text of the peer where it begins to repeat one of our secrets."""
         for _, value in self._headers:
             secret = value.reveal()
-            if len(secret) >= SECRET:
-                told, found, _ = text.partition(secret[:SECRET])
-                text = f"{told}***" if found else text
+            if len(secret) >= MIN_SECRET:
+                before, found, _ = text.partition(secret[:MIN_SECRET])
+                text = f"{before}***" if found else text
         return text
 
 
-def _words(code: int, reason: str) -> str:
-    """A close code (section 7.4.1) and what the peer said of it."""
+def _describe(code: int, reason: str) -> str:
+    """Describe a close code (section 7.4.1) and the peer's reason."""
     try:
         name = f" ({CloseCode(code).name.lower().replace('_', ' ')})"
     except ValueError:
         name = ""
-    return f"{int(code)}{name}{': ' if reason else ''}{plain(reason, 123)}"
+    return f"{int(code)}{name}{': ' if reason else ''}{printable(reason, 123)}"

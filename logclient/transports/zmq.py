@@ -1,22 +1,22 @@
 """ZeroMQ: one socket, one TCP connection, one endpoint.
 
-ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``): a reply says nothing of the request that it
-answers, so after a connection was lost no later reply may be matched with what was sent before. A
-monitor tells when it is lost; the engine then makes a new socket.
+ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``). A reply does not name its request, so after a
+connection was lost no later reply may be matched with earlier requests. A monitor tells when the connection
+is lost; the engine then makes a new socket.
 
 Bytes are messages in the form of ``delivery.contract.Wire``: frames, each behind its head.
 
-libzmq gives a message when it is whole, and holds what there is of it until then, however many frames that
-are. Where the kernel says how much came over a connection (Linux), one that brings `SWOLLEN` bytes and no
-message is over.
+libzmq delivers whole messages and keeps what has arrived of one until then, however many frames there are.
+Where the kernel tells how many bytes a connection has received (Linux), a connection that receives
+`OVERSIZED` bytes without a message is ended.
 
-libzmq ends the process (``abort``) when it makes its threads, or looks a name up, and there is no descriptor
-or thread left for it. So its threads are made once for all connections, after a look at whether there are
-enough, and it is given addresses, never names.
+libzmq aborts the process when no descriptor or thread is left for starting its threads or for looking up a
+name. So its threads are started once for all connections, after a check that there are enough, and it is
+given addresses, never names.
 
-What ZeroMQ may still drop without telling, for protocols without acknowledgements: messages that it has
-taken (up to ``hwm``) and not yet written when the connection breaks, and when the process ends those
-that ``linger`` was too short for.
+For protocols without acknowledgements ZeroMQ may still lose messages silently: those that it has taken (up to
+``hwm``) and not written when the connection breaks, and at the end of the process those for which the time to
+drain was too short.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from logclient._ext.constants import FRAME_MORE
-from logclient.delivery.contract import Core, Link, Pump, PumpLimits, Transport
+from logclient.delivery.contract import Link
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.attempt import LOOK, Attempt, sleep
-from logclient.transports.tcp import COUNTED, brought, resolve
+from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
+from logclient.transports.base import CompiledTransport, MakePump
+from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
 
 try:
     import zmq
@@ -44,29 +46,24 @@ try:
 except ImportError as error:
     raise MissingExtra("zmq", "logjam") from error
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient._ext.flight import Flight
-
 __all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
 
 Endpoint = tuple[str, int]
 
 RECEIVE = 65536
-"""Bytes handed over at once, and the longest message that is taken from a peer."""
+"""Bytes returned by one receive, and the bound of a message from a peer."""
 
-SWOLLEN = 4 << 20
-"""Bytes without a message. The replies to 65,536 requests are some 3 MB."""
+OVERSIZED = 4 << 20
+"""Bytes received without a message that end a connection. Replies to 65,536 requests are about 3 MB."""
 
 _PIPES = 8
-"""Descriptors, in pairs, that must be left when libzmq makes its threads: it uses six, and another four for
-a connection with its monitor."""
+"""Pairs of descriptors that must be left when libzmq starts its threads: it uses six, and another four for a
+connection with its monitor."""
 
-_LOOK = 0.1  # seconds between two looks at that
-_PULSE = 256  # bytes a second that are ZeroMQ's own heartbeats
+_CHECK_S = 0.1  # seconds between two looks at the bytes received
+_HEARTBEAT_BYTES = 256  # bytes a second that count as ZeroMQ's own heartbeats
 
-# As plain numbers: to join two of pyzmq's enums costs more than to send a frame.
+# Plain numbers: combining two of pyzmq's enums costs more than sending a frame.
 _DONTWAIT, _SNDMORE = 1, 2
 
 _EVENTS = (
@@ -82,7 +79,7 @@ _OVER = {zmq.Event.CLOSED, zmq.Event.DISCONNECTED}
 
 
 def join(messages: Sequence[Sequence[bytes]]) -> bytes:
-    """Messages of frames, each frame behind its head: u32 little-endian length, top bit when more follow."""
+    """Join messages of frames, each frame behind its head: see ``delivery.contract.Wire``."""
     parts = []
     for frames in messages:
         last = len(frames) - 1
@@ -92,7 +89,7 @@ def join(messages: Sequence[Sequence[bytes]]) -> bytes:
 
 
 def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
-    """The messages in `data`, whole ones only."""
+    """Yield the messages in `data` as lists of frames; all of them must be complete."""
     view = memoryview(data)
     at = 0
     frames: list[memoryview] = []
@@ -107,8 +104,11 @@ def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
 
 
 class _Owned:
-    """Says nothing of being left open where it is not ours to close: in a forked child, to whom it is of no
-    use, and while the interpreter exits, when events may come to the very end."""
+    """Emits no ``ResourceWarning`` where closing is not our task.
+
+    That is in a forked child, which cannot use the object, and during interpreter exit, when events may
+    still be sent to the very end.
+    """
 
     _made_by = 0
 
@@ -122,7 +122,7 @@ class _Owned:
         finalizing: Callable[[], bool] = sys.is_finalizing,
         main_thread: Callable[[], threading.Thread] = threading.main_thread,
     ) -> bool:
-        # The main thread is over before the first exit handler runs.
+        # The main thread has ended before the first exit handler runs.
         return self._made_by == getpid() and not finalizing() and main_thread().is_alive()
 
     def __del__(self) -> None:
@@ -135,7 +135,7 @@ class _Socket(_Owned, zmq.Socket[bytes]):
 
 
 class _Context(_Owned, zmq.Context[_Socket]):
-    """Ends with the last that refers to it: its transport, or a link."""
+    """Ends with the last reference to it, that of its transport or of a link."""
 
     _socket_class = _Socket
 
@@ -145,10 +145,13 @@ class _Context(_Owned, zmq.Context[_Socket]):
 
 
 class ZmqLink(Link):
-    """One connected socket, with its monitor.
+    """A connected socket with its monitor.
 
     Args:
-        end: ends the transport's context, and waits for what its sockets linger for.
+        sock: the socket.
+        monitor: the socket with its events.
+        peer: host and port, for messages.
+        end: ends the transport's context, and waits for messages that its sockets still have to write.
     """
 
     def __init__(self, sock: zmq.Socket[bytes], monitor: Any, peer: str, end: Callable[[], None]) -> None:
@@ -157,33 +160,35 @@ class ZmqLink(Link):
         self.socket = sock
         self.reads = sock.TYPE != zmq.PUSH
         self.tcp = -1
-        """The descriptor of the connection, where the kernel says how much came over it."""
-        self._before = 0.0
-        self._looked = time.monotonic()
-        self._is_swollen = False
+        """The descriptor of the connection; -1 where the bytes received are unknown."""
+        self._baseline = 0.0
+        self._checked_at = time.monotonic()
+        self._oversized = False
         self._end = end
         self._unsent: list[list[memoryview]] = []
         self._pid = os.getpid()
 
     def facts(self) -> dict[str, Any]:
-        """What protects it."""
+        """Describe what protects the connection."""
         return {"mechanism": self.tls} if self.tls else {}
 
     def fileno(self) -> int:
+        """Return ZeroMQ's edge-triggered descriptor."""
         return int(self.socket.FD)
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
-        """Give these messages to ZeroMQ; whether it took all of them, and all before."""
+        """Give these messages to ZeroMQ; return whether it took all of them and of the calls before."""
         for buffer in buffers:
             self._unsent.extend(frames_of(bytes(buffer)))
         return self.flush()
 
     @property
     def unsent(self) -> int:
-        """Bytes of messages that ZeroMQ has not taken yet."""
+        """Bytes of messages that ZeroMQ has not taken."""
         return sum(4 + len(frame) for frames in self._unsent for frame in frames)
 
     def flush(self) -> bool:
+        """Give ZeroMQ what it could not take before; return whether nothing is left."""
         done = 0
         try:
             for frames in self._unsent:
@@ -197,7 +202,7 @@ class ZmqLink(Link):
         return True
 
     def _give(self, frames: list[memoryview]) -> bool:
-        """Whether ZeroMQ has taken this message."""
+        """Give one message to ZeroMQ; return whether it was taken."""
         last = len(frames) - 1
         for place, frame in enumerate(frames):
             try:
@@ -205,11 +210,12 @@ class ZmqLink(Link):
             except zmq.Again:
                 if place == 0:
                     return False
-                # Only of a connection that is gone: libzmq drops the frames before this one.
+                # Only when the connection is gone: libzmq drops the frames before this one.
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
         return True
 
     def receive(self) -> bytes | None:
+        """Return the messages that have arrived: None when there are none, ``b""`` when the peer closed."""
         found: list[list[bytes]] = []
         size = 0
         while self.reads and size < RECEIVE // 2:
@@ -221,12 +227,12 @@ class ZmqLink(Link):
                 raise _fault(error) from None
             size += sum(4 + len(frame) for frame in found[-1])
         if found:
-            self._is_swollen = False
-            self._before = brought(self.tcp)
+            self._oversized = False
+            self._baseline = bytes_received(self.tcp)
             return join(found)
         if self._is_over():
             return b""
-        if self._swollen():
+        if self._is_oversized():
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         return None
 
@@ -235,7 +241,7 @@ class ZmqLink(Link):
         size = 0
         more = True
         while more:
-            frame = self.socket.recv(zmq.DONTWAIT, copy=False)  # a message is there as a whole, or not at all
+            frame = self.socket.recv(zmq.DONTWAIT, copy=False)  # a message is there completely, or not at all
             frames.append(frame.bytes)
             more = frame.more
             size += 4 + len(frames[-1])
@@ -243,16 +249,16 @@ class ZmqLink(Link):
                 raise zmq.ZMQError(errno.EMSGSIZE)
         return frames
 
-    def _swollen(self) -> bool:
-        """Whether much came, and no message."""
+    def _is_oversized(self) -> bool:
+        """Return whether too many bytes have arrived without a message."""
         now = time.monotonic()
-        if now - self._looked < _LOOK:
-            return self._is_swollen
-        so_far = brought(self.tcp)
-        self._before = min(so_far, self._before + _PULSE * (now - self._looked))
-        self._looked = now
-        self._is_swollen = so_far - self._before > SWOLLEN
-        return self._is_swollen
+        if now - self._checked_at < _CHECK_S:
+            return self._oversized
+        received = bytes_received(self.tcp)
+        self._baseline = min(received, self._baseline + _HEARTBEAT_BYTES * (now - self._checked_at))
+        self._checked_at = now
+        self._oversized = received - self._baseline > OVERSIZED
+        return self._oversized
 
     def _is_over(self) -> bool:
         while self.monitor.EVENTS & zmq.POLLIN:
@@ -261,21 +267,21 @@ class ZmqLink(Link):
         return False
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """See ``Link.wait``. ZeroMQ's descriptors tell changes only, so its state is asked first."""
+        """Sleep as ``Link.wait`` says; check the state first: ZeroMQ's descriptors are edge-triggered."""
         wanted = zmq.POLLIN | (zmq.POLLOUT if writable else 0)
         if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN:
             return
         reading = [self.fileno(), int(self.monitor.FD)] + ([wake] if wake >= 0 else [])
         if wake < 0:
-            seconds = min(seconds, 0.005)  # nothing to be woken by: look again soon
+            seconds = min(seconds, 0.005)  # nothing can wake us: look again soon
         if self.tcp >= 0:
-            if self._swollen():
+            if self._is_oversized():
                 return
-            seconds = min(seconds, _LOOK)
+            seconds = min(seconds, _CHECK_S)
         sleep(reading, [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
-        """End it; waits `linger` seconds at most for what ZeroMQ has taken and not written."""
+        """Close the socket; wait up to `linger` seconds for what ZeroMQ has taken and not written."""
         if self._pid != os.getpid() or self.socket.closed:
             return
         milliseconds = int(linger * 1000) if self.drains_on_close else 0
@@ -284,23 +290,23 @@ class ZmqLink(Link):
             self._end()
 
     def abandon(self) -> None:
-        """In a forked child: the I/O thread is not there, and nothing may be touched."""
+        """In a forked child, do nothing: without the I/O thread nothing may be touched."""
 
 
-class Zmq(Transport):
-    """Connects, one endpoint at a time.
+class Zmq(CompiledTransport):
+    """Connects ZeroMQ sockets.
 
     Args:
-        connect_timeout: seconds, the handshake included.
+        connect_timeout: seconds for one address, the handshake included.
         kind: ``DEALER`` or ``PUSH``.
-        hwm: messages that ZeroMQ takes and holds, at most.
-        drains_on_close: whether links wait, when they are closed, for what is not written: not where
-            what has no reply is sent again.
-        heartbeat: seconds between two of ZeroMQ's own pings; 0: none.
-        curve: (the server's public key, our public key, our secret key), as Z85 texts.
+        hwm: messages that ZeroMQ takes and holds at most.
+        drains_on_close: whether links wait, when they are closed, for messages that are not written. Not
+            needed where requests without a reply are sent again.
+        heartbeat: seconds between ZeroMQ's own pings; 0: none.
+        curve: (the server's public key, our public key, our secret key) as Z85 texts.
 
     Raises:
-        ConfigError: keys that are none, or a ZeroMQ without CURVE.
+        ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
     """
 
     def __init__(
@@ -325,6 +331,11 @@ class Zmq(Transport):
 
     @classmethod
     def from_config(cls, config: Any) -> Zmq:
+        """Make a transport from a ``logclient.config.Config``.
+
+        Raises:
+            ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
+        """
         push = config.scheme.endswith("+push")
         curve = None
         if config.curve_server is not None:
@@ -340,11 +351,15 @@ class Zmq(Transport):
         )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
-        """A link whose handshake is done.
+        """Connect to the first address of `endpoint` that answers, and wait for the handshake.
+
+        Args:
+            endpoint: host and port.
+            attempt: asked whether to give up.
 
         Raises:
-            OSError: nobody answers in time, or it is no ZeroMQ socket of the right kind.
             CredentialError: the CURVE keys are not accepted.
+            OSError: no address answers in time, or the peer is not a matching ZeroMQ socket.
         """
         host, port = endpoint
         failure: OSError | None = None
@@ -354,7 +369,7 @@ class Zmq(Transport):
             except InterruptedError:
                 raise
             except OSError as error:
-                # Of several, the one that somebody has to mend.
+                # Report an error that a person has to mend rather than a passing one.
                 if not isinstance(failure, CredentialError):
                     failure = error
         raise failure or OSError(f"{host} has no address")
@@ -368,13 +383,13 @@ class Zmq(Transport):
             raise _fault(error) from None
         try:
             self._prepare(sock, address)
-            # A name of its own: the one that pyzmq would give may still be that of the connection before.
+            # A name of its own: the one that pyzmq would choose may still belong to the last connection.
             self._monitors += 1
             monitor = sock.get_monitor_socket(_EVENTS, f"inproc://monitor-{self._monitors}")
             sock.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
-            tcp = self._shake(monitor, attempt)
+            tcp = self._wait_for_handshake(monitor, attempt)
             link = ZmqLink(sock, monitor, peer, self.close)
-            link.tcp = tcp if brought(tcp) else -1
+            link.tcp = tcp if bytes_received(tcp) else -1
             link.drains_on_close, link.max_buffered = self.drains_on_close, self.hwm
             link.tls = "CURVE" if self.curve else ""
             return link
@@ -385,11 +400,11 @@ class Zmq(Transport):
                 _drop(sock, monitor, 0)
 
     def _socket(self) -> zmq.Socket[bytes]:
-        """A new socket, of this process's context."""
+        """Return a new socket of this process's context."""
         if self._context is None or self._pid != os.getpid():
-            # A forked child has none of its parent's threads, and a context of its own.
+            # A forked child has none of its parent's threads and needs a context of its own.
             context = _Context(1)
-            _spare()
+            _check_resources()
             # libzmq starts its threads here.
             sock: zmq.Socket[bytes] = context.socket(getattr(zmq, self.kind))
             self._context, self._pid = context, os.getpid()
@@ -397,7 +412,7 @@ class Zmq(Transport):
         return self._context.socket(getattr(zmq, self.kind))
 
     def close(self) -> None:
-        """End libzmq's threads, once no link is left; the next connection starts others."""
+        """End libzmq's threads once no link is left; the next connection starts others."""
         context, self._context = self._context, None
         if context is not None and self._pid == os.getpid():
             context.term()
@@ -409,13 +424,13 @@ class Zmq(Transport):
         sock.CONNECT_TIMEOUT = milliseconds
         sock.HANDSHAKE_IVL = milliseconds
         sock.SNDHWM = self.hwm
-        # Replies are few; what is more waits in the kernel, and there is less of it than of requests. Nobody
-        # reads from a PUSH: once libzmq holds so much for it, it looks no more whether the peer is gone.
-        sock.RCVHWM = 1000 if self.kind != "PUSH" else 0 if COUNTED else 1
+        # Replies are few; others wait in the kernel, and there are fewer than requests. A PUSH socket is
+        # never read: once libzmq holds so many messages for it, it no longer notices that the peer is gone.
+        sock.RCVHWM = 1000 if self.kind != "PUSH" else 0 if COUNTS_RECEIVED else 1
         sock.MAXMSGSIZE = RECEIVE // 2 - 4
         sock.LINGER = 0
-        # Not for the other addresses: when the connection ends libzmq would look for the endpoint under an
-        # IPv6 name, not find it, and ask for all interfaces; without a descriptor for that it aborts.
+        # Only for IPv6 addresses: otherwise libzmq, when the connection ends, would look for the endpoint
+        # under an IPv6 name, not find it, and list all interfaces; without a descriptor for that it aborts.
         sock.IPV6 = 1 if ":" in address else 0
         if self.heartbeat:
             interval = max(1, int(self.heartbeat * 1000))
@@ -426,21 +441,21 @@ class Zmq(Transport):
             server, public, secret = (key.encode("ascii") for key in self.curve)
             sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
 
-    def _shake(self, monitor: Any, attempt: Attempt) -> int:
-        """Wait for the handshake; the descriptor of the connection."""
+    def _wait_for_handshake(self, monitor: Any, attempt: Attempt) -> int:
+        """Wait for the handshake; return the descriptor of the connection."""
         tcp = -1
         deadline = time.monotonic() + self.connect_timeout
         connected = failed = False
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                words = "handshake" if connected else "connection attempt"
-                raise TimeoutError(f"no answer to the {words} in time")
+                stage = "handshake" if connected else "connection attempt"
+                raise TimeoutError(f"no answer to the {stage} in time")
             if not monitor.poll(0):
                 if attempt.stopped():
                     raise InterruptedError("stopped while connecting")
-                # The descriptor tells changes only: what it told may have been taken already.
-                attempt.rest([int(monitor.FD)], [], min(left, LOOK))
+                # The descriptor is edge-triggered: check the state again.
+                attempt.wait([int(monitor.FD)], [], min(left, STOP_CHECK_S))
                 if not monitor.poll(0):
                     continue
             message = parse_monitor_message(monitor.recv_multipart())
@@ -465,22 +480,21 @@ class Zmq(Transport):
             else:
                 failed = True
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
-        """The compiled pump for this transport, or None where there is none."""
-        if core.hot is None:
-            return None
-        try:
-            from logclient._ext.zmqsend import ZmqPump
-        except ImportError:
-            return None
-        return ZmqPump.find(flight, core, _library(), **limits)
+    def load_pump(self) -> MakePump:
+        """Import what makes the compiled pump; see `CompiledTransport`."""
+        from logclient._ext.zmqsend import ZmqPump
+
+        return partial(ZmqPump.find, library=_library())
 
 
 def curve_keys(secret: str | None) -> tuple[str, str]:
-    """Our public and secret CURVE keys; new ones without a secret.
+    """Return our public and secret CURVE keys.
+
+    Args:
+        secret: our secret key as Z85 text; None: make a new pair.
 
     Raises:
-        ConfigError: it is none, or libzmq has no CURVE.
+        ConfigError: the key is not valid, or libzmq has no CURVE.
     """
     if not zmq.has("curve"):
         raise ConfigError("curve: this libzmq is built without CURVE")
@@ -493,11 +507,11 @@ def curve_keys(secret: str | None) -> tuple[str, str]:
         raise ConfigError("curve_secret: must be a key of 40 characters of Z85") from None
 
 
-def _spare() -> None:
+def _check_resources() -> None:
     """Make sure that libzmq can start its threads.
 
     Raises:
-        OSError: there are too few descriptors or threads left.
+        OSError: too few descriptors or threads are left.
     """
     pipes: list[int] = []
     go = Event()
@@ -516,7 +530,7 @@ def _spare() -> None:
             thread.start()
             started.append(thread)
     except RuntimeError as error:  # no thread can be started
-        # At the end of the interpreter Python 3.12 starts none of its own, but the system still does.
+        # At interpreter exit Python 3.12 starts no threads of its own, but the system still does.
         if "shutdown" not in str(error):
             raise OSError(errno.EAGAIN, str(error)) from None
     finally:
@@ -525,12 +539,12 @@ def _spare() -> None:
             join_thread(thread)
         for fd in pipes:
             os.close(fd)
-        # A thread counts for the system a moment longer than for Python (Linux says how long).
+        # The system counts a thread a moment longer than Python does; Linux shows it.
         wait_until(lambda: not any(os.path.exists(f"/proc/self/task/{ident}") for ident in idents), 0.5)
 
 
 def _drop(sock: zmq.Socket[bytes], monitor: Any, linger: int) -> None:
-    """Close a socket and its monitor; `linger`: milliseconds."""
+    """Close a socket and its monitor, with `linger` in milliseconds."""
     if monitor is not None:
         sock.disable_monitor()
         monitor.close(0)
@@ -542,7 +556,7 @@ def _fault(error: zmq.ZMQError) -> OSError:
 
 
 def _library() -> str:
-    """The file through which pyzmq reaches its libzmq: ours must be the same copy."""
+    """Return the path of pyzmq's extension, through which its copy of libzmq is found."""
     from zmq.backend import cython
 
     return str(getattr(cython._zmq, "__file__", ""))

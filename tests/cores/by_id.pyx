@@ -15,7 +15,7 @@ cdef int encode(void *self, lc_batch *b, uint32_t events, double now,
     for i in range(b.cursor, b.n):
         if <uint32_t> n == events:
             break
-        if b.fate[i] != PENDING:
+        if b.status[i] != PENDING:
             continue
         p = wire_reserve(wire, 13 + 32 + <size_t> b.size[i])
         if p == NULL:

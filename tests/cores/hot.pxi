@@ -85,7 +85,7 @@ cdef class Hot:
     def outcomes(self):
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
-        found = [(out.items[i].first, out.items[i].last, <int> out.items[i].fate) for i in range(out.n)]
+        found = [(out.items[i].first, out.items[i].last, <int> out.items[i].status) for i in range(out.n)]
         answer = found, out.alive, out.progress
         out.n = out.alive = out.progress = 0
         return answer
@@ -96,7 +96,7 @@ cdef inline int carry(State *s, lc_batch *b, uint32_t i, uint8_t *p) noexcept no
     cdef uint64_t seq = b.seq[i]
     cdef int k
     if b.size[i] and b.body[i][0] == 0xFF:
-        b.fate[i] = <uint8_t> FAILED
+        b.status[i] = <uint8_t> FAILED
         b.reason[i] = <uint8_t> R_NOT_JSON
         return 0
     memcpy(p, s.producer, 20)
@@ -104,7 +104,7 @@ cdef inline int carry(State *s, lc_batch *b, uint32_t i, uint8_t *p) noexcept no
         p[31 - k] = b"0123456789abcdef"[seq >> (4 * k) & 15]
     memcpy(p + 32, b.body[i], b.size[i])
     b.hash[i] = xxh64_of(p, 32 + b.size[i], SEED)
-    b.fate[i] = <uint8_t> INFLIGHT
+    b.status[i] = <uint8_t> INFLIGHT
     return 32 + <int> b.size[i]
 
 

@@ -1,0 +1,49 @@
+"""What transports with a compiled pump share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from logclient.delivery.contract import Core, Pump, PumpLimits, Transport
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient._ext.flight import Flight
+
+__all__ = ["CompiledTransport", "MakePump"]
+
+MakePump = Callable[..., Pump | None]
+"""Makes a pump of a flight, a core and `PumpLimits`; None: not on this system."""
+
+
+class CompiledTransport(Transport):
+    """A transport whose connections a compiled pump can drive, for cores with a codec."""
+
+    def load_pump(self) -> MakePump:
+        """Import what makes the compiled pump.
+
+        Raises:
+            ImportError: this system has none.
+        """
+        raise NotImplementedError
+
+    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
+        """Make the compiled pump for this transport and this core.
+
+        Args:
+            flight: the batches to send.
+            core: the protocol's state.
+            **limits: see `PumpLimits`.
+
+        Returns:
+            None when the core has no codec, or this system no compiled pump.
+        """
+        if core.hot is None:
+            return None
+        try:
+            make = self.load_pump()
+        except ImportError:
+            return None
+        return make(flight, core, **limits)
