@@ -290,8 +290,7 @@ def _is_here(host: str) -> bool:
 
 
 def _limits(config: Config) -> Limits:
-    derived = {"keep_level", "batch_events", "batch_bytes"}
-    same = config.pick(tuple(name for name in Limits._fields if name not in derived))
+    same = config.pick(Limits._fields, but=("keep_level", "batch_events", "batch_bytes"))
     events, size = config.batch_limits
     return Limits(**same, keep_level=config.keep_level // 10, batch_events=events, batch_bytes=size)
 

@@ -1,6 +1,7 @@
 """Which core, transport and document belong to a URL scheme: names only, imported when used.
 
-Protocols and transports never import each other; they meet here. A new protocol is one line.
+Protocols and transports never import each other; they meet here. A new protocol is a row for each of its
+schemes in `SCHEMES`, and one in `CONFIGS`.
 """
 
 from __future__ import annotations

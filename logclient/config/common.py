@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from logclient.config.option import declared_options, option
@@ -265,13 +265,17 @@ class Config:
         """Return a copy that keeps no ledger and no state: for clients that only test a server."""
         return self.replace(ledger=None)
 
-    def pick(self, names: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
-        """Return attributes by name, as keyword arguments.
+    def pick(self, names: Iterable[str], but: Container[str] = ()) -> dict[str, Any]:
+        """Return attributes as keyword arguments for something that has them by the same names.
+
+        Args:
+            names: The names.
+            but: Those of them that the caller sets itself.
 
         Raises:
-            AttributeError: There is no such attribute.
+            AttributeError: There is no such attribute; a name never becomes a default.
         """
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names if name not in but}
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: a Config cannot be changed; replace() makes another")

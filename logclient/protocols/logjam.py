@@ -193,8 +193,7 @@ class Logjam(CompiledCore):
         Raises:
             ConfigError: The path is no app-env, or an option is outside its range.
         """
-        own = ("app_env", "push", "batch_bytes")
-        same = config.pick(tuple(name for name in Options._fields if name not in own))
+        same = config.pick(Options._fields, but=("app_env", "push", "batch_bytes"))
         push = config.scheme == "logjam+push"
         return cls(Options(app_env=config.path[1:], push=push, **same), producer)
 

@@ -411,8 +411,7 @@ class Plog(CompiledCore):
         Raises:
             ConfigError: An option is outside its range.
         """
-        own = ("max_message", "tags", "reply_timeout", "batch_bytes")
-        same = config.pick(tuple(name for name in Options._fields if name not in own))
+        same = config.pick(Options._fields, but=("max_message", "tags", "reply_timeout", "batch_bytes"))
         same["max_message"] = config.max_event_bytes
         same["tags"] = (*kafka_tags(config.topic), *(tag for tag in config.tags.split(",") if tag))
         return cls(Options(**same), producer)
