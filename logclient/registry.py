@@ -1,7 +1,7 @@
 """The core, transport and document of each URL scheme: names only, imported when used.
 
-Protocols and transports never import each other; they are paired here. A new protocol is a row in `SCHEMES` for
-each of its schemes, and one in `CONFIGS`.
+Protocols and transports never import each other; they are paired here. A new protocol is a row in `SCHEMES`
+for each of its schemes, and one in `CONFIGS`.
 """
 
 from __future__ import annotations
