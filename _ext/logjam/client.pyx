@@ -451,8 +451,7 @@ cdef class Hot(CodecBase):
 
     @property
     def compressor(self):
-        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python`` one that needs the GIL.
-        """
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python``, one with the GIL."""
         cdef lc_packer *k = &self.w.packer
         if k.method == ZLIB:
             name = {BY_ISAL: "isal", BY_LIBZ: "zlib"}.get(k.deflater.by, "python zlib")
