@@ -3,7 +3,6 @@
 # A decoder is a subclass of BatchDecoder. It supplies `decode_unit`, which appends rows, and the struct codes
 # of its own columns; its subclass of Events names these columns.
 
-from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 

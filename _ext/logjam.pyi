@@ -65,8 +65,7 @@ class Hot(CodecBase):
     ) -> None: ...
     @property
     def compressor(self) -> str:
-        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python`` one that needs the GIL.
-        """
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python``, one with the GIL."""
     @property
     def holds_gil(self) -> bool:
         """Whether `encode` holds the GIL, because the compressor must be called in Python."""

@@ -34,14 +34,15 @@ pump drives the same object through ``hot``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from logclient._ext.logjam import Hot
-from logclient.config import options_of
+from logclient.config.logjam import LogjamConfig
 from logclient.delivery.compiled import CompiledCore, has_ids
 from logclient.delivery.contract import CoreEvent, Reply
 from logclient.errors import ConfigError
 from logclient.logjam.frames import COMPRESSIONS, Probe, frames
+from logclient.logjam.options import Options
 
 __all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "frames", "split_app_env"]
 
@@ -57,33 +58,6 @@ if there is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-
-
-class Options(NamedTuple):
-    """The options of a Logjam core."""
-
-    app_env: str
-    """``<app>-<env>``, as in ``shop-production``."""
-    topic: str = ""
-    """The topic of events without another one; empty: ``logs.<app>.<env>``."""
-    mode: str = "request"
-    """``request``: each message is answered; ``async``: none is."""
-    push: bool = False
-    """The socket is a PUSH socket: ``async`` only, and nothing ever comes back."""
-    inflight: int = 256
-    """Bound on the requests without a reply."""
-    compression: str = "auto"
-    """``auto`` (see `AUTO`), ``none``, ``zlib``, ``snappy``, ``lz4``."""
-    compress_over: int = 1024
-    """Compress bodies of at least this many bytes, if that makes them smaller."""
-    identity: str = "id"
-    """``id`` or ``own``: insert an id into each event; ``none``: do not."""
-    check: bool = True
-    """Check that raw bodies are one JSON object in UTF-8."""
-    silence: float = 30.0
-    """Seconds without a reply after which the server counts as dead."""
-    batch_bytes: int = 1 << 20
-    """Bodies encoded at once, at most; a larger one goes alone."""
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
@@ -181,15 +155,13 @@ class Logjam(CompiledCore):
         self._asked: list[int] = []  # tokens of pings without a reply
 
     @classmethod
-    def from_config(cls, config: Any, producer: bytes) -> Logjam:
-        """Make a core from a `logclient.config.Config`.
+    def from_config(cls, config: LogjamConfig, producer: bytes) -> Logjam:
+        """Make a core with the options of a URL.
 
         Raises:
             ConfigError: The path is no app-env, or an option is outside its range.
         """
-        push = config.scheme == "logjam+push"
-        given = {"app_env": config.path[1:], "push": push}
-        return cls(options_of(Options, config, fixed=("batch_bytes",), **given), producer)
+        return cls(Options.from_config(config), producer)
 
     @property
     def requests(self) -> int:
