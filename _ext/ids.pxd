@@ -255,6 +255,7 @@ ctypedef struct lc_rows:
     size_t capacity
     int columns
     size_t item[C_MOST]          # bytes of one value
+    char code[C_MOST]            # its struct code
     void *at[C_MOST]
     # of rows with an id that is the user's own only: row, and its name in two words
     uint64_t *foreign
@@ -262,14 +263,22 @@ ctypedef struct lc_rows:
     size_t foreign_capacity
 
 
-# `own`: the sizes of the codec's own columns.
-cdef inline void open_rows(lc_rows *r, const uint8_t *own, int columns) noexcept nogil:
-    cdef const uint8_t *common = <const uint8_t *> b"\x01\x04\x08\x02\x08\x08\x04\x08\x04"
-    cdef int i
+# Bytes of an item of this struct code.
+cdef inline size_t item_size(char code) noexcept nogil:
+    return 1 if code == c'B' else 2 if code == c'H' else 4 if code == c'i' or code == c'I' else 8
+
+
+# `own`: the struct codes of the columns that the protocol adds.
+cdef inline void open_rows(lc_rows *r, const char *own) noexcept nogil:
+    cdef const char *codes = b"BiQHqQiqi"
     memset(r, 0, sizeof(lc_rows))
-    r.columns = C_OWN + columns
-    for i in range(r.columns):
-        r.item[i] = common[i] if i < C_OWN else own[i - C_OWN]
+    while codes[0]:
+        r.code[r.columns] = codes[0]
+        r.item[r.columns] = item_size(codes[0])
+        r.columns += 1
+        codes += 1
+        if codes[0] == 0 and r.columns == C_OWN:
+            codes = own
 
 
 cdef inline int grow_rows(lc_rows *r) noexcept nogil:

@@ -9,7 +9,8 @@ from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.views import Column, Events, Writer
+from logclient._ext.codec_base import CodecBase
+from logclient._ext.decoder import BatchDecoder, Column, Events
 
 MAX_BODY: Final[int]
 """64 MiB: what the importer unpacks; beyond it one server loops for ever and another aborts."""
@@ -17,7 +18,7 @@ MAX_BODY: Final[int]
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class Hot(Writer):
+class Hot(CodecBase):
     """The client: messages out, replies in, all of it without the GIL behind `capsule`.
 
     Where the compressor is one that must be called in Python, `encode` holds the GIL: it waits for it once
@@ -156,9 +157,9 @@ STATUS_NAMES: Final[tuple[str, ...]]
 
 @final
 class Decoded(Events):
-    """What was in the units, a row each; rows from `TORN` on are no events.
+    """Decoded messages, a row each; rows from `TORN` on are faults.
 
-    `offset` and `length` are of the body, unpacked, in the unit as `expand` gives it.
+    `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
     """
 
     @property
@@ -169,62 +170,42 @@ class Decoded(Events):
         """int32: where the app-env begins in the unit."""
     @property
     def app_env_length(self) -> Column:
-        """int32; 0 where there is none."""
+        """int32: bytes of the app-env; 0 without one."""
     @property
     def topic_offset(self) -> Column:
         """int32: where the topic begins in the unit."""
     @property
     def topic_length(self) -> Column:
-        """int32; 0 where there is none."""
+        """int32: bytes of the topic; 0 without one."""
     @property
     def compression(self) -> Column:
-        """uint8: the number in the meta."""
+        """uint8: the compression method in the meta info."""
     @property
     def device(self) -> Column:
-        """uint32: the device's number; 0 from a client."""
+        """uint32: the device number; 0 from a client."""
     @property
     def created_ms(self) -> Column:
         """uint64: milliseconds since 1970."""
     @property
     def number(self) -> Column:
-        """uint64: the message's own sequence number, from 1; of a device's it shows gaps."""
+        """uint64: the message's sequence number, from 1; a device's shows gaps."""
 
 @final
-class Decoder:
+class Decoder(BatchDecoder[Decoded]):
     """Decodes captured units, a message each, with or without the empty frame of a request.
 
-    Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when its prefix is
-            one of these, else it is hashed. Without them anything of 32 hex digits is an id.
-        identity: False when the producers wrote no ids (``identity=none``): no body is searched.
-        max_unpacked: bound on the bytes of one body.
+    A decoder keeps scratch memory between calls. Use one per thread.
 
-    Keeps scratch memory between calls; one decoder per thread.
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
+            one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        max_unpacked: bound on the bytes of one body.
     """
 
     def __init__(
         self, producers: ReadableBuffer = b"", *, identity: bool = True, max_unpacked: int = ...
     ) -> None: ...
-    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Decoded:
-        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
-
-        Args:
-            offsets, lengths: int64 each, equally many.
-
-        Raises:
-            ValueError: sizes differ, or a unit leaves `data`.
-        """
-
-def decode_messages(
-    data: ReadableBuffer,
-    offsets: ReadableBuffer,
-    lengths: ReadableBuffer,
-    producers: ReadableBuffer = b"",
-    *,
-    identity: bool = True,
-    max_unpacked: int = ...,
-) -> Decoded:
-    """``Decoder(producers, ...).decode(...)`` in one call."""
 
 def expand(unit: ReadableBuffer, max_unpacked: int = ...) -> bytes:
     """The unit with its body unpacked in place: what `offset` counts in. As it is when that fails."""

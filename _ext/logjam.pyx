@@ -16,6 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.blocks cimport (
     COMPRESSIONS,
     LZ4,
@@ -33,6 +34,7 @@ from logclient._ext.blocks cimport (
     unpacker_close,
     unpacker_open,
 )
+from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
 from logclient._ext.deflate cimport BY_ISAL, BY_LIBZ, INFLATE_MEMORY, INFLATE_TOO_LARGE
 from logclient._ext.handing cimport (
     handing_add,
@@ -75,23 +77,16 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    checked_names,
-    free_rows,
     hash_bodies,
-    is_ours,
-    keep_foreign,
     keep_user_id,
     lc_get32,
     lc_get64,
     lc_id,
-    lc_names,
     lc_put32,
     lc_put64,
     lc_put_digits,
     lc_rows,
     lc_spell,
-    open_rows,
-    read_id,
     trim,
 )
 from logclient._ext.jsonscan cimport (
@@ -102,7 +97,6 @@ from logclient._ext.jsonscan cimport (
     lc_span,
     scan_object,
 )
-from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 MAX_BODY = <int> BODY_LIMIT
 
@@ -486,7 +480,7 @@ cdef bytes frame_of(bytes content, bint more):
 
 
 @cython.final
-cdef class Hot(Writer):
+cdef class Hot(CodecBase):
     """The client; see the stub."""
 
     cdef lc_client w
@@ -604,17 +598,17 @@ cdef class Hot(Writer):
         forget(&self.w)
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
-        Writer.sent(self)
+        CodecBase.sent(self)
 
     def connection_lost(self):
         cdef uint32_t requests = self.w.count
         forget(&self.w)
-        Writer.sent(self)
+        CodecBase.sent(self)
         return requests
 
     def sent(self, uint64_t rest=0):
         cdef lc_handing *h = &self.w.handing
-        Writer.sent(self)
+        CodecBase.sent(self)
         if not self.w.request and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
@@ -821,20 +815,8 @@ cdef enum:
     C_DEVICE
     C_CREATED
     C_NUMBER
-    C_COUNT
     OLD_META_SIZE = 22
     FRAMES_MOST = 5
-
-
-ctypedef struct lc_decoder:
-    lc_names names
-    bint identity
-    size_t max_unpacked
-    lc_unpacker unpacker
-    lc_wire unpacked
-    lc_wire scratch              # room behind a body
-    lc_rows rows
-    int32_t unit
 
 
 # What is known of a message, as far as it was read.
@@ -850,6 +832,110 @@ ctypedef struct lc_message:
     uint32_t device
     uint64_t created
     uint64_t number
+
+
+@cython.final
+cdef class Decoded(Events):
+    """Decoded messages, a row each; rows from `TORN` on are faults.
+
+    `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
+    """
+
+    @property
+    def request(self):
+        """uint8: 1 when the first frame is empty."""
+        return self.columns[<int> C_REQUEST]
+
+    @property
+    def app_env_offset(self):
+        """int32: where the app-env begins in the unit."""
+        return self.columns[<int> C_APP_OFFSET]
+
+    @property
+    def app_env_length(self):
+        """int32: bytes of the app-env; 0 without one."""
+        return self.columns[<int> C_APP_LENGTH]
+
+    @property
+    def topic_offset(self):
+        """int32: where the topic begins in the unit."""
+        return self.columns[<int> C_TOPIC_OFFSET]
+
+    @property
+    def topic_length(self):
+        """int32: bytes of the topic; 0 without one."""
+        return self.columns[<int> C_TOPIC_LENGTH]
+
+    @property
+    def compression(self):
+        """uint8: the compression method in the meta info."""
+        return self.columns[<int> C_COMPRESSION]
+
+    @property
+    def device(self):
+        """uint32: the device number; 0 from a client."""
+        return self.columns[<int> C_DEVICE]
+
+    @property
+    def created_ms(self):
+        """uint64: milliseconds since 1970."""
+        return self.columns[<int> C_CREATED]
+
+    @property
+    def number(self):
+        """uint64: the message's sequence number, from 1; a device's shows gaps."""
+        return self.columns[<int> C_NUMBER]
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, a message each, with or without the empty frame of a request.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
+            one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        max_unpacked: bound on the bytes of one body.
+    """
+
+    cdef size_t max_unpacked
+    cdef lc_unpacker unpacker
+    cdef lc_wire unpacked
+    cdef object packages         # keeps the compressors loaded
+
+    def __init__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
+        self.begin(Decoded, b"BiiiiBIQQ", producers, identity)
+        self.packages = unpacker_open(&self.unpacker)
+        self.max_unpacked = max_unpacked
+
+    def __dealloc__(self):
+        free(self.unpacked.data)
+        unpacker_close(&self.unpacker)
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef lc_message m
+        cdef lc_id id_
+        cdef int status = read_message(p, size, &m)
+        cdef const uint8_t *body = NULL
+        cdef size_t length = 0
+        cdef int64_t offset = m.body.at - p if m.body != NULL else 0
+        cdef uint64_t hash
+        clear_id(&id_)
+        if status == S_OK:
+            status = open_body(self, &m, &body, &length)
+            if status < 0:
+                return -1
+        if status != S_OK:
+            return add_row(self, status, &id_, 0, &m, offset, m.body.size if m.body != NULL else size)
+        hash = xxh64_of(body, length, SEED)
+        status = S_NO_ID
+        if self.identity:
+            status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)
+            if status < 0:
+                return -1
+        return add_row(self, status, &id_, hash, &m, offset, length)
 
 
 cdef inline bint starts(const lc_span *s, const char *words, size_t size) noexcept nogil:
@@ -930,11 +1016,11 @@ cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept 
     return S_OK
 
 
-cdef inline int add_row(lc_decoder *d, Status status, const lc_id *id_, uint64_t hash, lc_message *m,
+cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, lc_message *m,
                         int64_t offset, size_t length) noexcept nogil:
     cdef lc_rows *r = &d.rows
     cdef size_t i = r.n
-    if add_common(r, status, id_, hash, d.unit, offset, length) < 0:
+    if add_common(r, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
         return -1
     (<uint8_t *> r.at[C_REQUEST])[i] = m.request
     (<int32_t *> r.at[C_APP_OFFSET])[i] = <int32_t> (m.app_env.at - m.begin) if m.app_env != NULL else 0
@@ -948,11 +1034,9 @@ cdef inline int add_row(lc_decoder *d, Status status, const lc_id *id_, uint64_t
     return 0
 
 
-# The body of a message, unpacked: S_OK, or what is wrong with it. memory: -1 when there is none.
-cdef Status open_body(lc_decoder *d, lc_message *m, const uint8_t **p, size_t *size,
-                      int *memory) noexcept nogil:
+# The body of a message, unpacked: S_OK, or what is wrong with it. -1: out of memory.
+cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) noexcept nogil:
     cdef int done
-    memory[0] = 0
     p[0] = m.body.at
     size[0] = m.body.size
     if m.compression == NO_COMPRESSION:
@@ -963,8 +1047,7 @@ cdef Status open_body(lc_decoder *d, lc_message *m, const uint8_t **p, size_t *s
     trim(&d.unpacked, ROOM_KEPT)
     done = unpack_body(&d.unpacker, m.compression, p[0], size[0], &d.unpacked, d.max_unpacked)
     if done == INFLATE_MEMORY:
-        memory[0] = -1
-        return S_OK
+        return -1
     if done == INFLATE_TOO_LARGE:
         return S_TOO_LARGE
     if done == UNPACK_MISSING:
@@ -976,144 +1059,15 @@ cdef Status open_body(lc_decoder *d, lc_message *m, const uint8_t **p, size_t *s
     return S_OK
 
 
-# The id of a body: in "request_id" where the topic is logs, else in "uuid". -1 when memory is out.
-cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, bint uuid, lc_id *id_,
-                   Status *status) noexcept nogil:
+# The id of a body: in "request_id" where the topic is logs, else in "uuid". -1: out of memory.
+cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *id_) noexcept nogil:
     cdef lc_object o
     cdef lc_span *own
-    cdef uint8_t *copy
-    d.scratch.size = 0
-    trim(&d.scratch, ROOM_KEPT)
-    copy = wire_reserve(&d.scratch, size + SCAN_PAD)
-    if copy == NULL:
-        return -1
-    memset(copy + size, 0, SCAN_PAD)
-    if copy_object(copy, p, size, &o) < 0:
-        status[0] = S_NOT_JSON
-        return 0
+    cdef int bad = scan_body(d, p, size, &o)
+    if bad:
+        return -1 if bad == NO_MEMORY else S_NOT_JSON
     own = &o.uuid if uuid else &o.request_id
-    status[0] = S_NO_ID
-    if own.at == NULL:
-        return 0
-    status[0] = S_FOREIGN
-    if own.size == ID_SIZE:
-        read_id(&d.names, own.at, id_)
-        if is_ours(&d.names, id_):
-            status[0] = S_OK
-            return 0
-    return keep_foreign(&d.rows, own)
-
-
-# One unit, a row. -1 when memory is out.
-cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size) noexcept nogil:
-    cdef lc_message m
-    cdef lc_id id_
-    cdef Status status = read_message(p, size, &m)
-    cdef const uint8_t *body = NULL
-    cdef size_t length = 0
-    cdef int64_t offset
-    cdef uint64_t hash
-    cdef int memory = 0
-    memset(&id_, 0, sizeof(id_))
-    id_.producer = -1
-    offset = m.body.at - p if m.body != NULL else 0
-    if status == S_OK:
-        status = open_body(d, &m, &body, &length, &memory)
-        if memory < 0:
-            return -1
-    if status != S_OK:
-        return add_row(d, status, &id_, 0, &m, offset, m.body.size if m.body != NULL else size)
-    hash = xxh64_of(body, length, SEED)
-    status = S_NO_ID
-    if d.identity and search_id(d, body, length, not starts(m.topic, b"logs", 4), &id_, &status) < 0:
-        return -1
-    return add_row(d, status, &id_, hash, &m, offset, length)
-
-
-# -1 when memory is out, else the number of units decoded: fewer than n when the next leaves the data.
-cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
-                             const int64_t *size, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        d.unit = <int32_t> i
-        if decode_unit(d, p + at[i], <size_t> size[i]) < 0:
-            return -1
-    return n
-
-
-@cython.final
-cdef class Decoded(Events):
-    """What was in the units, a row each; see the stub."""
-
-    cdef readonly Column request, app_env_offset, app_env_length, topic_offset, topic_length
-    cdef readonly Column compression, device, created_ms, number
-
-
-@cython.final
-cdef class Decoder:
-    """Decodes captured units; see the stub."""
-
-    cdef lc_decoder d
-    cdef bytes producers
-    cdef object packages
-
-    def __cinit__(self):
-        memset(&self.d, 0, sizeof(lc_decoder))
-        open_rows(&self.d.rows, <const uint8_t *> b"\x01\x04\x04\x04\x04\x01\x04\x08\x08", C_COUNT - C_OWN)
-
-    def __init__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
-        if self.packages is not None:
-            raise TypeError("already made")
-        self.producers = checked_names(&self.d.names, producers)
-        self.packages = unpacker_open(&self.d.unpacker)
-        self.d.identity = identity
-        self.d.max_unpacked = max_unpacked
-
-    def __dealloc__(self):
-        free(self.d.unpacked.data)
-        free(self.d.scratch.data)
-        free_rows(&self.d.rows)
-        unpacker_close(&self.d.unpacker)
-
-    def decode(self, data, offsets, lengths):
-        if self.packages is None:
-            raise TypeError("not made")
-        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
-        cdef Py_ssize_t n = units_of(at, size, None), i
-        try:
-            with nogil:
-                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
-                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
-            if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
-            if i < 0:
-                raise MemoryError()
-            return self.take()
-        finally:
-            free_rows(&self.d.rows)
-
-    cdef Decoded take(self):
-        cdef lc_rows *r = &self.d.rows
-        cdef Decoded out = Decoded.__new__(Decoded)
-        out.fill(r)
-        out.request = column(&r.at[C_REQUEST], r.n, 1, c'B')
-        out.app_env_offset = column(&r.at[C_APP_OFFSET], r.n, 4, c'i')
-        out.app_env_length = column(&r.at[C_APP_LENGTH], r.n, 4, c'i')
-        out.topic_offset = column(&r.at[C_TOPIC_OFFSET], r.n, 4, c'i')
-        out.topic_length = column(&r.at[C_TOPIC_LENGTH], r.n, 4, c'i')
-        out.compression = column(&r.at[C_COMPRESSION], r.n, 1, c'B')
-        out.device = column(&r.at[C_DEVICE], r.n, 4, c'I')
-        out.created_ms = column(&r.at[C_CREATED], r.n, 8, c'Q')
-        out.number = column(&r.at[C_NUMBER], r.n, 8, c'Q')
-        return out
-
-
-def decode_messages(data, offsets, lengths, producers=b"", *, bint identity=True,
-                    size_t max_unpacked=BODY_LIMIT):
-    """``Decoder(producers, ...).decode(...)`` in one call."""
-    return Decoder(producers, identity=identity, max_unpacked=max_unpacked).decode(data, offsets, lengths)
+    return S_NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 def expand(unit, size_t max_unpacked=BODY_LIMIT):

@@ -4,7 +4,7 @@ from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.views import Events
+from logclient._ext.decoder import BatchDecoder, Events
 
 # -- the client ----------------------------------------------------------------------------------
 
@@ -114,43 +114,24 @@ MAX_DEPTH: Final = 1024
 """Levels of a message."""
 
 @final
-class Decoder:
+class Decoder(BatchDecoder[Events]):
     """Decodes captured units, a message each: a row for each action of a sync, one for any other message.
 
-    A sync with anything wrong in it has one row, as a server takes nothing of it. `offset` and `length` are of
-    the action's text, or from what is wrong to the end of the unit.
+    A sync with anything wrong in it has one row, as servers reject all of it. `offset` and `length` are those
+    of the action's text, or of the rest of the unit from the fault on.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
 
     Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an ``id`` counts when its prefix
-            is one of these, else it is hashed. Without them anything of 32 hex digits is an id.
-        identity: False when the producers wrote no ids (``identity=none``): none is looked for.
+        producers: 10 bytes each, ascending and distinct, joined. With them an ``id`` counts when it begins
+            with one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
         messages: False when a unit is the text of an action and nothing else.
-
-    Keeps scratch memory between calls; one decoder per thread.
     """
 
     def __init__(
         self, producers: ReadableBuffer = b"", *, identity: bool = True, messages: bool = True
     ) -> None: ...
-    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Events:
-        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
-
-        Args:
-            offsets, lengths: int64 each, equally many.
-
-        Raises:
-            ValueError: sizes differ, or a unit leaves `data`.
-        """
-
-def decode_messages(
-    data: ReadableBuffer,
-    offsets: ReadableBuffer,
-    lengths: ReadableBuffer,
-    producers: ReadableBuffer = b"",
-    *,
-    identity: bool = True,
-) -> Events:
-    """``Decoder(producers, ...).decode(...)`` in one call."""
 
 def expand(unit: ReadableBuffer) -> bytes:
     """The unit: nothing in it is compressed."""

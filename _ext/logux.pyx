@@ -12,10 +12,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport llround
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, identify, scan_room
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
@@ -41,19 +42,12 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    checked_names,
-    free_rows,
     hash_bodies,
-    is_ours,
-    keep_foreign,
     keep_user_id,
     lc_id,
-    lc_names,
     lc_put_digits,
     lc_rows,
     lc_spell,
-    open_rows,
-    read_id,
     trim,
 )
 from logclient._ext.jsonscan cimport (
@@ -69,7 +63,6 @@ from logclient._ext.jsonscan cimport (
     skip_space,
     string_end,
 )
-from logclient._ext.views cimport Events, Lent, units_of
 
 # ---------------------------------------------------------------------------------------------------
 # The client
@@ -1194,7 +1187,6 @@ cdef enum:
     SHAPE_PAIR = J_NUMBER << 3 | J_NUMBER                          # [1, 0]
     SHAPE_TRIPLE = J_NUMBER << 6 | J_STRING << 3 | J_NUMBER        # [1, "10:uuid", 0]
     SHAPE_MORE = 1 << 12
-    UNIT_KEPT = 1 << 22          # room for one large unit is not held for ever
 
 # Messages: what must stand at 1, 2, ... and how many there are in all, of which `least`.
 cdef enum Message:
@@ -1224,15 +1216,6 @@ ctypedef struct lc_element:
     lc_value length
 
 
-ctypedef struct lc_decoder:
-    lc_names names
-    bint identity
-    bint messages
-    lc_wire scratch
-    lc_rows rows
-    int32_t unit
-
-
 # What is known of a message, as far as it was read.
 ctypedef struct lc_message:
     const uint8_t *begin
@@ -1248,6 +1231,78 @@ ctypedef struct lc_message:
     const uint8_t *action
     size_t action_size
     lc_value id                  # the action's
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, a message each: a row for each action of a sync, one for any other message.
+
+    A sync with anything wrong in it has one row, as servers reject all of it. `offset` and `length` are those
+    of the action's text, or of the rest of the unit from the fault on.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an ``id`` counts when it begins
+            with one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        messages: False when a unit is the text of an action and nothing else.
+    """
+
+    cdef bint messages
+
+    def __init__(self, producers=b"", *, bint identity=True, bint messages=True):
+        self.begin(Events, b"", producers, identity)
+        self.messages = messages
+
+    cdef int decode_unit(self, const uint8_t *unit, size_t size) noexcept nogil:
+        cdef lc_message m
+        cdef lc_rows *r = &self.rows
+        cdef lc_id nobody
+        cdef size_t rows = r.n, foreigners = r.foreigners
+        cdef uint8_t *p
+        cdef const uint8_t *where
+        cdef Status status
+        cdef int done
+        memset(&m, 0, sizeof(m))
+        clear_id(&nobody)
+        p = scan_room(self, size)
+        if p == NULL:
+            return -1
+        memcpy(p, unit, size)
+        m.begin = p
+        if not self.messages:
+            done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
+            if self.identity and (done == 0 or m.kind != J_OBJECT):
+                return add_common(r, S_NOT_JSON, &nobody, xxh64_of(p, size, SEED), self.unit, 0, size)
+            return add_action(self, p, p, size, &m.id)
+        done = scan_message(self, &m, p, p + size, 1)
+        if done < 0:
+            return -1
+        where = m.close
+        status = m.status
+        if done == 0:
+            status = S_BAD_JSON
+            where = m.stop
+        elif not m.is_list:
+            status = S_BAD_MESSAGE
+            where = skip_space(p)
+        elif m.status != S_OK:
+            where = m.fault
+        elif m.index == 0:
+            status = S_BAD_MESSAGE
+        elif m.type == M_SYNC:
+            if m.index >= 2 and m.index & 1 == 0:
+                return 0
+            status = S_BAD_SYNC
+        elif m.rest[0] >= c'a':
+            status = S_BAD_MESSAGE
+        else:
+            status = S_PING if m.type == M_PING else S_CONTROL
+            where = p
+        r.n = rows                   # a server takes all of a message or nothing
+        r.foreigners = foreigners
+        return add_common(r, status, &nobody, 0, self.unit, where - p, p + size - where)
 
 
 cdef inline bint is_text(const lc_element *e, const char *words, size_t size) noexcept nogil:
@@ -1308,22 +1363,17 @@ cdef inline bint is_meta(const lc_element *e) noexcept nogil:
     return e.id.kind == J_NUMBER
 
 
-# A row for the action at p, whose own id is this. -1 when memory is out.
-cdef inline int add_action(lc_decoder *d, const uint8_t *begin, const uint8_t *p, size_t size,
+# A row for the action at p, whose own id is this. -1: out of memory.
+cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, size_t size,
                            lc_value *own) noexcept nogil:
     cdef lc_id id_
-    cdef Status status = S_NO_ID
-    memset(&id_, 0, sizeof(id_))
-    id_.producer = -1
+    cdef int status = S_NO_ID
+    clear_id(&id_)
     if d.identity and own.kind != J_NONE:
-        status = S_FOREIGN
-        if own.text.size == ID_SIZE:
-            read_id(&d.names, own.text.at, &id_)
-            if is_ours(&d.names, &id_):
-                status = S_OK
-        if status != S_OK and keep_foreign(&d.rows, &own.text) < 0:
+        status = identify(d, &own.text, &id_)
+        if status < 0:
             return -1
-    return add_common(&d.rows, status, &id_, xxh64_of(p, size, SEED), d.unit, p - begin, size)
+    return add_common(&d.rows, <uint8_t> status, &id_, xxh64_of(p, size, SEED), d.unit, p - begin, size)
 
 
 cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexcept nogil:
@@ -1333,7 +1383,7 @@ cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexc
 
 
 # What is directly in the message, one after the other. -1 when memory is out.
-cdef int take_element(lc_decoder *d, lc_message *m, lc_element *e) noexcept nogil:
+cdef int take_element(Decoder d, lc_message *m, lc_element *e) noexcept nogil:
     cdef uint32_t i = m.index
     m.index += 1
     if m.status != S_OK:
@@ -1374,7 +1424,7 @@ cdef inline void add_shape(lc_value *v, int kind) noexcept nogil:
 
 # Read p[0:end-p]; end[0] is 0 and SCAN_PAD bytes from there on are readable. What lies at level `base` is an
 # element, taken when it ends. 1: it is JSON; 0: it is none, and where is m.stop; -1: memory is out.
-cdef int scan_message(lc_decoder *d, lc_message *m, const uint8_t *p, const uint8_t *end,
+cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t *end,
                       uint32_t base) noexcept nogil:
     cdef lc_block block
     cdef uint64_t stack[MESSAGE_WORDS]          # a bit for each level: is what is around it an object?
@@ -1522,122 +1572,6 @@ cdef int scan_message(lc_decoder *d, lc_message *m, const uint8_t *p, const uint
                 at = e.at
             elif depth == base + 1:
                 at = member_at
-
-
-# One unit. -1 when memory is out.
-cdef int decode_unit(lc_decoder *d, const uint8_t *unit, size_t size) noexcept nogil:
-    cdef lc_message m
-    cdef lc_rows *r = &d.rows
-    cdef lc_id nobody
-    cdef size_t rows = r.n, foreigners = r.foreigners
-    cdef uint8_t *p
-    cdef const uint8_t *where
-    cdef Status status
-    cdef int done
-    memset(&m, 0, sizeof(m))
-    memset(&nobody, 0, sizeof(nobody))
-    nobody.producer = -1
-    d.scratch.size = 0
-    trim(&d.scratch, UNIT_KEPT)
-    p = wire_reserve(&d.scratch, size + SCAN_PAD)
-    if p == NULL:
-        return -1
-    memcpy(p, unit, size)
-    memset(p + size, 0, SCAN_PAD)
-    m.begin = p
-    if not d.messages:
-        done = scan_message(d, &m, p, p + size, 0) if d.identity else 1
-        if d.identity and (done == 0 or m.kind != J_OBJECT):
-            return add_common(r, S_NOT_JSON, &nobody, xxh64_of(p, size, SEED), d.unit, 0, size)
-        return add_action(d, p, p, size, &m.id)
-    done = scan_message(d, &m, p, p + size, 1)
-    if done < 0:
-        return -1
-    where = m.close
-    status = m.status
-    if done == 0:
-        status = S_BAD_JSON
-        where = m.stop
-    elif not m.is_list:
-        status = S_BAD_MESSAGE
-        where = skip_space(p)
-    elif m.status != S_OK:
-        where = m.fault
-    elif m.index == 0:
-        status = S_BAD_MESSAGE
-    elif m.type == M_SYNC:
-        if m.index >= 2 and m.index & 1 == 0:
-            return 0
-        status = S_BAD_SYNC
-    elif m.rest[0] >= c'a':
-        status = S_BAD_MESSAGE
-    else:
-        status = S_PING if m.type == M_PING else S_CONTROL
-        where = p
-    r.n = rows                   # a server takes all of a message or nothing
-    r.foreigners = foreigners
-    return add_common(r, status, &nobody, 0, d.unit, where - p, p + size - where)
-
-
-# -1 when memory is out, else the number of units decoded: fewer than n when the next leaves the data.
-cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
-                             const int64_t *size, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        d.unit = <int32_t> i
-        if decode_unit(d, p + at[i], <size_t> size[i]) < 0:
-            return -1
-    return n
-
-
-@cython.final
-cdef class Decoder:
-    """Decodes captured messages; see the stub."""
-
-    cdef lc_decoder d
-    cdef bytes producers
-
-    def __cinit__(self):
-        memset(&self.d, 0, sizeof(lc_decoder))
-        open_rows(&self.d.rows, NULL, 0)
-
-    def __init__(self, producers=b"", *, bint identity=True, bint messages=True):
-        if self.producers is not None:
-            raise TypeError("already made")
-        self.producers = checked_names(&self.d.names, producers)
-        self.d.identity = identity
-        self.d.messages = messages
-
-    def __dealloc__(self):
-        free(self.d.scratch.data)
-        free_rows(&self.d.rows)
-
-    def decode(self, data, offsets, lengths):
-        if self.producers is None:
-            raise TypeError("not made")
-        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
-        cdef Py_ssize_t n = units_of(at, size, None), i
-        cdef Events out
-        try:
-            with nogil:
-                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
-                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
-            if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
-            if i < 0:
-                raise MemoryError()
-            out = Events.__new__(Events)
-            out.fill(&self.d.rows)
-            return out
-        finally:
-            free_rows(&self.d.rows)
-
-
-def decode_messages(data, offsets, lengths, producers=b"", *, bint identity=True):
-    """``Decoder(producers, ...).decode(...)`` in one call."""
-    return Decoder(producers, identity=identity).decode(data, offsets, lengths)
 
 
 def expand(unit):

@@ -7,7 +7,8 @@ from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.views import Column, Events, Writer
+from logclient._ext.codec_base import CodecBase
+from logclient._ext.decoder import BatchDecoder, Column, Events
 
 MAX_WINDOW: Final[int]
 """10,000 events: what go-lumber's server accepts."""
@@ -38,52 +39,32 @@ STATUS_NAMES: Final[tuple[str, ...]]
 
 @final
 class Decoded(Events):
-    """What was in the units; rows from `TORN` on are no events."""
+    """Decoded windows; rows from `TORN` on are faults."""
 
     @property
     def wire_sequence(self) -> Column:
-        """uint32: the frame's own sequence number."""
+        """uint32: the sequence number in the frame."""
 
 @final
-class Decoder:
-    """Decodes captured units (one window each: its W frame to the last frame of it).
+class Decoder(BatchDecoder[Decoded]):
+    """Decodes captured units, one window each: its W frame to its last frame.
 
-    A unit that begins with a 'J', 'D' or 'C' frame of version 1 is of the literal form (``strict_spec``):
-    its events are not counted beforehand, and it may have 'json' frames.
+    A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form (``strict_spec``):
+    its number of events is not announced, and it may have 'json' frames.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
 
     Args:
         producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
-            taken when its prefix is one of these, else ``event.id``, else the user's own id is
-            hashed. Without them anything of 32 hex digits is an id.
-        identity: False when the producers wrote no ids (``identity=none``): no body is searched.
+            the id when it begins with one of these, else ``event.id``, else the user's own id is
+            hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
         max_inflated: bound on the inflated bytes of one unit.
-
-    Keeps scratch memory between calls; one decoder per thread.
     """
 
     def __init__(
         self, producers: ReadableBuffer = b"", *, identity: bool = True, max_inflated: int = 67108864
     ) -> None: ...
-    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Decoded:
-        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
-
-        Args:
-            offsets, lengths: int64 each, equally many.
-
-        Raises:
-            ValueError: sizes differ, or a unit leaves `data`.
-        """
-
-def decode_windows(
-    data: ReadableBuffer,
-    offsets: ReadableBuffer,
-    lengths: ReadableBuffer,
-    producers: ReadableBuffer = b"",
-    *,
-    identity: bool = True,
-    max_inflated: int = 67108864,
-) -> Decoded:
-    """``Decoder(producers, ...).decode(...)`` in one call."""
 
 def expand(unit: ReadableBuffer, max_inflated: int = 67108864) -> bytes:
     """The unit with its compressed frames inflated in place: what `offset` counts in.
@@ -176,7 +157,7 @@ def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
 # -- the writer ----------------------------------------------------------------------------------
 
 @final
-class Hot(Writer):
+class Hot(CodecBase):
     """The writer: windows out, acks in, all of it without the GIL behind `capsule`.
 
     Args:

@@ -26,6 +26,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from logclient._ext.codec_base cimport CodecBase
+from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
 from logclient._ext.deflate cimport (
     BY_ISAL,
     BY_LIBZ,
@@ -71,22 +73,16 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    checked_names,
-    free_rows,
     hash_bodies,
     is_ours,
-    keep_foreign,
     keep_second_id,
     keep_user_id,
     lc_digits,
     lc_get32,
     lc_id,
-    lc_names,
     lc_put32,
     lc_put_digits,
-    lc_rows,
     lc_spell,
-    open_rows,
     read_id,
     trim,
 )
@@ -102,7 +98,6 @@ from logclient._ext.jsonscan cimport (
     second_id,
     user_id,
 )
-from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 MAX_WINDOW = WINDOW_LIMIT
 MAX_DEPTH = SCAN_DEPTH
@@ -126,18 +121,6 @@ cdef enum:
 # ---------------------------------------------------------------------------------------------------
 # The checking pass
 # ---------------------------------------------------------------------------------------------------
-
-# Scan bytes that have no room behind them, by way of a copy.
-cdef int scan_copy(const uint8_t *p, size_t size, lc_wire *scratch, lc_object *o) noexcept nogil:
-    cdef uint8_t *copy
-    scratch.size = 0
-    copy = wire_reserve(scratch, size + SCAN_PAD)
-    if copy == NULL:
-        return STOP_MEMORY
-    memcpy(copy, p, size)
-    memset(copy + size, 0, SCAN_PAD)
-    return scan_object(copy, copy + size, o)
-
 
 # Version 1's pair block: u32 count, then the pairs, to the last byte. Finds the last "event.id".
 # 0, or -1 when the lengths do not add up.
@@ -692,7 +675,7 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
 
 
 @cython.final
-cdef class Hot(Writer):
+cdef class Hot(CodecBase):
     """The writer; see the stub."""
 
     cdef lc_writer w
@@ -1387,85 +1370,121 @@ cdef enum:
     C_WIRE = C_OWN
 
 
-ctypedef struct lc_decoder:
-    lc_names names
-    bint identity
-    size_t max_inflated
-    lc_wire inflated[2]          # by depth
-    size_t inflated_size         # of this unit
-    lc_wire scratch              # room behind a body
-    lc_inflater inflater
-    lc_rows rows
+@cython.final
+cdef class Decoded(Events):
+    """Decoded windows; rows from `TORN` on are faults."""
+
+    @property
+    def wire_sequence(self):
+        """uint32: the sequence number in the frame."""
+        return self.columns[<int> C_WIRE]
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, one window each: its W frame to its last frame.
+
+    A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form (``strict_spec``):
+    its number of events is not announced, and it may have 'json' frames.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
+            the id when it begins with one of these, else ``event.id``, else the user's own id is
+            hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        max_inflated: bound on the inflated bytes of one unit.
+    """
+
+    cdef size_t max_inflated
+    cdef lc_wire inflated[2]     # by depth
+    cdef lc_inflater inflater
+    cdef object zlib
     # of the unit at hand
-    int32_t unit
-    uint8_t version
-    bint literal                 # no window frame leads it: `n` is no count
-    uint32_t n
-    uint32_t got
-    int64_t at                   # in the unit, expanded
+    cdef size_t inflated_size
+    cdef uint8_t version
+    cdef bint literal            # no window frame leads it: `n` is no count
+    cdef uint32_t n
+    cdef uint32_t got
+    cdef int64_t at              # in the unit, expanded
+
+    def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
+        self.begin(Decoded, b"I", producers, identity)
+        import zlib
+        self.zlib = zlib
+        self.max_inflated = max_inflated
+        inflater_open(&self.inflater)
+
+    def __dealloc__(self):
+        free(self.inflated[0].data)
+        free(self.inflated[1].data)
+        inflater_close(&self.inflater)
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef int done
+        self.at = 0
+        self.got = 0
+        self.inflated_size = 0
+        self.literal = size > 1 and is_literal(p)
+        if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not self.literal:
+            return add_fault(self, S_BAD_FRAME, size)
+        if size < 6:
+            return add_fault(self, S_TORN, size)
+        self.version = p[0]
+        self.n = 0
+        if not self.literal:
+            self.n = lc_get32(p + 2)
+            self.at = 6
+        done = decode_region(self, p + self.at, size - <size_t> self.at, 0)
+        if done == 0 and self.got < self.n:
+            return add_fault(self, S_TORN, 0)
+        return done
 
 
-cdef inline int add_row(lc_decoder *d, Status status, lc_id *id_, uint64_t hash, uint32_t wire,
+cdef inline int add_row(Decoder d, int status, lc_id *id_, uint64_t hash, uint32_t wire,
                         int64_t offset, size_t length) noexcept nogil:
-    if add_common(&d.rows, status, id_, hash, d.unit, offset, length) < 0:
+    if add_common(&d.rows, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
         return -1
     (<uint32_t *> d.rows.at[C_WIRE])[d.rows.n - 1] = wire
     return 0
 
 
 # Something wrong at the place reached: the unit ends here. 1, or -1 when memory is out.
-cdef int add_fault(lc_decoder *d, Status status, size_t length) noexcept nogil:
+cdef int add_fault(Decoder d, Status status, size_t length) noexcept nogil:
     cdef lc_id none
-    memset(&none, 0, sizeof(none))
-    none.producer = -1
+    clear_id(&none)
     return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
 
 
-# The id of a body: the first that is there of "@metadata"._id, "event.id" and "event".id, as the writer has
-# it; whoever adds one further back names no other event. -1 when memory is out.
-cdef int search_id(lc_decoder *d, const uint8_t *p, size_t size, bint pairs, lc_id *id_,
-                   Status *status) noexcept nogil:
+# The id of a body: the first of "@metadata"._id, "event.id" and "event".id that is there, as the writer
+# chooses it; an id added further back names no other event. -1: out of memory.
+cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *id_) noexcept nogil:
     cdef lc_object o
     cdef lc_span pair
     cdef lc_span *own
-    cdef lc_id some
     cdef int bad
     if not pairs:
-        bad = scan_copy(p, size, &d.scratch, &o)
-        if bad and d.scratch.capacity < size + SCAN_PAD:
+        bad = scan_body(d, p, size, &o)
+        if bad == NO_MEMORY:
             return -1
         own = user_id(&o)
     else:
         bad = scan_pairs(p, size, &pair)
         own = &pair
     if bad:
-        status[0] = S_NOT_JSON
-        return 0
-    status[0] = S_NO_ID
-    if own.at == NULL:
-        return 0
-    status[0] = S_FOREIGN
-    if own.size == ID_SIZE:
-        read_id(&d.names, own.at, &some)
-        if some.good:
-            id_[0] = some
-            if is_ours(&d.names, &some):
-                status[0] = S_OK
-                return 0
-    return keep_foreign(&d.rows, own)
+        return S_NOT_JSON
+    return S_NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 # One event. 0, or -1 when memory is out.
-cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
+cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
                             int64_t offset) noexcept nogil:
     cdef uint64_t hash = xxh64_of(p, size, SEED)
     cdef const uint8_t *tail
     cdef lc_id id_
-    cdef Status status = S_NO_ID
-    id_.good = False
-    id_.high = id_.low = 0
-    id_.sequence = 0
-    id_.producer = -1
+    cdef int status = S_NO_ID
+    clear_id(&id_)
     d.got += 1
     if d.identity:
         # our own writer's ending, exactly: nothing but both carriers at the top level reads so
@@ -1479,8 +1498,10 @@ cdef inline int decode_body(lc_decoder *d, const uint8_t *p, size_t size, bint p
             read_id(&d.names, tail + TAIL_ID1, &id_)
             if is_ours(&d.names, &id_):
                 status = S_OK
-        if status != S_OK and search_id(d, p, size, pairs, &id_, &status) < 0:
-            return -1
+        if status != S_OK:
+            status = search_id(d, p, size, pairs, &id_)
+            if status < 0:
+                return -1
     return add_row(d, status, &id_, hash, wire, offset, size)
 
 
@@ -1505,7 +1526,7 @@ cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
 
 
 # The frames of one region. 0: used up; 1: something was wrong, the unit ends; -1: memory.
-cdef int decode_region(lc_decoder *d, const uint8_t *p, size_t left, int depth) noexcept nogil:
+cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noexcept nogil:
     cdef uint32_t size
     cdef size_t frame, limit
     cdef int done
@@ -1568,106 +1589,6 @@ cdef int decode_region(lc_decoder *d, const uint8_t *p, size_t left, int depth) 
 # Whether two bytes begin a unit of the literal form.
 cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
     return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
-
-
-cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size, int32_t unit) noexcept nogil:
-    cdef int done
-    d.unit = unit
-    d.at = 0
-    d.got = 0
-    d.inflated_size = 0
-    d.literal = size > 1 and is_literal(p)
-    if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not d.literal:
-        return add_fault(d, S_BAD_FRAME, size)
-    if size < 6:
-        return add_fault(d, S_TORN, size)
-    d.version = p[0]
-    d.n = 0
-    if not d.literal:
-        d.n = lc_get32(p + 2)
-        d.at = 6
-    done = decode_region(d, p + d.at, size - <size_t> d.at, 0)
-    if done == 0 and d.got < d.n:
-        return add_fault(d, S_TORN, 0)
-    return done
-
-
-# -1 when memory is out, else the number of units decoded: fewer than n when the next leaves the data.
-cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
-                             const int64_t *size, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        if decode_unit(d, p + at[i], <size_t> size[i], <int32_t> i) < 0:
-            return -1
-    return n
-
-
-@cython.final
-cdef class Decoded(Events):
-    """What was in the units, a row an event; see the stub."""
-
-    cdef readonly Column wire_sequence
-
-
-@cython.final
-cdef class Decoder:
-    """Decodes captured units; see the stub."""
-
-    cdef lc_decoder d
-    cdef bytes producers
-    cdef object zlib
-
-    def __cinit__(self):
-        memset(&self.d, 0, sizeof(lc_decoder))
-        open_rows(&self.d.rows, <const uint8_t *> b"\x04", 1)
-
-    def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
-        if self.zlib is not None:
-            raise TypeError("already made")
-        self.producers = checked_names(&self.d.names, producers)
-        import zlib
-        self.zlib = zlib
-        self.d.identity = identity
-        self.d.max_inflated = max_inflated
-        inflater_open(&self.d.inflater)
-
-    def __dealloc__(self):
-        free(self.d.inflated[0].data)
-        free(self.d.inflated[1].data)
-        free(self.d.scratch.data)
-        free_rows(&self.d.rows)
-        inflater_close(&self.d.inflater)
-
-    def decode(self, data, offsets, lengths):
-        if self.zlib is None:
-            raise TypeError("not made")
-        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
-        cdef Py_ssize_t n = units_of(at, size, None), i
-        try:
-            with nogil:
-                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
-                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, n)
-            if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
-            if i < 0:
-                raise MemoryError()
-            return self.take()
-        finally:
-            free_rows(&self.d.rows)
-
-    cdef Decoded take(self):
-        cdef Decoded out = Decoded.__new__(Decoded)
-        out.fill(&self.d.rows)
-        out.wire_sequence = column(&self.d.rows.at[C_WIRE], self.d.rows.n, 4, c'I')
-        return out
-
-
-def decode_windows(data, offsets, lengths, producers=b"", *, bint identity=True,
-                   size_t max_inflated=67108864):
-    """``Decoder(producers, ...).decode(...)`` in one call."""
-    return Decoder(producers, identity=identity, max_inflated=max_inflated).decode(data, offsets, lengths)
 
 
 def expand(unit, Py_ssize_t max_inflated=67108864):

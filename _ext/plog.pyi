@@ -9,7 +9,8 @@ from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.views import Column, Events, Writer
+from logclient._ext.codec_base import CodecBase
+from logclient._ext.decoder import BatchDecoder, Column, Events
 
 HEADER: Final[int]
 """24: bytes of a fragment before its tags and payload."""
@@ -53,7 +54,7 @@ def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class Hot(Writer):
+class Hot(CodecBase):
     """The client: events out as runs of datagrams, replies in, all of it without the GIL behind `capsule`.
 
     An event whose kind has the high nibble 1 has its own tags before its body: u16 big-endian, and as many
@@ -279,10 +280,10 @@ the same numbers, ``command``."""
 
 @final
 class Decoded(Events):
-    """What was in the units: a row for each whole message, and one for each fault and command.
+    """Decoded datagrams: a row for each whole message, and one for each fault and command.
 
-    `offset` and `length` are of the body in the unit. Of a message of several fragments `length` is that of
-    the whole, `unit` the one that made it whole, and `offset` where the last part of it begins.
+    `offset` and `length` are those of the body in the unit. For a message of several fragments `length` is
+    that of the whole, `unit` the one that completed it, and `offset` where the last part of it begins.
     """
 
     @property
@@ -290,21 +291,24 @@ class Decoded(Events):
         """uint8: 1 when the message was unboxed."""
     @property
     def fragments(self) -> Column:
-        """uint16: fragments of the message; 0 without a box."""
+        """uint16: fragments of the message; 0 when it was unboxed."""
     @property
     def number(self) -> Column:
-        """uint32: the message's id, which servers count holes by; 0 without a box."""
+        """uint32: the message's id, by which servers count holes; 0 when it was unboxed."""
 
 @final
-class Decoder:
-    """Decodes captured datagrams. What is not whole is kept between calls; one decoder for each listener.
+class Decoder(BatchDecoder[Decoded]):
+    """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls.
+
+    Use one decoder for each listener.
 
     Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when its prefix is
-            one of these. Without them anything of 32 hex digits in ``uuid`` is an id.
-        identity: False when the producers wrote no ids (``identity=none``): no body is searched.
-        datagrams: False when units are bodies, as a Kafka topic has them.
-        max_message, max_bytes, expire: as of `Reassembler`; max_bytes None: 64 MiB, or one message.
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
+            one of these. Without them any 32 hex digits in ``uuid`` are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        datagrams: False when units are bodies, as in a Kafka topic.
+        max_message, max_bytes, expire: as for `Reassembler`. None for max_bytes: 64 MiB, or one message if
+            that is larger.
     """
 
     def __init__(
@@ -325,19 +329,21 @@ class Decoder:
         streams: ReadableBuffer | None = None,
         received_us: ReadableBuffer | None = None,
     ) -> Decoded:
-        """Decode the units ``data[offset:offset + length]``; the GIL is let go of.
+        """Decode the units ``data[offset:offset + length]``, without the GIL.
 
         Args:
-            offsets, lengths: int64 each, equally many.
-            streams: uint64, of whom each is; None: all of one.
-            received_us: int64, when each came; None: nothing expires.
+            data: the bytes of all units.
+            offsets: int64, where each unit begins.
+            lengths: int64, the bytes of each unit.
+            streams: uint64, the sender of each unit; None: one sender.
+            received_us: int64, the time of arrival of each unit in microseconds; None: nothing expires.
 
         Raises:
-            ValueError: sizes differ, or a unit leaves `data`.
+            ValueError: the columns differ in size, or a unit is not inside `data`.
         """
     @property
     def open(self) -> list[tuple[int, int, int, int]]:
-        """As that of `Reassembler`."""
+        """As `Reassembler.open`."""
 
 def expand(unit: ReadableBuffer) -> bytes:
-    """The unit, as bytes: `offset` counts in it."""
+    """Return the unit as bytes: nothing in it is compressed."""

@@ -18,6 +18,19 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove, memset
 
+from logclient._ext.codec_base cimport CodecBase
+from logclient._ext.decoder cimport (
+    NO_MEMORY,
+    BatchDecoder,
+    BorrowedBuffer,
+    Column,
+    Events,
+    clear_id,
+    count_units,
+    identify,
+    make_column,
+    scan_body,
+)
 from logclient._ext.handing cimport (
     handing_add,
     handing_close,
@@ -53,25 +66,18 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    checked_names,
-    free_rows,
     hash_bodies,
-    is_ours,
     keep_foreign,
     keep_user_id,
     lc_get32,
     lc_id,
-    lc_names,
     lc_put32,
     lc_put_digits,
     lc_rows,
     lc_spell,
-    open_rows,
-    read_id,
     trim,
 )
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_object, lc_span
-from logclient._ext.views cimport Column, Events, Lent, Writer, column, units_of
 
 cdef extern from *:
     """
@@ -740,7 +746,7 @@ cdef double plog_deadline(void *self) noexcept nogil:
 
 
 @cython.final
-cdef class Hot(Writer):
+cdef class Hot(CodecBase):
     """The client; see the stub."""
 
     cdef lc_plog w
@@ -860,16 +866,16 @@ cdef class Hot(Writer):
         self.w.filled = now
         self.w.heard.size = 0
         handing_forget(&self.w.handing)
-        Writer.sent(self)
+        CodecBase.sent(self)
 
     def connection_lost(self):
         self.w.heard.size = 0
         handing_forget(&self.w.handing)
-        Writer.sent(self)
+        CodecBase.sent(self)
 
     def sent(self, uint64_t rest=0):
         cdef lc_handing *h = &self.w.handing
-        Writer.sent(self)
+        CodecBase.sent(self)
         if rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
@@ -1451,8 +1457,9 @@ cdef class Reassembler:
         close_defrag(&self.d)
 
     def feed(self, data, offsets, lengths, streams, double now):
-        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths), stream = Lent(streams)
-        cdef Py_ssize_t n = units_of(at, size, stream), i = 0
+        cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
+        cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)
+        cdef Py_ssize_t n = count_units(at, size, stream), i = 0
         cdef lc_judgements j
         cdef void **columns = <void **> &j
         cdef lc_wire bodies
@@ -1477,7 +1484,8 @@ cdef class Reassembler:
             out.n = n
             out.data = memoryview(data).cast("B")
             out.bodies = PyBytes_FromStringAndSize(<const char *> bodies.data, bodies.size)
-            found = [column(&columns[i], n, JUDGED_ITEMS[i], JUDGED_CODES[i]) for i in range(JUDGED_COLUMNS)]
+            found = [make_column(&columns[i], n, JUDGED_ITEMS[i], JUDGED_CODES[i])
+                     for i in range(JUDGED_COLUMNS)]
             (out.verdict, out.opened, out.id, out.count, out.index, out.begin, out.length, out.tags_begin,
              out.tags_length) = found
             return out
@@ -1538,169 +1546,150 @@ cdef enum:
     C_SIMPLE = C_OWN
     C_FRAGMENTS
     C_NUMBER
-    C_COUNT
-
-
-ctypedef struct lc_decoder:
-    lc_names names
-    bint identity
-    bint datagrams
-    lc_defrag defrag
-    lc_wire scratch              # room behind a body
-    lc_rows rows
-
-
-# -1 when memory is out.
-cdef int decode_body(lc_decoder *d, const uint8_t *p, size_t size, lc_id *id_, Status *status) noexcept nogil:
-    cdef lc_object o
-    cdef lc_span own
-    cdef uint8_t *copy
-    status[0] = S_NO_ID
-    if not d.identity:
-        return 0
-    d.scratch.size = 0
-    trim(&d.scratch, ROOM_KEPT)
-    copy = wire_reserve(&d.scratch, size + SCAN_PAD)
-    if copy == NULL:
-        return -1
-    memset(copy + size, 0, SCAN_PAD)
-    own.at = p
-    own.size = size
-    if copy_object(copy, p, size, &o) == 0 and o.uuid.at != NULL:
-        own = o.uuid
-        if own.size == ID_SIZE:
-            read_id(&d.names, own.at, id_)
-            if is_ours(&d.names, id_):
-                status[0] = S_OK
-                return 0
-    status[0] = S_FOREIGN        # what has no id is told by its hash, as the client has noted it
-    return keep_foreign(&d.rows, &own)
-
-
-cdef int decode_unit(lc_decoder *d, const uint8_t *p, size_t size, uint64_t stream, double now,
-                     int32_t unit) noexcept nogil:
-    cdef lc_judged v
-    cdef lc_rows *r = &d.rows
-    cdef lc_id id_
-    cdef Status status = S_OK
-    cdef uint64_t hash_ = 0
-    cdef int64_t offset
-    cdef size_t i
-    memset(&id_, 0, sizeof(id_))
-    id_.producer = -1
-    if d.datagrams:
-        if judge(&d.defrag, p, size, stream, now, &v) < 0:
-            return -1
-        if v.verdict == V_FRAGMENT:
-            return 0
-    else:
-        memset(&v, 0, sizeof(v))
-        v.payload = p
-        v.size = size
-    offset = HEADER_SIZE + <int64_t> get16(p + 20) if v.whole else v.payload - p
-    if v.verdict == V_MESSAGE or v.verdict == V_SIMPLE:
-        hash_ = xxh64_of(v.payload, v.size, SEED)
-        if decode_body(d, v.payload, v.size, &id_, &status) < 0:
-            return -1
-    else:
-        status = S_COMMAND if v.verdict == V_COMMAND else <Status> v.verdict
-    if add_common(r, status, &id_, hash_, unit, offset, v.size) < 0:
-        return -1
-    i = r.n - 1
-    (<uint8_t *> r.at[C_SIMPLE])[i] = v.verdict == V_SIMPLE
-    (<uint16_t *> r.at[C_FRAGMENTS])[i] = <uint16_t> v.count
-    (<uint32_t *> r.at[C_NUMBER])[i] = v.id_
-    return 0
-
-
-# -1 when memory is out, else the number of units decoded: fewer than n when the next leaves the data.
-cdef Py_ssize_t decode_units(lc_decoder *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
-                             const int64_t *size, const uint64_t *streams, const int64_t *times,
-                             Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        if decode_unit(d, p + at[i], <size_t> size[i], streams[i] if streams != NULL else 0,
-                       <double> times[i] * 1e-6 if times != NULL else 0, <int32_t> i) < 0:
-            return -1
-    return n
 
 
 @cython.final
 cdef class Decoded(Events):
-    """What was in the units; see the stub."""
+    """Decoded datagrams: a row for each whole message, and one for each fault and command.
 
-    cdef readonly Column simple, fragments, number
+    `offset` and `length` are those of the body in the unit. For a message of several fragments `length` is
+    that of the whole, `unit` the one that completed it, and `offset` where the last part of it begins.
+    """
+
+    @property
+    def simple(self):
+        """uint8: 1 when the message was unboxed."""
+        return self.columns[<int> C_SIMPLE]
+
+    @property
+    def fragments(self):
+        """uint16: fragments of the message; 0 when it was unboxed."""
+        return self.columns[<int> C_FRAGMENTS]
+
+    @property
+    def number(self):
+        """uint32: the message's id, by which servers count holes; 0 when it was unboxed."""
+        return self.columns[<int> C_NUMBER]
 
 
 @cython.final
-cdef class Decoder:
-    """Decodes captured datagrams; see the stub."""
+cdef class Decoder(BatchDecoder):
+    """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls.
 
-    cdef lc_decoder d
-    cdef bytes producers
+    Use one decoder for each listener.
 
-    def __cinit__(self):
-        memset(&self.d, 0, sizeof(lc_decoder))
-        open_rows(&self.d.rows, <const uint8_t *> b"\x01\x02\x04", C_COUNT - C_OWN)
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
+            one of these. Without them any 32 hex digits in ``uuid`` are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        datagrams: False when units are bodies, as in a Kafka topic.
+        max_message, max_bytes, expire: as for `Reassembler`. None for max_bytes: 64 MiB, or one message if
+            that is larger.
+    """
+
+    cdef bint datagrams
+    cdef lc_defrag defrag
+    # of the units at hand
+    cdef const uint64_t *streams
+    cdef const int64_t *times
 
     def __init__(self, producers=b"", *, bint identity=True, bint datagrams=True, max_message=64 << 20,
                  max_bytes=None, double expire=10.0):
-        if self.producers is not None:
-            raise TypeError("already made")
-        open_defrag(&self.d.defrag, max_message,
+        self.unmade()
+        open_defrag(&self.defrag, max_message,
                     max(64 << 20, max_message + MEMORY_LEAST) if max_bytes is None else max_bytes, expire)
-        self.producers = checked_names(&self.d.names, producers)
-        self.d.identity = identity
-        self.d.datagrams = datagrams
+        self.begin(Decoded, b"BHI", producers, identity)
+        self.datagrams = datagrams
 
     def __dealloc__(self):
-        free(self.d.scratch.data)
-        free_rows(&self.d.rows)
-        close_defrag(&self.d.defrag)
+        close_defrag(&self.defrag)
 
     def decode(self, data, offsets, lengths, streams=None, received_us=None):
-        cdef Lent view = Lent(data), at = Lent(offsets), size = Lent(lengths)
-        cdef Lent stream = None if streams is None else Lent(streams)
-        cdef Lent time = None if received_us is None else Lent(received_us)
-        cdef Py_ssize_t n = units_of(at, size, stream), i
-        cdef const uint64_t *of_stream = NULL
-        cdef const int64_t *times = NULL
-        units_of(at, size, time)
-        if stream is not None:
-            of_stream = <const uint64_t *> stream.b.buf
-        if time is not None:
-            times = <const int64_t *> time.b.buf
-        if self.producers is None:
-            raise TypeError("not made")
-        try:
-            with nogil:
-                i = decode_units(&self.d, <const uint8_t *> view.b.buf, view.b.len,
-                                 <const int64_t *> at.b.buf, <const int64_t *> size.b.buf, of_stream, times,
-                                 n)
-            if 0 <= i < n:
-                raise ValueError(f"unit {i} leaves the data of {view.b.len} bytes")
-            if i < 0:
-                raise MemoryError()
-            return self.take()
-        finally:
-            free_rows(&self.d.rows)
+        """Decode the units ``data[offset:offset + length]``, without the GIL.
 
-    cdef Decoded take(self):
-        cdef lc_rows *r = &self.d.rows
-        cdef Decoded out = Decoded.__new__(Decoded)
-        out.fill(r)
-        out.simple = column(&r.at[C_SIMPLE], r.n, 1, c'B')
-        out.fragments = column(&r.at[C_FRAGMENTS], r.n, 2, c'H')
-        out.number = column(&r.at[C_NUMBER], r.n, 4, c'I')
-        return out
+        Args:
+            data: the bytes of all units.
+            offsets: int64, where each unit begins.
+            lengths: int64, the bytes of each unit.
+            streams: uint64, the sender of each unit; None: one sender.
+            received_us: int64, the time of arrival of each unit in microseconds; None: nothing expires.
+
+        Raises:
+            ValueError: the columns differ in size, or a unit is not inside `data`.
+        """
+        cdef BorrowedBuffer view = BorrowedBuffer(data)
+        cdef BorrowedBuffer at = BorrowedBuffer(offsets), size = BorrowedBuffer(lengths)
+        cdef BorrowedBuffer stream = None if streams is None else BorrowedBuffer(streams)
+        cdef BorrowedBuffer time = None if received_us is None else BorrowedBuffer(received_us)
+        count_units(at, size, stream)
+        count_units(at, size, time)
+        self.streams = NULL
+        self.times = NULL
+        if stream is not None:
+            self.streams = <const uint64_t *> stream.b.buf
+        if time is not None:
+            self.times = <const int64_t *> time.b.buf
+        return self.decode_buffers(view, at, size)
 
     @property
     def open(self):
-        return opens_of(&self.d.defrag)
+        """As `Reassembler.open`."""
+        return opens_of(&self.defrag)
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef lc_judged v
+        cdef lc_rows *r = &self.rows
+        cdef lc_id id_
+        cdef int status = S_OK
+        cdef uint64_t hash_ = 0
+        cdef int64_t offset
+        cdef size_t i
+        clear_id(&id_)
+        if self.datagrams:
+            if judge(&self.defrag, p, size, self.streams[self.unit] if self.streams != NULL else 0,
+                     <double> self.times[self.unit] * 1e-6 if self.times != NULL else 0, &v) < 0:
+                return -1
+            if v.verdict == V_FRAGMENT:
+                return 0
+        else:
+            memset(&v, 0, sizeof(v))
+            v.payload = p
+            v.size = size
+        offset = HEADER_SIZE + <int64_t> get16(p + 20) if v.whole else v.payload - p
+        if v.verdict == V_MESSAGE or v.verdict == V_SIMPLE:
+            hash_ = xxh64_of(v.payload, v.size, SEED)
+            status = decode_body(self, v.payload, v.size, &id_)
+            if status < 0:
+                return -1
+        else:
+            status = S_COMMAND if v.verdict == V_COMMAND else <int> v.verdict
+        if add_common(r, <uint8_t> status, &id_, hash_, self.unit, offset, v.size) < 0:
+            return -1
+        i = r.n - 1
+        (<uint8_t *> r.at[C_SIMPLE])[i] = v.verdict == V_SIMPLE
+        (<uint16_t *> r.at[C_FRAGMENTS])[i] = <uint16_t> v.count
+        (<uint32_t *> r.at[C_NUMBER])[i] = v.id_
+        return 0
+
+
+# The status of a body. -1: out of memory.
+cdef int decode_body(Decoder d, const uint8_t *p, size_t size, lc_id *id_) noexcept nogil:
+    cdef lc_object o
+    cdef lc_span own
+    cdef int bad
+    if not d.identity:
+        return S_NO_ID
+    own.at = p
+    own.size = size
+    bad = scan_body(d, p, size, &o)
+    if bad == NO_MEMORY:
+        return -1
+    if bad == 0 and o.uuid.at != NULL:
+        return identify(d, &o.uuid, id_)
+    # A body without an id is known by its hash, as in the ledger.
+    return -1 if keep_foreign(&d.rows, &own) < 0 else S_FOREIGN
 
 
 def expand(unit):
-    """The unit; see the stub."""
+    """Return the unit as bytes: nothing in it is compressed."""
     return bytes(unit)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from fuzz.target import ROOT, MissingError, Plant, load
 
 OUT = ROOT / "build" / "fuzz"
-EXTENSIONS = ("views", "hash", "handoff", "flight")  # that targets use besides their codec
+EXTENSIONS = ("codec_base", "decoder", "hash", "handoff", "flight")  # that targets use besides their codec
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte
@@ -43,7 +43,7 @@ CHANGES = [
     ),
     ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
     ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
-    ("_ext/logux.pyx", "UNIT_KEPT = 1 << 22 ", "UNIT_KEPT = 1 << 10 "),
+    ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),
     ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/plog.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),

@@ -59,7 +59,8 @@ PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
 CLIENT_MODULES = {(), ("client",), ("state",)}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids", "views", "handing"},
+    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids"}
+    | {"codec_base", "decoder", "handing"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,

@@ -25,7 +25,6 @@ from logclient._ext.logjam import (
     Decoder,
     Hot,
     Unpacker,
-    decode_messages,
     expand,
     pack,
 )
@@ -687,7 +686,7 @@ class TestClose:
 def rows(units: list[bytes], producers: list[bytes], **options: Any) -> list[oracle.Row]:
     offsets = array("q", [sum(map(len, units[:i])) for i in range(len(units))])
     lengths = array("q", map(len, units))
-    got = decode_messages(b"".join(units), offsets, lengths, b"".join(producers), **options)
+    got = Decoder(b"".join(producers), **options).decode(b"".join(units), offsets, lengths)
     found = []
     for i in range(len(got)):
         assert got.unit[i] == i

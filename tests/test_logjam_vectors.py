@@ -16,7 +16,7 @@ import pytest
 
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
-from logclient._ext.logjam import STATUS_NAMES, Hot, decode_messages
+from logclient._ext.logjam import STATUS_NAMES, Decoder, Hot
 from logclient.errors import ConfigError
 from logclient.protocols.logjam import Logjam, Options
 from tests import recordings, support
@@ -48,7 +48,7 @@ def judge(parts: list[bytes]) -> tuple[str, int]:
     support.need("snappy")
     support.need("lz4.block")
     unit = oracle.join(parts)
-    rows = decode_messages(unit, array("q", [0]), array("q", [len(unit)]))
+    rows = Decoder().decode(unit, array("q", [0]), array("q", [len(unit)]))
     assert len(rows) == 1
     return STATUS_NAMES[rows.status[0]], rows.request[0]
 

@@ -17,7 +17,7 @@ from logclient._ext.logux import (
     BAD_META,
     BAD_SYNC,
     UNKNOWN_MESSAGE,
-    decode_messages,
+    Decoder,
 )
 from logclient.logux.messages import UnknownMessage, WrongFormat, parse
 
@@ -48,7 +48,7 @@ def parsed(text: bytes) -> str:
 
 
 def decoded(text: bytes) -> str:
-    rows = decode_messages(text, array("q", [0]), array("q", [len(text)]))
+    rows = Decoder().decode(text, array("q", [0]), array("q", [len(text)]))
     found = set(rows.status)
     if found & WRONG:
         return "wrong"

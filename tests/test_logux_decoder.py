@@ -29,7 +29,6 @@ from logclient._ext.logux import (
     STATUS_NAMES,
     UNKNOWN_MESSAGE,
     Decoder,
-    decode_messages,
     expand,
 )
 from tests import recordings
@@ -417,10 +416,10 @@ def test_recorded() -> None:
 def test_units_stay_in_the_data() -> None:
     for at, size in ((-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)):
         with pytest.raises(ValueError, match="unit 1 leaves the data of 4 bytes"):
-            decode_messages(b"four", array("q", [0, at]), array("q", [4, size]))
+            Decoder().decode(b"four", array("q", [0, at]), array("q", [4, size]))
     for offsets, lengths in ((array("q", [0]), array("q")), (b"1234567", b"1234567")):
         with pytest.raises(ValueError, match="int64, equally many"):
-            decode_messages(b"", offsets, lengths)
+            Decoder().decode(b"", offsets, lengths)
 
 
 def test_producers_are_checked() -> None:

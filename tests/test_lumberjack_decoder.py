@@ -23,7 +23,6 @@ from logclient._ext.lumberjack import (
     Decoder,
     Hot,
     Reader,
-    decode_windows,
     expand,
 )
 from tests.batches import flight_of
@@ -41,10 +40,8 @@ def decode(units: list[bytes], producers: list[bytes] | None = None, **options: 
     for unit in units:
         offsets.append(len(data))
         data += unit + b"--"
-    return decode_windows(
-        data, array("q", offsets), array("q", map(len, units)), b"".join(producers or []),
-        **options,  # type: ignore[arg-type]
-    )  # fmt: skip
+    decoder = Decoder(b"".join(producers or []), **options)  # type: ignore[arg-type]
+    return decoder.decode(data, array("q", offsets), array("q", map(len, units)))
 
 
 def rows_of(got: Decoded) -> list[tuple[int, oracle.Row]]:
@@ -118,7 +115,7 @@ class TestOurs:
         numpy = pytest.importorskip("numpy")
         unit, hashes = window_of([b"{}"] * 3)
         offsets, lengths = numpy.array([0], dtype="int64"), numpy.array([len(unit)], dtype="int64")
-        got = decode_windows(numpy.frombuffer(unit, dtype="uint8"), offsets, lengths)
+        got = Decoder().decode(numpy.frombuffer(unit, dtype="uint8"), offsets, lengths)
         assert numpy.frombuffer(got.hash, dtype=numpy.uint64).tolist() == list(hashes.values())
         assert numpy.frombuffer(decode([]).hash, dtype=numpy.uint64).tolist() == []
 
@@ -265,12 +262,12 @@ class TestDamage:
     @pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
     def test_units_stay_in_the_data(self, at: int, size: int) -> None:
         with pytest.raises(ValueError, match="unit 1 leaves the data of 4 bytes"):
-            decode_windows(b"four", array("q", [0, at]), array("q", [4, size]))
+            Decoder().decode(b"four", array("q", [0, at]), array("q", [4, size]))
 
     def test_wants_equal_columns(self) -> None:
         for offsets, lengths in ((array("q", [0]), array("q")), (b"1234567", b"1234567")):
             with pytest.raises(ValueError, match="int64, equally many"):
-                decode_windows(b"", offsets, lengths)
+                Decoder().decode(b"", offsets, lengths)
 
     @settings(max_examples=120)
     @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=20), max_size=4),

@@ -24,11 +24,11 @@ from logclient import cli
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import (
     TORN,
+    Decoder,
     Hot,
     Reader,
     Window,
     decode_acks,
-    decode_windows,
     encode_ack,
     expand,
 )
@@ -224,7 +224,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def rows_of(unit: bytes, **options: Any) -> list[oracle.Row]:
-    got = decode_windows(unit, array("q", [0]), array("q", [len(unit)]), **options)
+    got = Decoder(**options).decode(unit, array("q", [0]), array("q", [len(unit)]))
     hashes = got.id_hash.tolist()
     columns = zip(
         got.status.tolist(), got.producer.tolist(), got.prefix_high.tolist(), got.prefix_low.tolist(),

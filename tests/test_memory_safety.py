@@ -265,7 +265,7 @@ print("held")
 """
 
 
-ADDRESSED = ["handoff", "flight", "views", "hash", "record", "lumberjack", "pump", "tcpsend"]
+ADDRESSED = ["handoff", "flight", "codec_base", "decoder", "hash", "record", "lumberjack", "pump", "tcpsend"]
 
 
 @pytest.mark.long

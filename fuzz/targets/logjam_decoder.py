@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import xxh64
-from logclient._ext.logjam import STATUS_NAMES, Decoded, Unpacker, decode_messages, expand
+from logclient._ext.logjam import STATUS_NAMES, Decoded, Decoder, Unpacker, expand
 from tests import recordings
 from tests.oracle import logjam as oracle
 
@@ -44,7 +44,7 @@ DICTIONARY = [
     b'"@metadata":{"_id":', b'"event.id":', b'"event":{"id":', b"\\n", b"\\/",
 ]  # fmt: skip
 
-ROOTS = ("Decoder", "decode_messages", "expand", "Unpacker")
+ROOTS = ("Decoder", "expand", "Unpacker")
 PYTHON = "where a library gives no functions: tests/test_lumberjack_zlib.py, tests/test_fallbacks.py"
 MISTAKE = "a caller's mistake, no input's: tests/test_logjam_core.py"
 FINDS = "finds a library, with no byte of the input"
@@ -176,9 +176,8 @@ def run(data: memoryview) -> None:
     offsets, lengths = (array("q", column) for column in zip(*places, strict=True))
     memory.fail_at(failing)
     try:
-        rows = decode_messages(
-            unit, offsets, lengths, b"".join(producers), identity=identity, max_unpacked=limit
-        )
+        decoder = Decoder(b"".join(producers), identity=identity, max_unpacked=limit)
+        rows = decoder.decode(unit, offsets, lengths)
     except MemoryError:
         must(failing, "no memory, although no allocation failed")
         return

@@ -37,17 +37,17 @@ DICTIONARY = [
     b"17976931348623158", b'"error"', b"[" * 60, b'{"":' * 40, b" \r\n\t",
 ]  # fmt: skip
 
-ROOTS = ("Decoder", "decode_messages", "expand")
+ROOTS = ("Decoder", "expand")
 MISTAKE = "a caller's mistake, no input's: tests/test_logux_decoder.py"
 APART = dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE)
 
 _CLOSED = "            m.close = p\n            p += 1\n            depth -= 1\n"
 PLANTS = (
-    Plant("length", "_ext/logux.pyx", "    memset(p + size, 0, SCAN_PAD)\n",
-          "    memset(p + size, 0, SCAN_PAD + 1)\n", (ASAN,)),
+    Plant("length", "_ext/decoder.pxd", "        memset(room + size, 0, SCAN_PAD)\n",
+          "        memset(room + size, 0, SCAN_PAD + 1)\n", (ASAN,)),
     Plant("depth", "_ext/logux.pyx", "            if depth == MESSAGE_DEPTH:\n",
           "            if depth == MESSAGE_DEPTH and False:\n", (ASAN, "the twin says")),
-    Plant("allocation", "_ext/logux.pyx", "    trim(&d.scratch, UNIT_KEPT)\n",
+    Plant("allocation", "_ext/decoder.pxd", "    trim(&d.scratch, SCRATCH_KEPT)\n",
           "    wire_reserve(&d.scratch, size << (size & 31))\n", (MEMORY,)),
     Plant("endless", "_ext/logux.pyx", _CLOSED,
           _CLOSED.replace("1", "depth < 9"), (TIMEOUT,)),

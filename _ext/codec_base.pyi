@@ -1,0 +1,32 @@
+"""The base class of the codecs, and the buffers of what they encode."""
+
+from typing import final
+
+from _typeshed import ReadableBuffer
+
+@final
+class Outbox:
+    """Encoded bytes that wait to be sent, as a read-only buffer."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class CodecBase:
+    """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
+
+    @property
+    def capsule(self) -> object:
+        """An ``lc_hot *`` in a capsule named "logclient.hot", which keeps this object alive."""
+    def credit(self, now: float) -> tuple[int, int]:
+        """Return how many events, and how many bytes of them, may be encoded now."""
+    def encode(self, batch: object, events: int, now: float) -> int:
+        """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
+    def buffers(self) -> list[memoryview]:
+        """Return views of the bytes encoded since the last `sent`."""
+    def sent(self) -> None:
+        """Forget the bytes in `buffers`: the transport has taken them."""
+    def receive(self, data: ReadableBuffer, now: float) -> int:
+        """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
+    def deadline(self) -> float:
+        """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """Return (first, last, fate, reason) of each range since the last call, signs of life, progress."""

@@ -1,0 +1,84 @@
+"""The part that the decoders of all protocols share: the loop over units, and columns of what they decode."""
+
+from typing import Generic, TypeVar, final
+
+from _typeshed import ReadableBuffer
+
+_Events = TypeVar("_Events", bound=Events, covariant=True)
+
+@final
+class Column:
+    """One column of `Events`: a read-only, C-contiguous buffer that owns its memory.
+
+    ``numpy.frombuffer(column, dtype)`` makes no copy and keeps the column alive.
+    """
+
+    @property
+    def format(self) -> str:
+        """The struct code of its items."""
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def tolist(self) -> list[int]:
+        """Return the items as a list."""
+
+class Events:
+    """Decoded units, in order: a row for each event, and a row for each fault.
+
+    All decoders give these columns; a subclass adds those of its protocol.
+    """
+
+    def __len__(self) -> int: ...
+    @property
+    def status(self) -> Column:
+        """uint8: index into the decoder's ``STATUS_NAMES``. All decoders share 0 (ok) to 3."""
+    @property
+    def producer(self) -> Column:
+        """int32: index into the decoder's producers; -1 when it is none of them, or none were given."""
+    @property
+    def prefix_high(self) -> Column:
+        """uint64: bytes 0..7 of the id, big-endian; 0 without an id."""
+    @property
+    def prefix_low(self) -> Column:
+        """uint16: bytes 8..9 of the id; 0 without an id."""
+    @property
+    def sequence(self) -> Column:
+        """int64: the last 48 bits of the id; 0 without an id."""
+    @property
+    def hash(self) -> Column:
+        """uint64: XXH64 of the body as carried, seed 42; 0 when the row is a fault."""
+    @property
+    def unit(self) -> Column:
+        """int32: index of the unit."""
+    @property
+    def offset(self) -> Column:
+        """int64: where the body, or the fault, begins in the unit as ``expand`` returns it."""
+    @property
+    def length(self) -> Column:
+        """int32: bytes of the body."""
+    @property
+    def id_hash(self) -> Column:
+        """uint64, two for each row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless ``FOREIGN``."""
+
+@final
+class BorrowedBuffer:
+    """A view of an object's bytes, whatever the type of its items; released with this object."""
+
+    def __init__(self, data: ReadableBuffer) -> None: ...
+
+class BatchDecoder(Generic[_Events]):
+    """The base class of decoders."""
+
+    def decode(
+        self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer
+    ) -> _Events:
+        """Decode the units ``data[offset:offset + length]``, without the GIL.
+
+        Args:
+            data: the bytes of all units.
+            offsets: int64, where each unit begins.
+            lengths: int64, the bytes of each unit.
+
+        Raises:
+            ValueError: `offsets` and `lengths` differ in size, or a unit is not inside `data`.
+        """
