@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-SOURCES := $(wildcard _ext/*.pyx _ext/*.pxd _ext/*.h) _ext/__init__.py setup.py
+SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py
 
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
@@ -86,7 +86,7 @@ endif
 
 build/.built: $(SOURCES) $(VENV)/.build
 	@mkdir -p build
-	@for so in _ext/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
+	@for so in _ext/*.so _ext/*/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -152,7 +152,7 @@ lock:
 
 clean:
 	rm -rf build dist *.egg-info logclient/_ext .coverage .hypothesis .mypy_cache .ruff_cache .benchmarks
-	rm -f _ext/*.so _ext/*.c _ext/*.html
+	find _ext \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -exec rm -f {} +
 	find logclient tests bench fuzz tools _ext -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

@@ -1,8 +1,8 @@
 """Build of the extensions; everything static is in pyproject.toml.
 
-`_ext/` at the top of the tree is installed as the package `logclient._ext`. Between two .pyx files
-`from logclient._ext.handoff cimport Handoff` must work although no folder of that name exists: the
-.pxd files are copied to build/pxd/logclient/_ext/, which is an include path of cythonize.
+`_ext/` at the top of the tree is installed as the package `logclient._ext`; tools/extensions.py describes
+its layout. Between two .pyx files `from logclient._ext.handoff cimport Handoff` must work although no folder
+of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
 LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get (tests/test_fallbacks.py).
@@ -15,6 +15,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # a build front end does not add it
+from tools import extensions as layout  # noqa: E402
+
 EXT = ROOT / "_ext"
 BUILD = ROOT / "build"
 PXD = BUILD / "pxd"
-NOT_ON_WINDOWS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
 WINDOWS = sys.platform == "win32"
 
 # What other systems lack of this one. SIMD: neither Apple's processors nor Windows on ARM have SSE2.
@@ -75,30 +78,17 @@ def lock() -> None:
     fcntl.flock(lock.file, fcntl.LOCK_EX)
 
 
-def put(target: Path, text: bytes) -> None:
-    """Write only what changed, so that time stamps stay true and builds incremental."""
-    if not target.exists() or target.read_bytes() != text:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text)
-
-
-def share_declarations() -> None:
-    """Copy _ext/*.pxd to where a cimport by the installed name finds them; take away the deleted."""
-    package = PXD / "logclient" / "_ext"
-    wanted = {"__init__.pxd"}
-    put(PXD / "logclient" / "__init__.pxd", b"")
-    put(package / "__init__.pxd", b"")
-    for pxd in EXT.glob("*.pxd"):
-        wanted.add(pxd.name)
-        put(package / pxd.name, pxd.read_bytes())
-    for old in package.glob("*.pxd"):
-        if old.name not in wanted:
-            old.unlink()
+def packages() -> list[str]:
+    """Return the names of all packages: those of `logclient/`, and `_ext` with its sub-packages."""
+    folders = (init.parent.relative_to(ROOT) for init in sorted(ROOT.glob("logclient/**/__init__.py")))
+    names = [".".join(folder.parts) for folder in folders if "_ext" not in folder.parts]
+    return names + [f"logclient._ext.{prefix}".rstrip(".") for prefix, _ in layout.packages(EXT)]
 
 
 def extensions() -> list[Extension]:
     only = os.environ.get("LOGCLIENT_ONLY", "")
-    names = sorted(p.stem for p in EXT.glob("*.pyx"))
+    sources = layout.modules(EXT)
+    names = sorted(sources)
     if only:
         wanted = {n for n in only.replace(",", " ").split() if n != "-"}
         unknown = wanted.difference(names)
@@ -109,32 +99,36 @@ def extensions() -> list[Extension]:
     if like not in LIKE:
         raise SystemExit(f"LOGCLIENT_LIKE: {like!r} must be windows or macos")
     if WINDOWS or like == "windows":
-        names = [n for n in names if n not in NOT_ON_WINDOWS]
+        names = [n for n in names if layout.on_windows(n)]
     if not names or {"egg_info", "dist_info"} & set(sys.argv):
         return []
     if "sdist" not in sys.argv:
         need_compiler()
     lock()
-    share_declarations()
+    layout.share_declarations(EXT, PXD)
     import multiprocessing
 
     from Cython.Build import cythonize
 
     # Processes that are not forked would run this file again.
     workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
-    headers = [str(p.relative_to(ROOT)) for pattern in ("*.pxd", "*.h") for p in sorted(EXT.glob(pattern))]
+
+    def below_root(paths: Iterable[Path]) -> list[str]:
+        return [str(path.relative_to(ROOT)) for path in paths]
+
+    headers = below_root(path for kind in (".pxd", ".h") for path in layout.modules(EXT, kind).values())
     # -g0: debug information makes a wheel ten times larger.
     flags = ["/O2"] if WINDOWS else ["-O1" if like else "-O3", "-g0", "-fvisibility=hidden"]
-    # A change here (flags, directives) is one of every file.
-    generated = [BUILD / "cython" / "_ext" / f"{name}.c" for name in names]
+    # A change here (flags, directives) affects every file.
+    generated = [(BUILD / "cython" / sources[name].relative_to(ROOT)).with_suffix(".c") for name in names]
     changed = Path(__file__).stat().st_mtime
     return cythonize(
         [
             Extension(
                 f"logclient._ext.{name}",
-                [f"_ext/{name}.pyx"],
+                below_root([sources[name]]),
                 include_dirs=["_ext"],
-                depends=[*headers, "setup.py"],
+                depends=[*headers, *below_root(layout.parts(sources[name])), "setup.py"],
                 extra_compile_args=flags,
                 define_macros=[(macro, "1") for macro in LIKE[like]],
             )
@@ -191,6 +185,7 @@ class Wheel(bdist_wheel):
 
 os.chdir(ROOT)
 setup(
+    packages=packages(),
     long_description=description(),
     long_description_content_type="text/markdown",
     ext_modules=extensions(),

@@ -1,11 +1,9 @@
 """The flight: batches detached from the hand-off, until each of their events has a fate."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from logclient._ext.handoff import Handoff
-
-FATES: Final[tuple[str, ...]]
 
 class Event(NamedTuple):
     """One event of a batch, as a core written in Python sees it."""

@@ -16,6 +16,22 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from logclient._ext.constants cimport (
+    ACKED,
+    DROPPED,
+    FAILED,
+    HANDED,
+    INFLIGHT,
+    K_MASK,
+    K_TOMB,
+    PENDING,
+    R_COUNT,
+    R_MAX_AGE,
+    R_NONE,
+    R_OVERFLOW,
+    SETTLED,
+    WITHHELD,
+)
 from logclient._ext.handoff cimport (
     Handoff,
     chunk_data,
@@ -35,30 +51,9 @@ from logclient._ext.handoff cimport (
     lc_surplus,
     lc_tidy,
 )
-from logclient._ext.hot cimport (
-    ACKED,
-    ASIDE,
-    DROPPED,
-    FAILED,
-    HANDED,
-    INFLIGHT,
-    K_MASK,
-    K_TOMB,
-    PENDING,
-    R_COUNT,
-    R_MAX_AGE,
-    R_NONE,
-    R_OVERFLOW,
-    SETTLED,
-    lc_batch,
-    lc_outcome,
-    lc_outcomes,
-    lc_wire,
-    outcome_add,
-    wire_reserve,
-)
+from logclient._ext.hot cimport lc_batch, lc_outcome, lc_outcomes, lc_wire, outcome_add, wire_reserve
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import REASONS, STATUSES
 
 # One event of a batch, as a core written in Python sees it.
 Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
@@ -68,8 +63,6 @@ cdef enum:
 
 cdef const uint64_t NO_SEQ = <uint64_t> -1
 cdef const uint64_t NO_LIMIT = <uint64_t> -1
-
-FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "aside")
 
 
 cdef inline lc_event *_first(lc_list *list) noexcept nogil:
@@ -328,7 +321,7 @@ cdef int flight_encoded(lc_flight *f, lc_batch *b) noexcept nogil:
             inflight += 1
             if i >= b.listed:
                 new += 1
-        elif not fate & SETTLED and fate != ASIDE:
+        elif not fate & SETTLED and fate != WITHHELD:
             _count(f, b, i)
     f.inflight += inflight
     f.inflight -= b.inflight
@@ -532,7 +525,7 @@ cdef lc_batch *_extract(lc_flight *f, lc_batch *b, uint32_t i) noexcept nogil:
     own.size[0] = b.size[i]
     own.kind[0] = b.kind[i]
     own.level[0] = b.level[i]
-    own.fate[0] = <uint8_t> ASIDE
+    own.fate[0] = <uint8_t> WITHHELD
     own.reason[0] = <uint8_t> R_NONE
     own.listed = 1                               # it was on the wire before: its ids are in the ledger
     own.cursor = 1
@@ -800,7 +793,7 @@ cdef class Batch:
         """{seq: fate} by name."""
         cdef lc_batch *b = self.find()
         cdef uint32_t i
-        return {b.seq[i]: FATES[b.fate[i] & ~SETTLED] for i in range(b.n)}
+        return {b.seq[i]: STATUSES[b.fate[i] & ~SETTLED] for i in range(b.n)}
 
     def hashes(self):
         """{seq: hash of the body as carried}, 0 before it was encoded."""
@@ -983,11 +976,11 @@ cdef class Flight:
 
     def put_aside(self, uint64_t events):
         """Hold the first pending events back: they keep their places until `give_back` or `quarantine`."""
-        self.f.aside = self._swap(events, PENDING, <uint8_t> ASIDE, <uint8_t> R_NONE)
+        self.f.aside = self._swap(events, PENDING, <uint8_t> WITHHELD, <uint8_t> R_NONE)
 
     def give_back(self):
         """What was put aside is pending again."""
-        self._swap(self.f.aside, <uint8_t> ASIDE, PENDING, <uint8_t> R_NONE)
+        self._swap(self.f.aside, <uint8_t> WITHHELD, PENDING, <uint8_t> R_NONE)
         self.f.aside = 0
 
     def quarantine(self):
@@ -1002,10 +995,10 @@ cdef class Flight:
         cdef uint32_t i
         while b != NULL and self.f.aside:
             for i in range(b.low, b.n):
-                if b.fate[i] == ASIDE and self.f.aside:
+                if b.fate[i] == WITHHELD and self.f.aside:
                     own = _extract(&self.f, b, i)
                     if own != NULL:
-                        b.fate[i] = <uint8_t> ASIDE | <uint8_t> SETTLED
+                        b.fate[i] = <uint8_t> WITHHELD | <uint8_t> SETTLED
                         moved.append(b.seq[i])
                         self.f.aside -= 1
             flight_encoded(&self.f, b)
@@ -1039,7 +1032,7 @@ cdef class Flight:
         """
         cdef lc_batch *b = self.f.alone
         if b != NULL and b.fate[0] == PENDING:
-            b.fate[0] = <uint8_t> ASIDE
+            b.fate[0] = <uint8_t> WITHHELD
             flight_encoded(&self.f, b)
         self.f.alone = NULL
         if seq:
@@ -1052,7 +1045,7 @@ cdef class Flight:
         """Fail this event of the quarantine. Returns its size in bytes."""
         cdef lc_batch *b = self._suspect(seq)
         cdef uint32_t size = b.size[0]
-        if b.fate[0] == ASIDE or b.fate[0] == PENDING:
+        if b.fate[0] == WITHHELD or b.fate[0] == PENDING:
             b.fate[0] = <uint8_t> FAILED
             b.reason[0] = reason
             flight_encoded(&self.f, b)
@@ -1159,7 +1152,7 @@ cdef class Flight:
         cdef list found = []
         for i in range(out.n):
             o = &out.items[i]
-            found.append((o.first, o.last, FATES[o.fate], REASONS[o.reason]))
+            found.append((o.first, o.last, STATUSES[o.fate], REASONS[o.reason]))
         out.n = 0
         return found
 

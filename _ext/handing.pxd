@@ -4,7 +4,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from logclient._ext.hot cimport HANDED, R_NONE, lc_outcomes, outcome_add
+from logclient._ext.constants cimport HANDED, R_NONE
+from logclient._ext.hot cimport lc_outcomes, outcome_add
 
 
 # A ring of events in the order of the wire. Bytes are counted from the connection's first.

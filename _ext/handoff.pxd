@@ -2,8 +2,6 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.hot cimport R_COUNT
-
 
 cdef extern from "platform.h" nogil:
     ctypedef struct lc_mutex:
@@ -87,12 +85,6 @@ cdef enum:
     DROP_NEW = 1
     BLOCK = 2
     RAISE = 3
-
-cdef enum:
-    PUT_DROPPED = 0
-    PUT_FORKED = -1      # this is a child: the hand-off must be renewed first
-    PUT_FULL = -2        # block or raise: nothing was taken
-    PUT_MEMORY = -3
 
 ctypedef struct lc_handoff:
     lc_mutex mutex

@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-REASONS: Final[tuple[str, ...]]
-"""Names of the reasons of a fate, by number; the first is empty."""
 POLICIES: Final[dict[str, int]]
 WAKE: Final[str]
 """What wakes a sleeping sender: ``eventfd``, ``pipe`` or ``condition`` (Windows: no descriptor)."""

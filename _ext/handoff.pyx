@@ -17,7 +17,20 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from logclient._ext.hot cimport K_MASK, K_TOMB, R_CLOSED, R_COUNT, R_OVERFLOW, R_TOO_LARGE
+from logclient._ext.constants cimport (
+    K_MASK,
+    K_TOMB,
+    PUT_DROPPED,
+    PUT_FORKED,
+    PUT_FULL,
+    PUT_MEMORY,
+    R_CLOSED,
+    R_COUNT,
+    R_OVERFLOW,
+    R_TOO_LARGE,
+)
+
+from logclient._ext.constants import REASONS
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
@@ -28,10 +41,6 @@ cdef enum:
     ERROR_LEVEL = 4
     SLICE_MS = 50             # a waiting caller looks for signals this often
 
-REASONS = (
-    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
-    "fatal", "poison", "denied", "unknown_type", "error", "doubt",
-)
 WAKE = LC_WAKE.decode()
 POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
 

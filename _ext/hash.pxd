@@ -11,23 +11,7 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    /* Unaligned little-endian loads: memcpy is one instruction where the machine has it. */
-    static inline uint64_t lc_le64(const uint8_t *p) {
-        uint64_t v;
-        memcpy(&v, p, 8);
-    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        v = __builtin_bswap64(v);
-    #endif
-        return v;
-    }
-    static inline uint32_t lc_le32(const uint8_t *p) {
-        uint32_t v;
-        memcpy(&v, p, 4);
-    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        v = __builtin_bswap32(v);
-    #endif
-        return v;
-    }
+    #include "bits.h"
     static inline uint64_t lc_rotl64(uint64_t v, int by) { return (v << by) | (v >> (64 - by)); }
     static inline uint32_t lc_rotl32(uint32_t v, int by) { return (v << by) | (v >> (32 - by)); }
 

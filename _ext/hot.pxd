@@ -7,49 +7,49 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
-# Fates of one event inside a batch, and the status of an outcome.
-cpdef enum Fate:
-    PENDING = 0      # not sent, or to be sent again
-    INFLIGHT = 1     # on its way, no word yet
-    ACKED = 2        # the server said so
-    HANDED = 3       # given to the kernel or to ZeroMQ by a protocol without acks
-    FAILED = 4       # will never be sent (again): see the reason
-    DROPPED = 5      # refused or pushed out by a bound: see the reason
-    ASIDE = 6        # on suspicion: not sent while others are tried without it (the flight's own)
-
-cdef enum:
-    SETTLED = 0x80
-
-# Why. The names, lower-case and without the prefix, are what users read in stats and ledgers.
-cpdef enum Reason:
-    R_NONE = 0
-    R_OVERFLOW = 1       # dropped: max_events or max_bytes
-    R_CLOSED = 2         # dropped: sent after close; failed: outstanding at close
-    R_TOO_LARGE = 3      # failed: over max_event_bytes
-    R_UNENCODABLE = 4    # failed: the value has no encoding (a cycle, a foreign type)
-    R_NOT_JSON = 5       # failed: raw bytes that are not one JSON object in UTF-8
-    R_REJECTED = 6       # failed: the server refused this event
-    R_MAX_AGE = 7        # failed: older than max_age
-    R_FORKED = 8         # failed: left behind in a forked child
-    R_FATAL = 9          # failed: the engine stopped for good (configuration, protocol version)
-    R_POISON = 10        # failed: the server ends the connection on this event, and takes others
-    R_DENIED = 11        # failed: the server denies this event to us
-    R_UNKNOWN_TYPE = 12  # failed: the server does not know events of this type
-    R_ERROR = 13         # failed: the server broke on it, and again when it came alone
-    R_DOUBT = 14         # failed: sent, then the connection broke, and it is not to be sent twice
-    R_COUNT = 15
-
-# The kind byte of an event: what its body is, and what the formatter knows of it.
-cpdef enum Kind:
-    K_DOCUMENT = 0       # a JSON object our formatter made: valid, one line, no check needed
-    K_RAW = 1            # caller's bytes said to be a JSON object: checked when encoded
-    K_BYTES = 2          # caller's bytes, any (plog)
-    K_TOMB = 3           # no event: the caller's thread could not encode it; body[0] is the Reason
-    K_MASK = 0x03
-    K_ID1_TAKEN = 0x04   # the user filled the first carrier of the id (see the core's table)
-    K_ID2_TAKEN = 0x08   # ... the second
-    K_METADATA_OPEN = 0x10   # Lumberjack: its "@metadata" comes last, and the first carrier goes into it
-    K_TOPIC_SHIFT = 4    # the high nibble: which topic, where the protocol has any (logjam.pyx)
+# Also for those who cimport this file: the numbers are part of the contract.
+from logclient._ext.constants cimport (  # no-cython-lint
+    ACKED,
+    DROPPED,
+    FAILED,
+    FRAME_MORE,
+    FRAME_SIZE,
+    HANDED,
+    INFLIGHT,
+    K_BYTES,
+    K_DOCUMENT,
+    K_ID1_TAKEN,
+    K_ID2_TAKEN,
+    K_MASK,
+    K_METADATA_OPEN,
+    K_RAW,
+    K_TOMB,
+    K_TOPIC_SHIFT,
+    PENDING,
+    RUN_MOST,
+    RUN_SEGMENTS,
+    R_CLOSED,
+    R_COUNT,
+    R_DENIED,
+    R_DOUBT,
+    R_ERROR,
+    R_FATAL,
+    R_FORKED,
+    R_MAX_AGE,
+    R_NONE,
+    R_NOT_JSON,
+    R_OVERFLOW,
+    R_POISON,
+    R_REJECTED,
+    R_TOO_LARGE,
+    R_UNENCODABLE,
+    R_UNKNOWN_TYPE,
+    SETTLED,
+    STOP_FATAL,
+    STOP_MEMORY,
+    STOP_PROTOCOL,
+    WITHHELD,
+)
 
 
 # Events detached from the hand-off; they stay here, body without id, until each has a fate.
@@ -139,21 +139,11 @@ ctypedef struct lc_hot:
     void (*pace)(void *self, double now, double packets, double size) noexcept nogil
 
 
-cpdef enum Stop:
-    STOP_MEMORY = -1         # out of memory
-    STOP_PROTOCOL = -2       # the peer broke the protocol: drop the connection, resend
-    STOP_FATAL = -3          # configuration or version: never again
-
-
 cdef extern from *:
     """
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
-    #define LC_FRAME_MORE 0x80000000u
-    #define LC_FRAME_SIZE 0x7FFFFFFFu
-    #define LC_RUN_MOST 65507           /* the payload of the largest datagram of IPv4 */
-    #define LC_RUN_SEGMENTS 64          /* what every kernel with GSO takes */
     static inline void lc_put_frame(uint8_t *p, uint32_t v) {
         p[0] = (uint8_t)v; p[1] = (uint8_t)(v >> 8); p[2] = (uint8_t)(v >> 16); p[3] = (uint8_t)(v >> 24);
     }
@@ -161,10 +151,6 @@ cdef extern from *:
         return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
     }
     """
-    const uint32_t FRAME_MORE "LC_FRAME_MORE"
-    const uint32_t FRAME_SIZE "LC_FRAME_SIZE"
-    const uint32_t RUN_MOST "LC_RUN_MOST"
-    const uint32_t RUN_SEGMENTS "LC_RUN_SEGMENTS"
     void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
     uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
 

@@ -14,8 +14,6 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from logclient._ext.hash cimport lc_le64    # for the C below
-
 
 cdef enum:
     SCAN_PAD = 64            # bytes that must be readable from the text's end on
@@ -27,145 +25,10 @@ cdef enum:
     MAP_WORDS = 128          # of 64 bytes each
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-    #ifdef _MSC_VER
-    #include <intrin.h>
-    static __inline int lc_lowest(uint64_t v) { unsigned long i; _BitScanForward64(&i, v); return (int)i; }
-    #else
-    #define lc_lowest(v) __builtin_ctzll(v)
-    #endif
-    /* A bit for each of 64 bytes that is a quote, a backslash, below 0x20 or above 0x7f. */
-    #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
-    #include <emmintrin.h>
-    static inline uint64_t lc_special16(const uint8_t *p) {
-        __m128i v = _mm_loadu_si128((const __m128i *)p);
-        /* signed: bytes above 0x7f are below 0x20 too */
-        __m128i hit = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8('"')),
-                                                _mm_cmpeq_epi8(v, _mm_set1_epi8(92))),
-                                   _mm_cmplt_epi8(v, _mm_set1_epi8(0x20)));
-        return (uint64_t)(unsigned)_mm_movemask_epi8(hit);
-    }
-    static inline uint64_t lc_special(const uint8_t *p) {
-        return lc_special16(p) | lc_special16(p + 16) << 16 | lc_special16(p + 32) << 32
-            | lc_special16(p + 48) << 48;
-    }
-    #else
-    static inline uint64_t lc_special(const uint8_t *p) {
-        const uint64_t ones = 0x0101010101010101ULL, high = 0x8080808080808080ULL;
-        uint64_t mask = 0;
-        int i;
-        for (i = 0; i < 8; i++) {
-            uint64_t v = lc_le64(p + 8 * i);
-            uint64_t quote = v ^ ones * '"', slash = v ^ ones * 92;
-            uint64_t plain = (((quote & ~high) + ~high) | quote)       /* high bit: no quote */
-                & (((slash & ~high) + ~high) | slash)                  /* no backslash */
-                & ((v & ~high) + ones * 0x60) & ~v;                    /* 0x20 to 0x7f */
-            /* gather the eight high bits */
-            mask |= (((~plain & high) >> 7) * 0x0102040810204080ULL >> 56) << 8 * i;
-        }
-        return mask;
-    }
-    #endif
-    /* Copy n bytes, at least 64, and nothing beyond them. A bit of `quotes` for each that is a quote.
-       1 when none is a backslash, below 0x20 or above 0x7f: then quotes begin and end strings. */
-    #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
-    static int lc_copy_map_16(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-        const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8(92), space = _mm_set1_epi8(0x20);
-        __m128i odd = _mm_setzero_si128();
-        size_t at = 0, rest = n & 63;
-        int i;
-        for (;;) {
-            uint64_t mask = 0;
-            if (at + 64 > n) {      /* what is left, from the end backwards */
-                if (!rest) break;
-                at = n - 64;
-            }
-            for (i = 0; i < 4; i++) {
-                __m128i v = _mm_loadu_si128((const __m128i *)(from + at) + i);
-                _mm_storeu_si128((__m128i *)(to + at) + i, v);
-                mask |= (uint64_t)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(v, quote)) << 16 * i;
-                odd = _mm_or_si128(odd, _mm_or_si128(_mm_cmpeq_epi8(v, slash), _mm_cmplt_epi8(v, space)));
-            }
-            *quotes++ = at & 63 ? mask >> (64 - rest) : mask;
-            at += 64;
-            if (at == n) break;
-        }
-        return _mm_movemask_epi8(odd) == 0;
-    }
-    #endif
-    #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
-    #include <immintrin.h>
-    __attribute__((target("avx2")))
-    static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-        const __m256i quote = _mm256_set1_epi8('"'), slash = _mm256_set1_epi8(92);
-        const __m256i space = _mm256_set1_epi8(0x20);
-        __m256i odd = _mm256_setzero_si256();
-        size_t at = 0, rest = n & 63;
-        for (;;) {
-            __m256i v, w;
-            uint64_t mask;
-            if (at + 64 > n) {
-                if (!rest) break;
-                at = n - 64;
-            }
-            v = _mm256_loadu_si256((const __m256i *)(from + at));
-            w = _mm256_loadu_si256((const __m256i *)(from + at + 32));
-            _mm256_storeu_si256((__m256i *)(to + at), v);
-            _mm256_storeu_si256((__m256i *)(to + at + 32), w);
-            mask = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, quote))
-                | (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(w, quote)) << 32;
-            odd = _mm256_or_si256(odd, _mm256_or_si256(
-                _mm256_or_si256(_mm256_cmpeq_epi8(v, slash), _mm256_cmpgt_epi8(space, v)),
-                _mm256_or_si256(_mm256_cmpeq_epi8(w, slash), _mm256_cmpgt_epi8(space, w))));
-            *quotes++ = at & 63 ? mask >> (64 - rest) : mask;
-            at += 64;
-            if (at == n) break;
-        }
-        return _mm256_testz_si256(odd, odd);
-    }
-    static int lc_wide = -1;
-    static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-        if (lc_wide < 0) {          /* the same whoever finds it out */
-            __builtin_cpu_init();
-            lc_wide = __builtin_cpu_supports("avx2") != 0;
-        }
-        return lc_wide ? lc_copy_map_32(to, from, n, quotes) : lc_copy_map_16(to, from, n, quotes);
-    }
-    #elif (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
-    #define lc_copy_map lc_copy_map_16
-    #else
-    static int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-        const uint64_t ones = 0x0101010101010101ULL, high = 0x8080808080808080ULL;
-        uint64_t plain = high, mask = 0;
-        size_t at;
-        memcpy(to, from, n);
-        for (at = 0; at < n; at += 8) {
-            size_t back = at + 8 > n ? at + 8 - n : 0;
-            uint64_t v = lc_le64(from + at - back);
-            uint64_t quote = v ^ ones * '"', slash = v ^ ones * 92;
-            plain &= (((slash & ~high) + ~high) | slash) & ((v & ~high) + ones * 0x60) & ~v;
-            quote = ~(((quote & ~high) + ~high) | quote) & high;
-            mask |= ((quote >> 7) * 0x0102040810204080ULL >> 56) >> back << (at & 63);
-            if ((at & 63) == 56 || at + 8 >= n) {
-                *quotes++ = mask;
-                mask = 0;
-            }
-        }
-        return plain == high;
-    }
-    #endif
-    /* 2**1024 - 2**970: from here on a double rounds to infinity. 309 digits. */
-    static const char lc_too_big[310] =
-        "17976931348623158079372897140530341507993413271003782693617377898044496829276475094664901797758720709633"
-        "02864166928879109465555478519404026306574886715058206819089020007083836762738548458177115317644757302700"
-        "69855571366959622842914819860834936475292719074168444365510704342711559699508093042880177904174497792";
-    """
+cdef extern from "jsonscan.h":
     uint64_t lc_special(const uint8_t *p) noexcept nogil
     bint lc_copy_map(uint8_t *to, const uint8_t *from_, size_t n, uint64_t *quotes) noexcept nogil
-    int lc_lowest(uint64_t v) noexcept nogil
+    unsigned int lc_ctz64(uint64_t v) noexcept nogil
     const char *lc_too_big
 
 
@@ -238,7 +101,7 @@ cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexc
             block.special = lc_special(block.at)
         special = block.special >> (p - block.at)
         if special:
-            return p + lc_lowest(special)
+            return p + lc_ctz64(special)
         p = block.at + 64
 
 
@@ -391,6 +254,128 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
         i += 1
     return i == length
 
+
+# -- text that nobody has checked, with nothing readable behind its end -----------------------------
+
+# One member of an object.
+ctypedef struct lc_member:
+    lc_span key
+    bint escaped                 # the key contains a backslash
+    lc_span value                # with the quotes of a string
+
+
+# The byte after the string that begins at p, or NULL. Sets escaped, never clears it.
+cdef inline const uint8_t *string_after(const uint8_t *p, const uint8_t *end, bint *escaped) noexcept nogil:
+    p += 1
+    while p < end:
+        if p[0] == c'"':
+            return p + 1
+        if p[0] == c'\\':
+            escaped[0] = True
+            p += 1
+        p += 1
+    return NULL
+
+
+cdef inline const uint8_t *space_after(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+        p += 1
+    return p
+
+
+# The byte after the list or object that begins at p, or NULL.
+cdef inline const uint8_t *nested_after(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    cdef uint32_t depth = 0
+    cdef bint escaped = False
+    while p < end:
+        if p[0] == c'"':
+            p = string_after(p, end, &escaped)
+            if p == NULL:
+                return NULL
+            continue
+        if p[0] == c'{' or p[0] == c'[':
+            depth += 1
+        elif p[0] == c'}' or p[0] == c']':
+            depth -= 1
+            if depth == 0:
+                return p + 1
+        p += 1
+    return NULL
+
+
+# Read the next member of an object. Begin with at[0] at its opening brace and m.value.at NULL; `end` is its
+# closing brace. Values are not checked. 1: a member; 0: there are no more; -1: not an object.
+cdef inline int next_member(const uint8_t **at, const uint8_t *end, lc_member *m) noexcept nogil:
+    cdef const uint8_t *p = at[0]
+    cdef bint ignored = False
+    if m.value.at == NULL:
+        p = space_after(p + 1, end)
+        if p == end:
+            return 0
+    else:
+        if p == end:
+            return 0
+        if p[0] != c',':
+            return -1
+        p = space_after(p + 1, end)
+        if p == end:
+            return -1
+    if p[0] != c'"':
+        return -1
+    m.key.at = p + 1
+    m.escaped = False
+    p = string_after(p, end, &m.escaped)
+    if p == NULL:
+        return -1
+    m.key.size = p - 1 - m.key.at
+    p = space_after(p, end)
+    if p == end or p[0] != c':':
+        return -1
+    p = space_after(p + 1, end)
+    if p == end:
+        return -1
+    m.value.at = p
+    if p[0] == c'"':
+        p = string_after(p, end, &ignored)
+    elif p[0] == c'{' or p[0] == c'[':
+        p = nested_after(p, end)
+    else:
+        while p < end and p[0] != c',' and p[0] > c' ':
+            p += 1
+    if p == NULL or p == m.value.at:
+        return -1
+    m.value.size = p - m.value.at
+    at[0] = space_after(p, end)
+    return 1
+
+
+# Pass over this text. False: another one is there.
+cdef inline bint skip_text(const uint8_t **p, const uint8_t *end, const char *text, size_t n) noexcept nogil:
+    if <size_t> (end - p[0]) < n or memcmp(p[0], text, n) != 0:
+        return False
+    p[0] += n
+    return True
+
+
+# Read an integer of at most `digits` digits (18 fit), without leading zeros. False: there is none.
+cdef inline bint read_integer(const uint8_t **p, const uint8_t *end, int digits, int64_t *value) noexcept nogil:
+    cdef const uint8_t *q = p[0]
+    cdef const uint8_t *first
+    cdef bint negative = q < end and q[0] == c'-'
+    cdef int64_t v = 0
+    q += negative
+    first = q
+    while q < end and c'0' <= q[0] <= c'9' and q - first <= digits:
+        v = v * 10 + q[0] - c'0'
+        q += 1
+    if q == first or q - first > digits or (first[0] == c'0' and (q - first > 1 or negative)):
+        return False
+    p[0] = q
+    value[0] = -v if negative else v
+    return True
+
+
+# -- the checking pass -----------------------------------------------------------------------------
 
 # Scan p[0:end-p]; end[0] must be 0 and SCAN_PAD bytes from end on readable. 0, or -1: not one object.
 cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) noexcept nogil:
@@ -557,7 +542,7 @@ cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
         m.word += 1
         m.at += 64
         m.bits = m.word[0]
-    p = m.at + lc_lowest(m.bits)
+    p = m.at + lc_ctz64(m.bits)
     m.bits &= m.bits - 1
     return p
 

@@ -23,19 +23,6 @@ cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
     WOKEN_BY_CALLER = 2      # the hand-off's wake
 
-# How `run` ends.
-cdef enum End:
-    END_UNTIL
-    END_REPORT
-    END_TARGET
-    END_STOPPED
-    END_CLOSED
-    END_ERROR
-    END_PROTOCOL
-    END_SILENCE
-    END_STALLED
-    END_MEMORY
-
 
 cdef class CompiledPump:
     cdef readonly Flight flight

@@ -1,10 +1,8 @@
 """The compiled pump: detach, encode, write the ledger, send, receive, scan acks, all without the GIL."""
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from logclient._ext.flight import Flight
-
-ENDS: Final[tuple[str, ...]]
 
 class _HasHot(Protocol):
     @property

@@ -14,6 +14,19 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from logclient._ext.constants cimport (
+    END_CLOSED,
+    END_ERROR,
+    END_MEMORY,
+    END_PROTOCOL,
+    END_REPORT,
+    END_SILENCE,
+    END_STALLED,
+    END_STOPPED,
+    END_TARGET,
+    END_UNTIL,
+    STOP_MEMORY,
+)
 from logclient._ext.flight cimport (
     Flight,
     flight_apply,
@@ -37,7 +50,9 @@ from logclient._ext.handoff cimport (
     lc_rested,
     lc_wake_clear,
 )
-from logclient._ext.hot cimport STOP_MEMORY, lc_batch, wire_reserve
+from logclient._ext.hot cimport lc_batch, wire_reserve
+
+from logclient._ext.constants import ENDS
 
 
 cdef extern from *:
@@ -55,10 +70,6 @@ cdef enum:
     REPORT_MS = 100          # between two reports to Python
     SPREE = 64               # windows sent between two looks at acks, stop and clock
     GULP = 16                # pieces received between two such looks
-
-ENDS = (
-    "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
-)
 
 
 cdef class CompiledPump:
@@ -171,7 +182,7 @@ cdef class CompiledPump:
         return self.error
 
     def run(self, link, double until):
-        """Pump until the monotonic second `until` or an earlier end; the end's name (see ``ENDS``)."""
+        """Pump until the monotonic second `until` or an earlier end; the its name in ``ENDS``."""
         cdef int end
         self._take(link)
         with nogil:
@@ -224,7 +235,7 @@ cdef class CompiledPump:
                 elif n == 0:
                     return 1
                 else:
-                    return -<int> (END_CLOSED if n == LINK_CLOSED else END_ERROR)
+                    return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
             self.wire.size = 0
             self.offset = 0
             self.hot.credit(self.hot.self, now, &events, &size)
@@ -248,13 +259,13 @@ cdef class CompiledPump:
                 self.last_progress = now
             flight_encoded(f, b)     # also before an end: what it took is in flight, and requeued
             if encoded < 0:
-                return -<int> (END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
+                return -(END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
             if self.ledger_fd < 0:
                 b.listed = b.cursor if b.cursor > b.listed else b.listed
             else:
                 f.line.size = 0
                 if flight_ledger(f, b) < 0:
-                    return -<int> END_MEMORY
+                    return -END_MEMORY
                 self._write_ledger()
             if encoded:
                 self.windows += 1
@@ -271,7 +282,7 @@ cdef class CompiledPump:
             if n == 0:
                 return 0
             if n < 0:
-                return -<int> (END_CLOSED if n == LINK_CLOSED else END_ERROR)
+                return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
             stop = self.hot.receive(self.hot.self, self.inbox, <size_t> n, now, &self.out)
             if self.out.progress:
                 self.last_progress = now
@@ -282,7 +293,7 @@ cdef class CompiledPump:
             # What was acknowledged before the peer broke the rules stays acknowledged.
             flight_apply(&self.flight.f, &self.out)
             if stop < 0:
-                return -<int> (END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
+                return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
             if n < RECEIVE:
                 break
         return 0

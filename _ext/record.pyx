@@ -24,7 +24,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from logclient._ext.handoff cimport PUT_FORKED, PUT_FULL, Handoff
+from logclient._ext.constants cimport PUT_FORKED, PUT_FULL
+from logclient._ext.handoff cimport Handoff
 from logclient._ext.hot cimport (
     K_DOCUMENT,
     K_ID1_TAKEN,

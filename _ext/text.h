@@ -10,17 +10,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bits.h"
+
 #if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
 #include <emmintrin.h>
 #define LC_SSE2 1
 #endif
 #ifdef _MSC_VER
 #include <intrin.h>
-static __inline unsigned lc_lowest(unsigned mask) { unsigned long i; _BitScanForward(&i, mask); return i; }
 #define LC_THREAD __declspec(thread)
 #define lc_prefetch(p) ((void)(p))
 #else
-#define lc_lowest(mask) ((unsigned)__builtin_ctz(mask))
 #define LC_THREAD __thread
 #define lc_prefetch(p) __builtin_prefetch(p)
 #endif
@@ -219,7 +219,7 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             unsigned mask = (unsigned)_mm_movemask_epi8(odd);
             _mm_storeu_si128((__m128i *)to, v);
             if (mask) {
-                unsigned i = lc_lowest(mask);
+                unsigned i = lc_ctz32(mask);
                 from += i;
                 to += i;
                 goto odd_one;

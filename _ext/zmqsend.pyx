@@ -14,6 +14,7 @@ more than `SWOLLEN` bytes, heartbeats apart, and no message is over.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from logclient._ext.constants cimport FRAME_MORE
 from logclient._ext.handoff cimport lc_monotonic, lc_wake_fd
 from logclient._ext.pump cimport (
     LINK_BROKEN,
@@ -99,8 +100,6 @@ cdef enum:
     LOOK = 100                   # milliseconds between two looks at what has come
     SWOLLEN = 4 << 20
     PULSE = 256                  # bytes a second that are ZeroMQ's own heartbeats
-
-cdef const uint32_t MORE = 0x80000000U
 
 
 ctypedef struct lc_zmq:
@@ -200,8 +199,8 @@ cdef class ZmqPump(CompiledPump):
         cdef int flags
         while at < size and not self.torn:
             head = _head(data + at)
-            flags = <int> ZMQ_DONTWAIT | (<int> ZMQ_SNDMORE if head & MORE else 0)
-            if self.zmq.send(self.socket, data + at + HEAD, head & ~MORE, flags) < 0:
+            flags = <int> ZMQ_DONTWAIT | (<int> ZMQ_SNDMORE if head & FRAME_MORE else 0)
+            if self.zmq.send(self.socket, data + at + HEAD, head & ~FRAME_MORE, flags) < 0:
                 if self.zmq.errno_() == EINTR:
                     continue
                 # Of a whole connection only a message's first frame can be refused. Of one that is gone a
@@ -210,8 +209,8 @@ cdef class ZmqPump(CompiledPump):
                 if done or self.torn:
                     break
                 return self._fault()
-            at += HEAD + (head & ~MORE)
-            if not head & MORE:
+            at += HEAD + (head & ~FRAME_MORE)
+            if not head & FRAME_MORE:
                 done = at
         if done or not self.torn:
             return <ssize_t> done    # whatever came after them: these were taken, and are not sent again
@@ -272,7 +271,7 @@ cdef class ZmqPump(CompiledPump):
                 self.zmq.msg_close(&part)
                 self.error = EMSGSIZE
                 return LINK_BROKEN
-            head = <uint32_t> n | (MORE if more else 0)
+            head = <uint32_t> n | (FRAME_MORE if more else 0)
             data[done] = <uint8_t> head
             data[done + 1] = <uint8_t> (head >> 8)
             data[done + 2] = <uint8_t> (head >> 16)

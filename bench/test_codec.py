@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from bench.lumberjack import carriers, event, window
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.hash import murmur3
@@ -34,7 +36,6 @@ EVENTS = 2048
 BODY = event(300)
 CARRIED = event(300, carriers())
 PRODUCER = bytes.fromhex("0123456789abcdef0123")
-DOCUMENT, RAW = 0, 1
 ROUNDS = {"rounds": 200, "warmup_rounds": 20}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bench.lumberjack import event
 from bench.sink import Sink
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.delivery.pump import PythonPump
@@ -22,7 +23,6 @@ from logclient.transports.zmq import Zmq
 
 EVENTS = 2048
 BODY = event(300)
-RAW = 1
 PRODUCER = bytes.fromhex("0123456789abcdef0123")
 
 

@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fuzz.target import ROOT, MissingError, Plant, load
+from tools import extensions
 
 OUT = ROOT / "build" / "fuzz"
-EXTENSIONS = ("codec_base", "decoder", "hash", "handoff", "flight")  # that targets use besides their codec
+# That targets use besides their codec.
+EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "handoff", "flight")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte
@@ -196,16 +198,6 @@ def copy(tree: Path) -> None:
         change(tree, file, old, new)
 
 
-def share(tree: Path) -> None:
-    """Declarations where a cimport by the installed name finds them (as setup.py does)."""
-    package = tree / "pxd" / "logclient" / "_ext"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.pxd").touch()
-    for pxd in (tree / "_ext").glob("*.pxd"):
-        shutil.copy(pxd, package)
-
-
 def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> Iterator[Command]:
     """What makes a build with AddressSanitizer; with `plant`, of a known bug (it needs the one without)."""
     tree = OUT / name
@@ -213,7 +205,7 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
     copy(tree)
     if plant is not None:
         change(tree, plant.file, plant.old, plant.new)
-    share(tree)
+    extensions.share_declarations(tree / "_ext", tree / "pxd")
     for extension in EXTENSIONS:
         if plant is None:
             translated(tree, extension)
@@ -226,7 +218,7 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
         yield command(tree, extension, [*compiler, "-fsanitize=fuzzer-no-link", *MEMORY])
 
 
-def address(extensions: Iterable[str]) -> Path:
+def address(names: Iterable[str]) -> Path:
     """Make the build for programs; its tree.
 
     Raises:
@@ -235,8 +227,8 @@ def address(extensions: Iterable[str]) -> Path:
     tree = OUT / "address"
     compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address", "-shared-libasan"]
     copy(tree)
-    share(tree)
-    for extension in extensions:
+    extensions.share_declarations(tree / "_ext", tree / "pxd")
+    for extension in names:
         translated(tree, extension)
         run(command(tree, extension, compiler))
     return tree
@@ -261,7 +253,7 @@ def lines(codecs: Iterable[str]) -> Iterator[Command]:
     gcc = os.environ.get("GCC", "gcc")
     gcov()
     copy(tree)
-    share(tree)
+    extensions.share_declarations(tree / "_ext", tree / "pxd")
     for extension in EXTENSIONS:
         so = f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"  # of the normal build
         (tree / "logclient" / "_ext" / so).symlink_to(ROOT / "_ext" / so)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from fuzz import build
 
+KINDS = (".pyx", ".pxi", ".pxd")
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TEXT = re.compile(r"""[A-Za-z]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 _HEAD = re.compile(r"^( *)(?:cpdef|cdef|def)\s(?!extern|enum|struct|class)[^=]*?(\w+)\(")
@@ -42,7 +44,7 @@ class Lines(NamedTuple):
 def functions(tree: Path) -> list[Function]:
     """Every function and method of the Cython sources, with the words in its body."""
     found = []
-    for path in sorted([*(tree / "_ext").glob("*.pyx"), *(tree / "_ext").glob("*.pxd")]):
+    for path in sorted(p for p in (tree / "_ext").rglob("*.p*") if p.suffix in KINDS):
         text = [_TEXT.sub('""', line).split("#")[0].rstrip() for line in path.read_text().split("\n")]
         owner = ""
         for i, line in enumerate(text):
@@ -64,13 +66,14 @@ def functions(tree: Path) -> list[Function]:
                 end += 1
                 last = end if text[end - 1] else last
             words = frozenset(_WORD.findall("\n".join(text[begin + 1 : last])))
-            found.append(Function(head[2], owner, f"_ext/{path.name}", i + 1, last, words))
+            found.append(Function(head[2], owner, path.relative_to(tree).as_posix(), i + 1, last, words))
     return found
 
 
 def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]) -> list[Function]:
     """The roots (functions, methods as Class.name, classes) and what they call, there and in .pxd files."""
-    every = [f for f in functions(tree) if f.file == f"_ext/{codec}.pyx" or f.file.endswith(".pxd")]
+    parts = (f"_ext/{codec}.pyx", f"_ext/{codec}/")
+    every = [f for f in functions(tree) if f.file.startswith(parts) or f.file.endswith(".pxd")]
     classes = {f.owner for f in every if f.owner}
     by_name: dict[str, list[Function]] = {}
     for f in every:
@@ -84,7 +87,7 @@ def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]
         elif root in by_name:
             todo += by_name[root]
         else:
-            raise SystemExit(f"fuzz: no {root} in _ext/{codec}.pyx or a .pxd file")
+            raise SystemExit(f"fuzz: no {root} in _ext/{codec}.pyx, its parts or a .pxd file")
     left = {name.removesuffix("()") for name in apart if name.endswith("()")}
     seen: list[Function] = []
     while todo:
@@ -141,8 +144,8 @@ def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: di
 def _add(counts: dict[tuple[str, int], int], told: dict[str, Any]) -> None:
     for file in told["files"]:
         name = file["file"]
-        if name.endswith((".pyx", ".pxd")):
-            name = f"_ext/{Path(name).name}"
+        if name.endswith(KINDS):
+            name = f"_ext/{name.rpartition('_ext/')[2]}"
             for line in file["lines"]:
                 key = name, line["line_number"]
                 counts[key] = counts.get(key, 0) + line["count"]

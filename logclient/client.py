@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import registry
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, Sender
 from logclient._ext.record import tens as tens
 from logclient.config import Config, parse
@@ -37,8 +37,7 @@ __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigter
 INFO = 20
 MOMENT = 0.05
 """Seconds in which a client that has nothing to wait for ends."""
-K_RAW, K_TOMB = 1, 3
-_UNENCODABLE = bytes([REASONS.index("unencodable")])
+_UNENCODABLE = bytes([R_UNENCODABLE])
 
 Event = Mapping[str, Any] | str | bytes
 Level = int | str

@@ -35,6 +35,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from logclient import client, threads
+from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -52,9 +53,6 @@ __all__ = ["MASKED", "Agent", "Client", "Pong", "Request", "Subscriber", "curren
 
 LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """Topics, as the high nibble of the kind of an event says them."""
-
-K_ID1_TAKEN = 0x04
-TOPIC_SHIFT = 4
 
 INFO, ERROR = 1, 3
 
@@ -412,7 +410,7 @@ class Agent:
 
     def _put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
         body = self._encoder.encode(made)[0]
-        return self.sink(body, level, topic << TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
+        return self.sink(body, level, topic << K_TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
 
 
 class Pong(NamedTuple):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from logclient._ext.constants import FAILED
 from logclient._ext.flight import Batch, Flight
 from logclient._ext.handoff import Handoff
-
-RAW = 1
-FAILED = 4
 
 
 def flight_of(events: Iterable[tuple[bytes, int]], holes: Iterable[int] = ()) -> tuple[Flight, Batch]:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import logclient
+from logclient._ext.constants import ACKED
 from logclient.delivery.engine import Engine
-from logclient.delivery.pump import FATE
 from tests.patience import PATIENCE
 from tests.processes import Killable, url_of
 from tests.support import clean_environment
@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 
 def forget(engine: Engine) -> None:
     """In the place of ``Engine._requeue``: takes a broken connection for an ack."""
-    engine.flight.apply([(1, 1 << 48)], FATE["acked"])
+    engine.flight.apply([(1, 1 << 48)], ACKED)
 
 
 class Fleet:

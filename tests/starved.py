@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from logclient._ext.constants import HANDED
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 
-HANDED = 3
 UID = 54_321  # nobody else's
 kept: list[object] = []
 

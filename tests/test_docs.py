@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import REASONS
 from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
 from tests.mutants.random_ones import found, mutated
@@ -90,7 +90,7 @@ def compiled_names(text: str) -> set[str]:
 
 
 def places_in(page: Path) -> list[tuple[str, str]]:
-    return re.findall(r"`([\w/]+\.(?:py|pyx|pxd))(?:::([\w.]+))?`", page.read_text())
+    return re.findall(r"`([\w/]+\.(?:py|pyx|pxd|pxi))(?:::([\w.]+))?`", page.read_text())
 
 
 def unknown_places(places: list[tuple[str, str]], root: Path = ROOT) -> list[str]:
@@ -125,8 +125,8 @@ def test_a_place_that_is_gone_is_noticed(tmp_path: Path) -> None:
 def test_the_glossary_names_what_is_in_the_code() -> None:
     page = (ROOT / "docs" / "glossary.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.M)
-    sources = [*(ROOT / "logclient").rglob("*.py"), *(ROOT / "_ext").glob("*.[ph]*")]
-    sources = [path for path in sources if path.suffix in (".py", ".pyx", ".pxd", ".h")]
+    sources = [*(ROOT / "logclient").rglob("*.py"), *(ROOT / "_ext").rglob("*.[ph]*")]
+    sources = [path for path in sources if path.suffix in (".py", ".pyx", ".pxd", ".pxi", ".h")]
     words = set(re.findall(r"\w+", " ".join(path.read_text() for path in sources)))
     named = [(term, name) for term, where in rows for name in re.findall(r"`([\w.()]+)`", where)]
     assert len(named) > 50

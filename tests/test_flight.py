@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, PENDING, R_CLOSED, R_POISON, STATUSES
+from logclient._ext.constants import R_REJECTED as REJECTED
 from logclient._ext.flight import Batch, Flight
-from logclient._ext.handoff import REASONS, Handoff, Turn
+from logclient._ext.handoff import Handoff, Turn
 from tests.oracle import handoff as twin
 
-PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
-REJECTED = REASONS.index("rejected")
 T0 = 1_700_000_000_000_000
 
 sizes = st.one_of(st.integers(0, 40), st.integers(0, 3000), st.sampled_from([8000, 30_000, 65_432, 70_000]))
@@ -48,7 +48,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         self.n += 1
         body = (b"%d " % self.n * (size // 2 + 1))[:size]
-        if kind == twin.TOMB:
+        if kind == K_TOMB:
             body = bytes([3 + self.n % 2])
         real, model = turns
         assert self.real.push(body, level, kind, self.now, real) == self.model.push(
@@ -132,7 +132,7 @@ class Machine(RuleBasedStateMachine):
             marks[event.seq] = mark
             real.mark(event.seq, *mark)
         assert self.flight.encoded(real) == self.twin.encoded(model, marks)
-        assert real.fates() == {e.seq: twin.FATES[e.fate] for e in model.events}
+        assert real.fates() == {e.seq: STATUSES[e.fate] for e in model.events}
         assert real.hashes() == {e.seq: e.hash for e in model.events}
 
     def apply(self, ranges: list[tuple[int, int]], fate: int) -> None:
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
     def now_and_then(self, what: str, n: int) -> None:
         match what:
             case "tomb":
-                self.put(0, n % 6, twin.TOMB)
+                self.put(0, n % 6, K_TOMB)
             case "refuse":
                 self.real.refuse()
                 self.model.refuse()
@@ -514,14 +514,14 @@ def test_a_suspect_stays_behind_after_a_break() -> None:
 def test_suspects_end_like_all_events() -> None:
     """Condemned, expired, or given up with the client."""
     handoff, flight = quarantined([b"one", b"two", b"three", b"four"], 3)
-    assert flight.condemn(2, REASONS.index("poison")) == 3
+    assert flight.condemn(2, R_POISON) == 3
     with pytest.raises(LookupError, match="no event 2 in quarantine"):
-        flight.condemn(2, REASONS.index("poison"))
+        flight.condemn(2, R_POISON)
     flight.commit()
     assert handoff.counters()["failed"] == {"poison": 1}
     flight.send_alone(1)
     on_the_wire(flight)
-    assert flight.fail(REASONS.index("closed")) == 3
+    assert flight.fail(R_CLOSED) == 3
     flight.commit()
     counts = handoff.counters()
     assert counts["failed"] == {"poison": 1, "closed": 3}

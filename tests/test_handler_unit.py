@@ -23,6 +23,7 @@ import pytest
 
 import logclient
 from logclient import formatters
+from logclient._ext.constants import K_MASK, K_RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.record import Emitter, Encoder, own_thread
@@ -33,7 +34,6 @@ from tests.support import clean_environment
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 HOME = Path(logclient.__file__).parent.parent
-K_MASK, K_RAW = 0x03, 1
 
 
 class Parked:

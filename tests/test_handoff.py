@@ -16,14 +16,11 @@ from typing import Any
 
 import pytest
 
+from logclient._ext.constants import ACKED, INFLIGHT, K_TOMB, PUT_FORKED, PUT_FULL, R_UNENCODABLE
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.handoff import Handoff
 from tests.oracle.handoff import room_of
 from tests.patience import PATIENCE
-
-PUT_FORKED, PUT_FULL = -1, -2
-ACKED, FAILED, INFLIGHT = 2, 4, 1
-K_TOMB = 3
 
 
 def until(what: Callable[[], Any]) -> Any:
@@ -60,7 +57,7 @@ def test_push_and_count() -> None:
 
 def test_tombs_keep_their_reason() -> None:
     h = Handoff(max_event_bytes=10)
-    h.push(bytes([REASONS.index("unencodable")]), 2, K_TOMB)
+    h.push(bytes([R_UNENCODABLE]), 2, K_TOMB)
     h.push(b"x" * 11)
     flight = Flight(h)
     assert flight.take(10, 1 << 20) is not None

@@ -12,6 +12,7 @@ import pytest
 import logclient
 from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tools import extensions
 
 PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
@@ -59,8 +60,8 @@ PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
 CLIENT_MODULES = {(), ("client",), ("state",)}
 EXT_ROOMS = {
-    "_ext base": {"hot", "buffer", "hash", "jsonscan", "deflate", "blocks", "ids"}
-    | {"codec_base", "decoder", "handing"},
+    "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "hot"}
+    | {"handing", "ids", "jsonscan"},
     "_ext queue": {"handoff", "flight"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,
@@ -130,9 +131,8 @@ def parts_of(path: Path) -> tuple[str, ...]:
 
 def is_module(parts: tuple[str, ...]) -> bool:
     if parts[:1] == ("_ext",):
-        if len(parts) != 2:
-            return len(parts) == 1
-        return any((EXT / f"{parts[1]}.{kind}").exists() for kind in ("pyx", "pxd"))
+        name = ".".join(parts[1:])
+        return not name or any(name in extensions.modules(EXT, kind) for kind in (".pyx", ".pxd"))
     where = PACKAGE.joinpath(*parts)
     return where.with_suffix(".py").exists() or (where / "__init__.py").exists()
 
@@ -316,21 +316,23 @@ import logclient.errors
     assert list(cimports(text)) == [("_ext", "hot"), ("_ext", "hash"), ("_ext", "hot"), ("errors",)]
 
 
-def ext_sources() -> list[Path]:
-    return sorted([*EXT.glob("*.pyx"), *EXT.glob("*.pxd")])
+def ext_sources() -> Iterator[tuple[Path, str, str]]:
+    """Yield every Cython file, its name to show, and the module or sub-package directly below `_ext`."""
+    for path in sorted(EXT.rglob("*.p*")):
+        if path.suffix in (".pyx", ".pxd", ".pxi"):
+            name = path.relative_to(EXT)
+            yield path, f"_ext/{name.as_posix()}", name.parts[0].partition(".")[0]
 
 
 def test_extensions_go_down() -> None:
     broken = []
-    for path in ext_sources():
-        mine = ext_room(path.stem)
+    for path, shown, name in ext_sources():
+        mine = ext_room(name)
         for it in cimports(path.read_text(encoding="utf-8")):
             its = room_of(it)
-            same = its == mine and (mine not in ("_ext codecs", "_ext senders") or it[1] == path.stem)
+            same = its == mine and (mine not in ("_ext codecs", "_ext senders") or it[1] == name)
             if not (same or its in below(mine) or its == "errors"):
-                broken.append(
-                    f"_ext/{path.name}: imports logclient.{'.'.join(it)}: {its} is not below {mine}"
-                )
+                broken.append(f"{shown}: imports logclient.{'.'.join(it)}: {its} is not below {mine}")
     assert not broken, "\n".join(broken)
 
 
@@ -339,9 +341,9 @@ def test_codecs_make_no_system_call() -> None:
     system = re.compile(rf"""["<]({headers})|(cimport|from)\s+posix""")
     quiet = {"_ext base", "_ext codecs", "_ext records", "_ext framing", "_ext files"}
     broken = [
-        f"_ext/{path.name}: {match[0]}"
-        for path in ext_sources()
-        if ext_room(path.stem) in quiet and (match := system.search(path.read_text(encoding="utf-8")))
+        f"{shown}: {match[0]}"
+        for path, shown, name in ext_sources()
+        if ext_room(name) in quiet and (match := system.search(path.read_text(encoding="utf-8")))
     ]
     assert not broken
 

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logclient
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
 from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
@@ -49,7 +50,6 @@ from tests.logjam_rig import (  # noqa: E402
     message,
 )
 
-RAW = 1
 METHODS = range(4)
 PACKAGES = {2: "snappy", 3: "lz4.block"}
 

@@ -18,6 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient import cli, config
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Batch, Flight
 from logclient._ext.logjam import (
     MAX_BODY,
@@ -43,7 +46,6 @@ OTHER = bytes(range(1, 11))
 APP_ENV = b"shop-production"
 OK_REPLY = oracle.join([APP_ENV, b"202 Accepted"])
 BAD_REPLY = oracle.join([APP_ENV, b"400 Bad Request"])
-DOCUMENT, RAW, BYTES = 0, 1, 2
 NAMES = ("logs.shop.production", "events.shop.production", "frontend.page", "frontend.ajax",
          "javascript.shop.production", "mobile")  # fmt: skip
 TOPICS = [name.encode() for name in NAMES]

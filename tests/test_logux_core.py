@@ -13,12 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from logclient._ext.constants import ACKED, FAILED, REASONS, STATUSES
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Batch, Flight
-from logclient._ext.handoff import REASONS, Handoff
+from logclient._ext.handoff import Handoff
 from logclient._ext.hash import xxh64
 from logclient._ext.logux import ActionTracker
 from logclient.config import Secret
-from logclient.delivery.pump import FATE, PythonPump
+from logclient.delivery.pump import PythonPump
 from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.logux.core import Logux
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
@@ -41,7 +44,6 @@ from tests.oracle import logux_client as oracle
 
 PRODUCER = bytes(range(10))
 ID = "00010203040506070809%012x"
-DOCUMENT, RAW = 0, 1
 WHOLE, TIMED = 0x10, 0x20
 WALL = 1_700_000_000.0  # long ago: what is sent in these tests was made now, by this clock
 NOW = 100.0
@@ -781,7 +783,7 @@ class Later:
             events = undo(self.core, id, reason) if reason else processed(self.core, id)
             for event in events:
                 if isinstance(event, Outcome):
-                    flight.apply(event.ranges, FATE[event.status])
+                    flight.apply(event.ranges, STATUSES.index(event.status))
                 elif isinstance(event, Retry):
                     flight.apply(event.ranges, 0)
         del self.queue[:most]
@@ -1079,7 +1081,7 @@ class TestRuns:
             if isinstance(event, Retry):
                 flight.apply(event.ranges, 0)
             elif isinstance(event, Outcome):
-                flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+                flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
 
     def again(self, core: Logux, flight: Flight) -> dict[str, str]:
         """What goes out next: {its stable id: its id}."""
@@ -1256,7 +1258,7 @@ class TestDoubt:
         flight, batch = send(core, 3)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
-        flight.apply([(2, 2)], FATE["acked"])
+        flight.apply([(2, 2)], ACKED)
         core.connection_lost()
         assert list(core.events_received()) == []
         flight.requeue()
@@ -1289,7 +1291,7 @@ class TestDoubt:
         flight, batch = send(core, 5)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
-        flight.apply([(2, 2)], FATE["acked"])
+        flight.apply([(2, 2)], ACKED)
         for _ in range(3):  # connections that end before all is sent again
             core.connection_lost()
             flight.requeue()
@@ -1323,7 +1325,7 @@ class TestDoubt:
             flight.encoded(batch)
             core.connection_lost()
             if seq > 1:
-                flight.apply([(seq, seq)], FATE["failed"])
+                flight.apply([(seq, seq)], FAILED)
             connect(core)
         flight.requeue()
         core.encode(batch, 1, NOW)
@@ -1338,8 +1340,8 @@ class TestDoubt:
         processed(core, f"{BASE - 250} {node} 1")
         core.connection_lost()
         assert list(core.events_received()) == [Outcome("failed", "doubt", [(1, 1), (3, 4)])]
-        flight.apply([(1, 1), (3, 4)], FATE["failed"])
-        flight.apply([(2, 2)], FATE["acked"])
+        flight.apply([(1, 1), (3, 4)], FAILED)
+        flight.apply([(2, 2)], ACKED)
         flight.requeue()
         connect(core)
         assert core.node_id == node
@@ -1464,7 +1466,7 @@ class TestTimeouts:
             more(core, flight, batch)
             id = f"{BASE - 250} {core.node_id} {seq}"
             assert processed(core, id) == acked(seq)
-            flight.apply([(seq, seq)], FATE["acked"])
+            flight.apply([(seq, seq)], ACKED)
             more(core, flight, batch)
             assert core.state == "sending"
         tell(core, "synced", 99)
@@ -1699,7 +1701,7 @@ def deliver(
             core.connection_lost()
             for event in core.events_received():
                 if isinstance(event, Outcome):
-                    flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+                    flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
             flight.requeue()
             flight.commit()
         for first, last, status, reason in flight.report():
@@ -1791,7 +1793,7 @@ class TestServers:
                 for id in names(core, message):
                     for event in processed(core, id):
                         if isinstance(event, Outcome):
-                            flight.apply(event.ranges, FATE[event.status])
+                            flight.apply(event.ranges, STATUSES.index(event.status))
                             held += 1
         assert held == 3000 and most[0] == 1 and max(most) == 400
         assert len(most) < 30

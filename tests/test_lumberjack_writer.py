@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logclient._ext.constants import ACKED
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.lumberjack import MAX_WINDOW, Hot, Reader
@@ -22,9 +26,7 @@ from tests.oracle import lumberjack as oracle
 from tests.oracle.xxh64 import xxh64
 
 PRODUCER = bytes.fromhex("00ff10203040506070a0")
-DOCUMENT, RAW, BYTES = oracle.K_DOCUMENT, oracle.K_RAW, oracle.K_BYTES
 ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
-ACKED = oracle.ACKED
 
 
 def hot_of(**options: object) -> Hot:

@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient import config, registry
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
@@ -60,7 +63,6 @@ from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
 
 PRODUCER = bytes(range(10))
-DOCUMENT, RAW, BYTES = 0, 1, 2
 UNPACED = {"pace": 0, "pace_bytes": 0}
 ID_1 = PRODUCER.hex() + "000000000001"
 

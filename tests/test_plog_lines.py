@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient import cli, ping, plog
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.plog import Hot
 from logclient.collectors.plog import Collector
 from logclient.config import parse
@@ -28,7 +30,6 @@ from tests.oracle import plog as oracle
 from tests.patience import PATIENCE
 
 PRODUCER = bytes(range(10))
-RAW, BYTES = 1, 2
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import (
     COMMAND,
@@ -33,8 +34,6 @@ from logclient.plog.messages import command, parse_stat, split_tags
 from tests import recordings
 from tests.batches import flight_of
 from tests.oracle import plog as oracle
-
-BYTES = 2
 
 RECORDED = recordings.cases(recordings.PLOG)
 

@@ -153,9 +153,10 @@ def run(command: list[str], cwd: Path) -> None:
 
 def sources() -> list[Path]:
     """What a wheel is made from."""
-    files = [ROOT / name for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")]
-    for pattern in ("*.pyx", "*.pxd", "*.pyi", "*.h", "*.py"):
-        files += (ROOT / "_ext").glob(pattern)
+    names = ("pyproject.toml", "setup.py", "tools/extensions.py", "MANIFEST.in", "README.md", "LICENSE")
+    files = [ROOT / name for name in names]
+    for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.h", "*.py"):
+        files += (ROOT / "_ext").rglob(pattern)
     files += (p for p in (ROOT / "logclient").rglob("*.py") if "_ext" not in p.parts[len(ROOT.parts) :])
     return sorted(files)
 

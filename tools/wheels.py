@@ -31,12 +31,10 @@ from pathlib import Path
 
 # Last: beside an installed logclient, never before it.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tools import lock, pythons
+from tools import extensions, lock, pythons
 
 HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
-
-NOT_ON_WINDOWS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
 
 WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
 """What must wake the sender (``logclient._ext.handoff.WAKE``)."""
@@ -65,17 +63,15 @@ def check() -> str:
     if not any(root.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")):
         raise SystemExit(f"logclient is imported from {root}, which is no installation")
     folder = root / "_ext"
-    names = sorted(p.stem for p in folder.glob("*.pyi"))
+    names = sorted(extensions.modules(folder, ".pyi"))
+    if WINDOWS:
+        names = [name for name in names if extensions.on_windows(name)]
     for name in names:
-        if WINDOWS and name in NOT_ON_WINDOWS:
-            continue
         module = importlib.import_module(f"logclient._ext.{name}")
         if not str(module.__file__).endswith(sysconfig.get_config_var("EXT_SUFFIX")):
             raise SystemExit(f"logclient._ext.{name} is no extension of this Python: {module.__file__}")
-    found = {p.name.split(".")[0] for p in folder.iterdir() if p.suffix in (".so", ".pyd")}
-    if WINDOWS:
-        names = [n for n in names if n not in NOT_ON_WINDOWS]
-    if not names or set(names) != found:
+    found = extensions.modules(folder, sysconfig.get_config_var("EXT_SUFFIX"))
+    if not names or set(names) != set(found):
         raise SystemExit(f"extensions {sorted(found)}, stubs {names}")
 
     from logclient._ext import capture, handoff, lumberjack
@@ -152,16 +148,21 @@ def check_wheel(wheel: Path) -> str:
         listed = f"{info}/sboms/logclient.cdx.json"
         parts = json.loads(file.read(listed)) if listed in names else {}
     modules = {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").rglob("*.py")}
-    stubs = {f"logclient/_ext/{p.name}" for p in (HERE / "_ext").glob("*.pyi")}
-    wanted = {m for m in modules if not m.startswith("logclient/_ext/")} | stubs
-    wanted |= {"logclient/py.typed", "logclient/_ext/__init__.py"}
-    compiled = {n.split("/")[2].split(".")[0] for n in ours if n.endswith((".so", ".pyd"))}
-    extensions = {p.stem for p in (HERE / "_ext").glob("*.pyx")}
+    wanted = {m for m in modules if not m.startswith("logclient/_ext/")} | {"logclient/py.typed"}
+    for kind in (".py", ".pyi"):
+        files = extensions.modules(HERE / "_ext", kind).values()
+        wanted |= {f"logclient/{p.relative_to(HERE).as_posix()}" for p in files}
+    compiled = {
+        n.removeprefix("logclient/_ext/").split(".")[0].replace("/", ".")
+        for n in ours
+        if n.endswith((".so", ".pyd"))
+    }
+    wanted_extensions = set(extensions.modules(HERE / "_ext"))
     if "-win" in wheel.name:
-        extensions -= NOT_ON_WINDOWS
+        wanted_extensions = {n for n in wanted_extensions if extensions.on_windows(n)}
     wrong = [f"without {n}" for n in sorted(wanted - ours)]
-    wrong += [f"without the extension {n}" for n in sorted(extensions - compiled)]
-    wrong += [f"with {n}" for n in sorted(compiled - extensions)]
+    wrong += [f"without the extension {n}" for n in sorted(wanted_extensions - compiled)]
+    wrong += [f"with {n}" for n in sorted(compiled - wanted_extensions)]
     wrong += [f"with {n}" for n in sorted(ours - wanted) if not n.endswith((".so", ".pyd"))]
     wrong += [f"with {n}" for n in sorted(others - {info, "logclient.libs"})]
     wrong += [f"with {n}" for n in sorted(names) if n.endswith(UNWANTED)]

@@ -11,6 +11,7 @@ import re
 import struct
 from typing import NamedTuple
 
+from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import Unpacker
 from logclient._ext.logjam import pack as compressed
 from logclient.errors import MissingExtra, ProtocolError
@@ -24,7 +25,6 @@ NONE, ZLIB, SNAPPY, LZ4 = range(4)
 METHODS = {"none": NONE, "zlib": ZLIB, "snappy": SNAPPY, "lz4": LZ4}
 SEQUENCE_MAX = (1 << 64) - 1
 
-_MORE = 0x80000000
 _U32 = struct.Struct("<I")
 _META = struct.Struct(">HBBIQQ")
 _TAGS = (0xCABD, 0xBDCA)  # the device takes the tag in either order of its bytes, all else only big-endian
@@ -69,7 +69,7 @@ def unit(parts: list[bytes]) -> bytes:
     out = []
     last = len(parts) - 1
     for index, part in enumerate(parts):
-        out.append(_U32.pack(len(part) | _MORE if index < last else len(part)))
+        out.append(_U32.pack(len(part) | FRAME_MORE if index < last else len(part)))
         out.append(part)
     return b"".join(out)
 
@@ -86,9 +86,9 @@ def frames(raw: bytes) -> list[bytes]:
         if len(raw) - at < 4:
             raise ValueError(f"unit: no head of a frame at offset {at}")
         (head,) = _U32.unpack_from(raw, at)
-        more, end = bool(head & _MORE), at + 4 + (head & ~_MORE)
+        more, end = bool(head & FRAME_MORE), at + 4 + (head & ~FRAME_MORE)
         if end > len(raw):
-            raise ValueError(f"unit: a frame at offset {at} of {head & ~_MORE} bytes is not whole")
+            raise ValueError(f"unit: a frame at offset {at} of {head & ~FRAME_MORE} bytes is not whole")
         parts.append(raw[at + 4 : end])
         at = end
     if at != len(raw):

@@ -30,8 +30,9 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logclient import threads
+from logclient._ext.constants import PUT_FORKED, PUT_FULL, R_CLOSED, R_FATAL, R_POISON, REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS, Handoff, Turn
+from logclient._ext.handoff import Handoff, Turn
 from logclient._ext.record import own_thread
 from logclient.delivery import lifecycle, report
 from logclient.delivery.ages import Ages
@@ -40,7 +41,7 @@ from logclient.delivery.doubt import Doubt
 from logclient.delivery.isolation import ASIDE, NOTHING, TRIAL, Isolation, Suspect
 from logclient.delivery.ledger import Ledger
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
-from logclient.delivery.pump import FATE, REPORT_EVERY, Link, Pump, PythonPump
+from logclient.delivery.pump import REPORT_EVERY, Link, Pump, PythonPump
 from logclient.delivery.report import Reporter
 from logclient.delivery.retry import Backoff
 from logclient.delivery.stats import Stats
@@ -52,15 +53,8 @@ from logclient.transports.attempt import LOOK, Attempt, sleep
 if TYPE_CHECKING:
     from threading import Lock
 
-PUT_FORKED, PUT_FULL, PUT_MEMORY = -1, -2, -3
-
 # Not the generator that everybody shares: who has seeded that one keeps its sequence.
 random = SystemRandom().random
-
-R_CLOSED = REASONS.index("closed")
-R_MAX_AGE = REASONS.index("max_age")
-R_FATAL = REASONS.index("fatal")
-R_POISON = REASONS.index("poison")
 
 TURN = 1.0
 """Seconds after which a pump comes back even when nothing happened."""
@@ -1287,7 +1281,7 @@ class Engine:
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again
             if isinstance(event, Settled):
-                self.flight.apply(event.ranges, FATE[event.status], REASONS.index(event.reason))
+                self.flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
         self._requeue()
         refused = isinstance(error, CredentialError)
         # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from logclient import threads
+from logclient._ext.constants import PENDING, REASONS, STATUSES
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS
 from logclient.errors import CredentialError
 from logclient.protocols.core import (
     Alive,
@@ -26,9 +26,7 @@ from logclient.protocols.core import (
     Retry,
 )
 
-PENDING, INFLIGHT, ACKED, HANDED, FAILED = range(5)
 _REASON = {name: number for number, name in enumerate(REASONS)}
-FATE = {"acked": ACKED, "handed": HANDED, "failed": FAILED}
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
 
@@ -340,7 +338,7 @@ class PythonPump:
         for event in self.core.events_received():
             if isinstance(event, Outcome):
                 reason = _REASON.get(event.reason, 0)
-                self.flight.apply(event.ranges, FATE[event.status], reason)
+                self.flight.apply(event.ranges, STATUSES.index(event.status), reason)
             elif isinstance(event, Retry):
                 self.flight.apply(event.ranges, PENDING)
             elif isinstance(event, Progress):

@@ -42,9 +42,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.flight import Batch as FlightBatch
 from logclient._ext.flight import Flight
-from logclient._ext.handoff import REASONS
 from logclient._ext.logux import ActionTracker
 from logclient.config import Config, Secret
 from logclient.errors import ConfigError, CredentialError, ProtocolError
@@ -81,7 +81,7 @@ from logclient.logux.messages import (
 from logclient.logux.messages import Headers as HeadersMessage
 from logclient.logux.options import Options
 from logclient.logux.undone import AGAIN, Suspect, UndoneRuns
-from logclient.protocols.compiled import STATUS, CapsuleBatch
+from logclient.protocols.compiled import CapsuleBatch
 from logclient.protocols.core import (
     Alive,
     Batch,
@@ -615,7 +615,7 @@ class Logux:
         for first, last, fate, reason in outcomes:
             found.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), ranges in found.items():
-            self._events.append(Outcome(STATUS[fate], REASONS[reason], ranges))
+            self._events.append(Outcome(STATUSES[fate], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
         outcomes, alive, progress = self._tracker.outcomes()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from logclient import client, threads
+from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
 from logclient.delivery.engine import Engine
@@ -21,8 +22,7 @@ __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat
 INFO = 20
 POLL_INTERVAL = 0.1
 """Seconds between two questions for a server's counters."""
-K_RAW = 1
-TAGGED_KIND = TAGGED << 4
+TAGGED_KIND = TAGGED << K_TOPIC_SHIFT
 
 DOCUMENT_OVERHEAD = 1024
 """Bytes reserved for a document's other fields, its id, and quotes around numbers."""

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from logclient._ext.handoff import REASONS
+from logclient._ext.constants import REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
 from logclient.protocols.core import Alive, Batch, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Wire
-
-STOP_MEMORY = -1
-STATUS = {2: "acked", 3: "handed", 4: "failed"}
 
 
 class CapsuleBatch(Protocol):
@@ -97,7 +94,7 @@ class CompiledCore:
         for first, last, fate, reason in outcomes:
             ranges.setdefault((fate, reason), []).append((first, last))
         for (fate, reason), found in ranges.items():
-            yield Outcome(STATUS[fate], REASONS[reason], found)
+            yield Outcome(STATUSES[fate], REASONS[reason], found)
         if progress:
             yield Progress()
         elif alive:

@@ -37,6 +37,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, Hot, Unpacker, expand
 from logclient.errors import ConfigError
 from logclient.protocols.compiled import CompiledCore
@@ -242,14 +243,13 @@ class Logjam(CompiledCore):
 
 # -- messages, byte by byte
 
-_MORE = 0x80000000
 _META = 24
 
 
 def _joined(parts: list[bytes]) -> bytes:
     last = len(parts) - 1
     return b"".join(
-        (len(part) | (_MORE if place < last else 0)).to_bytes(4, "little") + part
+        (len(part) | (FRAME_MORE if place < last else 0)).to_bytes(4, "little") + part
         for place, part in enumerate(parts)
     )
 
@@ -324,12 +324,12 @@ def _spans(view: memoryview, at: int) -> tuple[list[tuple[int, int]], int]:
     spans = []
     while len(view) - at >= 4:
         head = int.from_bytes(view[at : at + 4], "little")
-        size = head & (_MORE - 1)
+        size = head & (FRAME_MORE - 1)
         if len(view) - at - 4 < size:
             break
         spans.append((at + 4, size))
         at += 4 + size
-        if not head & _MORE:
+        if not head & FRAME_MORE:
             return spans, at
     return spans, -1
 

@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from logclient._ext.constants import FRAME_MORE
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
@@ -45,9 +46,6 @@ except ImportError as error:
 __all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
 
 Endpoint = tuple[str, int]
-
-MORE = 0x80000000
-"""In a frame's head: another frame of the same message follows."""
 
 RECEIVE = 65536
 """Bytes handed over at once, and the longest message that is taken from a peer."""
@@ -83,7 +81,7 @@ def join(messages: Sequence[Sequence[bytes]]) -> bytes:
     for frames in messages:
         last = len(frames) - 1
         for place, frame in enumerate(frames):
-            parts += [(len(frame) | (MORE if place < last else 0)).to_bytes(4, "little"), frame]
+            parts += [(len(frame) | (FRAME_MORE if place < last else 0)).to_bytes(4, "little"), frame]
     return b"".join(parts)
 
 
@@ -94,10 +92,10 @@ def frames_of(data: bytes | memoryview) -> Iterator[list[memoryview]]:
     frames: list[memoryview] = []
     while at < len(view):
         head = int.from_bytes(view[at : at + 4], "little")
-        size = head & ~MORE
+        size = head & ~FRAME_MORE
         frames.append(view[at + 4 : at + 4 + size])
         at += 4 + size
-        if not head & MORE:
+        if not head & FRAME_MORE:
             yield frames
             frames = []
 

@@ -17,14 +17,13 @@ from typing import Any
 
 import pytest
 
+from logclient._ext.constants import ACKED, PENDING, STOP_FATAL
 from logclient._ext.flight import Batch
 from logclient.protocols.core import Alive, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Retry, Wire
 from tests import support
 from tests.cores.plain import Refused
 
 HERE = Path(__file__).parent
-STOP_FATAL = -3
-PENDING, ACKED = 0, 2
 
 BUILD = """
 import sys
@@ -64,7 +63,7 @@ def load(name: str) -> ModuleType:
     """The extension `name` of this folder, built once for each state of its sources."""
     if importlib.util.find_spec("logclient._ext.tcpsend") is None:
         pytest.skip("no compiled pump on this system")
-    headers = [support.ROOT / "_ext" / header for header in ("hot.pxd", "hash.pxd")]
+    headers = [support.ROOT / "_ext" / header for header in ("constants.pxd", "hot.pxd", "hash.pxd")]
     if not all(header.exists() for header in headers):
         support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
     sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "hot.pxi"]

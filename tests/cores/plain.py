@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from logclient._ext.constants import FAILED, HANDED, INFLIGHT
+from logclient._ext.constants import R_NOT_JSON as NOT_JSON
 from logclient._ext.flight import Event
-from logclient._ext.handoff import REASONS
 from logclient._ext.hash import xxh64
 from logclient.protocols.core import (
     Alive,
@@ -25,8 +26,6 @@ from logclient.protocols.core import (
 )
 from tests.cores.messages import frames_of, join
 
-INFLIGHT, HANDED, FAILED = 1, 3, 4
-NOT_JSON = REASONS.index("not_json")
 POISON = b"\xff"
 """A body that begins with it cannot be encoded."""
 

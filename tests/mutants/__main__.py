@@ -31,6 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tools import extensions
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TEST_S = 900
@@ -61,7 +63,7 @@ def copy_tree(target: Path) -> None:
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
     names = [n for n in tracked.split("\0") if n and (ROOT / n).is_file()]
-    names += [str(p.relative_to(ROOT)) for p in (ROOT / "_ext").glob("*.so")]
+    names += [str(p.relative_to(ROOT)) for p in (ROOT / "_ext").rglob("*.so")]
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target / name)
@@ -99,13 +101,13 @@ def rebuild(tree: Path, name: str) -> None:
 
 
 def affected(mutant: Mutant) -> list[str]:
-    """The extensions to rebuild; a declaration file is in all of them."""
-    path = Path(mutant.file)
-    if path.parts[0] != "_ext":
+    """The extensions to rebuild: a source is in one of them, a declaration file in all."""
+    path = ROOT / mutant.file
+    if Path(mutant.file).parts[0] != "_ext":
         return []
-    if path.suffix == ".pyx":
-        return [path.stem]
-    return sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
+    sources = extensions.modules(ROOT / "_ext")
+    mine = [name for name, pyx in sources.items() if path == pyx or path in extensions.parts(pyx)]
+    return mine or sorted(sources)
 
 
 @contextmanager
@@ -117,7 +119,9 @@ def applied(tree: Path, mutant: Mutant) -> Iterator[None]:
         raise SystemExit(f"{mutant.name}: `old` is {text.count(mutant.old)} times in {mutant.file}, not once")
     stat = path.stat()
     compiled = affected(mutant)
-    kept = {p: p.read_bytes() for name in compiled for p in (tree / "_ext").glob(f"{name}.*.so")}
+    paths = {name: Path("_ext", *name.split(".")) for name in compiled}
+    built = (p for path in paths.values() for p in (tree / path).parent.glob(f"{path.name}.*.so"))
+    kept = {p: p.read_bytes() for p in built}
     path.write_text(text.replace(mutant.old, mutant.new))
     try:
         for name in compiled:
@@ -128,9 +132,9 @@ def applied(tree: Path, mutant: Mutant) -> Iterator[None]:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         for so, content in kept.items():
             so.write_bytes(content)
-        for name in compiled:
-            shutil.rmtree(tree / "build" / "temp", ignore_errors=True)
-            (tree / "build" / "cython" / "_ext" / f"{name}.c").unlink(missing_ok=True)
+        shutil.rmtree(tree / "build" / "temp", ignore_errors=True)
+        for path in paths.values():
+            (tree / "build" / "cython" / path.with_suffix(".c")).unlink(missing_ok=True)
 
 
 def run(tree: Path, mutant: Mutant) -> bool:

@@ -12,22 +12,26 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 
+from logclient._ext.constants import (
+    ACKED,
+    DROPPED,
+    FAILED,
+    HANDED,
+    INFLIGHT,
+    K_TOMB,
+    PENDING,
+    PUT_FULL,
+    R_MAX_AGE,
+    R_OVERFLOW,
+    R_TOO_LARGE,
+    REASONS,
+    STATUSES,
+)
+
 CHUNK = 65536 - 64
 HEADER = 24
 ERROR = 4
 SPAN = 0x3FFFFFFF  # microseconds from the first event of a ledger line
-
-PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
-FATES = ("pending", "inflight", "acked", "handed", "failed", "dropped")
-REASONS = [
-    "", "overflow", "closed", "too_large", "unencodable",
-    "not_json", "rejected", "max_age", "forked", "fatal", "poison",
-    "denied", "unknown_type", "error", "doubt",
-]  # fmt: skip
-OVERFLOW, CLOSED, TOO_LARGE, MAX_AGE = 1, 2, 3, 7
-TOMB = 3
-
-PUT_FULL = -2
 
 
 def room_of(size: int) -> int:
@@ -175,11 +179,9 @@ class Handoff:
             size += bytes_in(self.kept)
         return size + room > self.max_bytes or events >= self.max_events
 
-    def push(
-        self, body: bytes, level: int, kind: int, created_us: int, turn: Turn | None = None
-    ) -> int:
-        if len(body) > self.max_event_bytes and kind & 15 != TOMB:
-            body, kind = bytes([TOO_LARGE]), TOMB
+    def push(self, body: bytes, level: int, kind: int, created_us: int, turn: Turn | None = None) -> int:
+        if len(body) > self.max_event_bytes and kind & 15 != K_TOMB:
+            body, kind = bytes([R_TOO_LARGE]), K_TOMB
         room = room_of(len(body))
         keep = level >= self.keep_level
         if turn is not None:
@@ -276,11 +278,11 @@ class Flight:
             if taken and used + event.room > size:
                 break
             if event.seq > self.expected:
-                self._report(self.expected, event.seq - 1, DROPPED, OVERFLOW)
+                self._report(self.expected, event.seq - 1, DROPPED, R_OVERFLOW)
             self.expected = event.seq + 1
             taken.append(shift(chain))
             used += event.room
-            if event.kind & 15 == TOMB:
+            if event.kind & 15 == K_TOMB:
                 event.fate, event.reason = FAILED, event.body[0]
         if not taken:
             return None
@@ -325,10 +327,10 @@ class Flight:
     def _report(self, first: int, last: int, fate: int, reason: int) -> None:
         if self.reports:
             start, end, status, why = self.reports[-1]
-            if end + 1 == first and (status, why) == (FATES[fate], REASONS[reason]):
+            if end + 1 == first and (status, why) == (STATUSES[fate], REASONS[reason]):
                 self.reports[-1] = (start, last, status, why)
                 return
-        self.reports.append((first, last, FATES[fate], REASONS[reason]))
+        self.reports.append((first, last, STATUSES[fate], REASONS[reason]))
 
     def _settle(self, batch: Batch) -> None:
         for event in batch.events:
@@ -428,7 +430,7 @@ class Flight:
         for batch in self.batches:
             for event in batch.events:
                 if event.fate == PENDING and event.seq <= seq:
-                    event.fate, event.reason = FAILED, MAX_AGE
+                    event.fate, event.reason = FAILED, R_MAX_AGE
             self._settle(batch)
 
     def gaps(self) -> None:
@@ -436,7 +438,7 @@ class Flight:
         heads = [first_of(c) for c in (h.queue, h.kept, self.ordinary, self.kept)]
         first = min([h.next_seq, *(e.seq for e in heads if e is not None)])
         if first > self.expected:
-            self._report(self.expected, first - 1, DROPPED, OVERFLOW)
+            self._report(self.expected, first - 1, DROPPED, R_OVERFLOW)
             self.expected = first
 
     def commit(self) -> None:

@@ -7,11 +7,11 @@ import re
 import struct
 from typing import NamedTuple
 
+from logclient._ext.constants import K_DOCUMENT
 from tests.oracle.logjam import look
 from tests.oracle.lumberjack import SPACE, _members, _skip
 from tests.oracle.xxh64 import words
 
-K_DOCUMENT = 0
 NO_TIME = -(2**63)
 
 

@@ -13,11 +13,14 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from logclient._ext.constants import (
+    K_BYTES,
+    K_RAW,
+)
+from logclient._ext.constants import R_NOT_JSON as NOT_JSON
+from logclient._ext.constants import R_UNENCODABLE as UNENCODABLE
 from tests.oracle.xxh64 import words, xxh64
 
-PENDING, INFLIGHT, ACKED, HANDED, FAILED, DROPPED = range(6)
-NOT_JSON, UNENCODABLE = 5, 4
-K_DOCUMENT, K_RAW, K_BYTES = 0, 1, 2
 ID1_TAKEN, ID2_TAKEN, METADATA_OPEN = 0x04, 0x08, 0x10
 MAX_WINDOW, MAX_DEPTH, MAX_DIGITS = 10_000, 1000, 1000
 OK, FOREIGN, NO_ID, NOT_JSON_ROW, TORN, BAD_ZLIB, BAD_FRAME = range(7)

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from logclient._ext.constants import K_BYTES as BYTES
 from tests.oracle.logjam import look
 from tests.oracle.xxh64 import words, xxh64
 
@@ -14,7 +15,6 @@ HEADER = struct.Struct(">BBHHHIIIHH")
 MOST = 65507
 SEGMENTS = 64
 ID_MOST = (1 << 31) - 1
-DOCUMENT, RAW, BYTES = 0, 1, 2
 TAGGED = 1 << 4
 
 (

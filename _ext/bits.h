@@ -1,0 +1,36 @@
+/* Bit scans of one name for each width, and loads of little-endian numbers, for every compiler. */
+#ifndef LOGCLIENT_BITS_H
+#define LOGCLIENT_BITS_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* The number of the lowest bit that is set. The argument must not be 0. */
+#ifdef _MSC_VER
+#include <intrin.h>
+static __inline unsigned lc_ctz32(uint32_t bits) { unsigned long i; _BitScanForward(&i, bits); return i; }
+static __inline unsigned lc_ctz64(uint64_t bits) { unsigned long i; _BitScanForward64(&i, bits); return i; }
+#else
+#define lc_ctz32(bits) ((unsigned)__builtin_ctz(bits))
+#define lc_ctz64(bits) ((unsigned)__builtin_ctzll(bits))
+#endif
+
+/* Unaligned little-endian loads: memcpy is one instruction where the machine has it. */
+static inline uint64_t lc_le64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+static inline uint32_t lc_le32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap32(v);
+#endif
+    return v;
+}
+
+#endif

@@ -1,0 +1,16 @@
+"""Numbers that compiled code and Python share, and their names.
+
+The numbers are defined in ``constants.pxd``; the names stand here in their order.
+"""
+
+STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "withheld")
+REASONS = (
+    "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
+    "fatal", "poison", "denied", "unknown_type", "error", "doubt",
+)
+ENDS = (
+    "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
+)
+
+# A macro of C, because it is too large for an enum.
+globals()["FRAME_MORE"] = FRAME_MORE

@@ -1,0 +1,83 @@
+"""The layout of `_ext/`, for everything that builds, packs or checks the extensions.
+
+================================  =========================================================
+`_ext/NAME.pyx`                   the extension `logclient._ext.NAME`
+`_ext/NAME/PART.pyx` (or `.pxi`)  a part of it, which it includes: `include "NAME/PART.pyx"`
+`_ext/ROOM/__init__.py`           makes the folder a sub-package
+`_ext/ROOM/NAME.pyx`              then is the extension `logclient._ext.ROOM.NAME`
+================================  =========================================================
+
+A folder without `__init__.py` holds parts, never extensions.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+NOT_ON_WINDOWS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
+"""Extensions and sub-packages that are built on POSIX systems only."""
+
+PARTS = {".pyx", ".pxi", ".h"}
+
+
+def packages(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the package in `folder` as `""`, then its sub-packages as `"room."`, each with its folder."""
+    yield "", folder
+    for init in sorted(folder.glob("*/__init__.py")):
+        for prefix, deeper in packages(init.parent):
+            yield f"{init.parent.name}.{prefix}", deeper
+
+
+def modules(folder: Path, suffix: str = ".pyx") -> dict[str, Path]:
+    """Map dotted names below `logclient._ext` to the files with this suffix.
+
+    Args:
+        folder: `_ext` of the tree, or `logclient/_ext` of an installation.
+        suffix: how the files end: `.pyx` (sources), `.pyi` (stubs), `.pxd` (declarations), or what this
+            interpreter's compiled extensions end with.
+    """
+    found = {}
+    for prefix, where in packages(folder):
+        found |= {prefix + path.name.removesuffix(suffix): path for path in sorted(where.glob(f"*{suffix}"))}
+    return found
+
+
+def parts(pyx: Path) -> list[Path]:
+    """Return the files that an extension may include from the folder of its name."""
+    folder = pyx.with_suffix("")
+    if (folder / "__init__.py").exists():
+        return []
+    return sorted(path for path in folder.rglob("*") if path.suffix in PARTS)
+
+
+def on_windows(name: str) -> bool:
+    """Return whether Windows has the extension with this dotted name."""
+    return name.partition(".")[0] not in NOT_ON_WINDOWS
+
+
+def share_declarations(folder: Path, target: Path) -> None:
+    """Copy every .pxd of `_ext` to where a cimport by the installed name finds it.
+
+    Files that have not changed keep their time stamps; files without a source are deleted.
+
+    Args:
+        folder: `_ext` of a tree.
+        target: a folder that will be on Cython's include path.
+    """
+    package = target / "logclient" / "_ext"
+    wanted = {target / "logclient" / "__init__.pxd"}
+    for prefix, where in packages(folder):
+        room = package.joinpath(*prefix.split("."))
+        room.mkdir(parents=True, exist_ok=True)
+        wanted.add(room / "__init__.pxd")
+        for pxd in where.glob("*.pxd"):
+            copy = room / pxd.name
+            wanted.add(copy)
+            if not copy.exists() or copy.read_bytes() != pxd.read_bytes():
+                shutil.copyfile(pxd, copy)
+    for path in wanted:
+        if not path.exists():
+            path.touch()
+    for old in package.rglob("*.pxd"):
+        if old not in wanted:
+            old.unlink()
