@@ -3,7 +3,7 @@
 from _typeshed import ReadableBuffer, WriteableBuffer
 
 def xxh64(data: ReadableBuffer, seed: int = 42) -> int:
-    """XXH64 of `data`, 0..2**64-1."""
+    """Return the XXH64 hash of `data`, 0 to 2**64 - 1."""
 
 def xxh64_many(
     data: ReadableBuffer,
@@ -12,15 +12,18 @@ def xxh64_many(
     out: WriteableBuffer,
     seed: int = 42,
 ) -> None:
-    """XXH64 of many slices of one buffer, without the GIL.
+    """Hash many slices of one buffer with XXH64, without the GIL.
 
     Args:
-        offsets, lengths: int64 each, in bytes, equally many.
-        out: uint64, as many; written.
+        data: the bytes.
+        offsets: int64, where each slice begins.
+        lengths: int64, the bytes of each slice.
+        out: uint64, as many; filled with the hashes.
+        seed: XXH64's.
 
     Raises:
-        ValueError: sizes differ, or a slice leaves `data`.
+        ValueError: sizes differ, or a slice is not inside `data`.
     """
 
 def murmur3(data: ReadableBuffer) -> int:
-    """MurmurHash3 x86 32 of `data`, seed 0, 0..2**32-1: plog's hash of a message. It is not Spark's ``hash()``."""
+    """Return plog's hash of a message: MurmurHash3, x86, 32 bits, seed 0. It is not Spark's ``hash()``."""

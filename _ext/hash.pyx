@@ -1,11 +1,13 @@
-# The hashes for Python: tests, benchmarks and whoever has slices of one buffer. The code is in hash.pxd.
+# The hashes as Python functions; hash.pxd has the code.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from logclient._ext.decoder cimport BorrowedBuffer
+
 
 def xxh64(data, uint64_t seed=SEED):
-    """XXH64 of `data`, 0..2**64-1."""
+    """Return the XXH64 hash of `data`, 0 to 2**64 - 1."""
     cdef Py_buffer view
     cdef uint64_t h
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -15,36 +17,36 @@ def xxh64(data, uint64_t seed=SEED):
     return h
 
 
-# Simple buffers, whatever the type of their items: numpy, array, mmap and pyarrow disagree on names.
 def xxh64_many(data, offsets, lengths, out, uint64_t seed=SEED):
-    """XXH64 of many slices of one buffer, without the GIL; see the stub."""
-    cdef Py_buffer view, at, size, to
+    """Hash many slices of one buffer with XXH64, without the GIL.
+
+    Args:
+        data: the bytes.
+        offsets: int64, where each slice begins.
+        lengths: int64, the bytes of each slice.
+        out: uint64, as many; filled with the hashes.
+        seed: XXH64's.
+
+    Raises:
+        ValueError: sizes differ, or a slice is not inside `data`.
+    """
+    cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
+    cdef BorrowedBuffer size = BorrowedBuffer(lengths)
+    cdef Py_buffer to
     cdef Py_ssize_t n, i
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(out, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
-        PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
-        try:
-            PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
-            try:
-                PyObject_GetBuffer(out, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
-                try:
-                    n = at.len // 8
-                    if at.len % 8 or size.len != at.len or to.len != at.len:
-                        raise ValueError(f"offsets, lengths and out must be int64, equally many: "
-                                         f"{at.len}, {size.len}, {to.len} bytes")
-                    with nogil:
-                        i = hash_slices(<const uint8_t *> view.buf, view.len, <const int64_t *> at.buf,
-                                        <const int64_t *> size.buf, <uint64_t *> to.buf, n, seed)
-                    if i < n:
-                        raise ValueError(f"slice {i} leaves the data of {view.len} bytes")
-                finally:
-                    PyBuffer_Release(&to)
-            finally:
-                PyBuffer_Release(&size)
-        finally:
-            PyBuffer_Release(&at)
+        n = at.b.len // 8
+        if at.b.len % 8 or size.b.len != at.b.len or to.len != at.b.len:
+            raise ValueError(f"offsets, lengths and out must be int64, equally many: "
+                             f"{at.b.len}, {size.b.len}, {to.len} bytes")
+        with nogil:
+            i = hash_slices(<const uint8_t *> view.b.buf, view.b.len, <const int64_t *> at.b.buf,
+                            <const int64_t *> size.b.buf, <uint64_t *> to.buf, n, seed)
+        if i < n:
+            raise ValueError(f"slice {i} leaves the data of {view.b.len} bytes")
     finally:
-        PyBuffer_Release(&view)
+        PyBuffer_Release(&to)
 
 
 # The number of slices hashed: fewer than n when the next one leaves the data.
@@ -62,7 +64,7 @@ cdef Py_ssize_t hash_slices(const uint8_t *p, Py_ssize_t total, const int64_t *a
 
 
 def murmur3(data):
-    """MurmurHash3 x86 32 of `data`, seed 0, 0..2**32-1."""
+    """Return plog's hash of a message: MurmurHash3, x86, 32 bits, seed 0. It is not Spark's ``hash()``."""
     cdef Py_buffer view
     cdef uint32_t h
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

@@ -358,7 +358,8 @@ cdef inline bint skip_text(const uint8_t **p, const uint8_t *end, const char *te
 
 
 # Read an integer of at most `digits` digits (18 fit), without leading zeros. False: there is none.
-cdef inline bint read_integer(const uint8_t **p, const uint8_t *end, int digits, int64_t *value) noexcept nogil:
+cdef inline bint read_integer(const uint8_t **p, const uint8_t *end, int digits,
+                              int64_t *value) noexcept nogil:
     cdef const uint8_t *q = p[0]
     cdef const uint8_t *first
     cdef bint negative = q < end and q[0] == c'-'

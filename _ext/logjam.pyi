@@ -19,29 +19,31 @@ MAX_BODY: Final[int]
 
 @final
 class Hot(CodecBase):
-    """The client: messages out, replies in, all of it without the GIL behind `capsule`.
+    """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
-    Where the compressor is one that must be called in Python, `encode` holds the GIL: it waits for it once
-    a call, not once a message.
+    With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
+    not for each message. The options are not checked for users here: that is done where they are read
+    (``logclient.config``).
 
     Args:
         producer: the 10 bytes that begin every id.
-        app_env: the first frame of each message; 1 to 255 bytes.
-        topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` where
-            the topic begins with ``logs``, else into ``uuid``.
-        request: ask for a reply to each message; else events are ``handed`` once ZeroMQ has taken them.
-        inflight: requests without a reply at one time; the next go when a quarter of them is free.
-        batch_bytes: bodies encoded at once, at most; a larger one goes alone.
-        compression: 0 none, 1 zlib, 2 snappy, 3 LZ4.
-        level: zlib's, 1..9; 1..3 take the fastest compressor there is.
-        compress_over: bytes from which on a body is compressed, where that makes it smaller.
-        identity: splice the id in.
+        app_env: the first frame of each message, 1 to 255 bytes.
+        topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
+            topic begins with ``logs``, else into ``uuid``.
+        request: ask for a reply to each message. Otherwise events are ``handed`` once ZeroMQ has taken them.
+        inflight: bound on requests without a reply. When it is reached, encoding waits until a quarter is
+            free.
+        batch_bytes: bound on the bodies encoded at once; a larger one travels alone.
+        compression: 0 for none, 1 for zlib, 2 for snappy, 3 for LZ4.
+        level: zlib's, 1 to 9; 1 to 3 use the fastest compressor there is.
+        compress_over: compress bodies of at least this many bytes, if that makes them smaller.
+        identity: insert ids into events.
         check: check that raw bodies are one JSON object in UTF-8.
-        silence: seconds without a reply before the connection counts as dead.
-        number: of the first message; after 2**64 - 1 comes 1.
+        silence: seconds without a reply after which the connection counts as dead.
+        number: sequence number of the first message; after 2**64 - 1 comes 1.
 
     Raises:
-        ValueError: an argument outside its range, or a compression that is not installed.
+        ValueError: the compression is not installed.
     """
 
     def __init__(
@@ -63,52 +65,54 @@ class Hot(CodecBase):
     ) -> None: ...
     @property
     def compressor(self) -> str:
-        """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; with ``python`` before it: with the GIL."""
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python`` one that needs the GIL.
+        """
     @property
     def holds_gil(self) -> bool:
-        """`encode` needs the GIL: the compressor is one that must be called in Python."""
+        """Whether `encode` holds the GIL, because the compressor must be called in Python."""
     @property
     def requests(self) -> int:
-        """Requests and pings without a reply."""
+        """The number of requests and pings without a reply."""
     @property
     def error(self) -> str | None:
-        """What the server did that the protocol does not allow; until the next `connected`."""
-    def connected(self, now: float) -> None: ...
+        """How the server broke the protocol, or None; kept until the next `connected`."""
+    def connected(self, now: float) -> None:
+        """Begin a connection."""
     def connection_lost(self) -> int:
-        """Forget what was in flight; the number of requests there were."""
+        """Forget what was in flight, and return how many requests there were."""
     def sent(self, rest: int = 0) -> None:
-        """ZeroMQ has taken all that was ready but its last `rest` bytes, which whoever sends it keeps."""
+        """Note that ZeroMQ has taken all that was ready, but for its last `rest` bytes."""
     def ping(self) -> None:
-        """Put a ping behind what is to be sent.
+        """Append a ping to what is to be sent.
 
         Raises:
-            ValueError: too many wait for a reply.
+            ValueError: too many pings wait for a reply.
         """
     def pongs(self) -> list[bytes | None]:
-        """The replies to pings since the last call: the server's name, or None: it said bad request."""
+        """Return the replies to pings since the last call: the server's name, or None for a bad request."""
 
 # -- compressions --------------------------------------------------------------------------------
 
 def pack(compression: int, body: ReadableBuffer, /, *, level: int = 3) -> bytes:
-    """A body as it is carried.
+    """Pack a body as messages carry it.
 
     Raises:
-        ValueError: no such compression, or it is not installed.
+        ValueError: there is no such compression, or it is not installed.
     """
 
 @final
 class Unpacker:
-    """Opens compressed bodies, each of at most `max_unpacked` bytes; one per thread.
+    """Unpacks compressed bodies of at most `max_unpacked` bytes. Use one per thread.
 
-    Room is made as far as so many bytes can hold so much, whatever length they announce.
+    Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.
     """
 
     def __init__(self, max_unpacked: int = ...) -> None: ...
     def unpack(self, compression: int, body: ReadableBuffer, /) -> bytes:
-        """The content.
+        """Return the unpacked body.
 
         Raises:
-            ValueError: in words, what is wrong with it.
+            ValueError: what is wrong with it, in words.
         """
 
 # -- decoding captures ---------------------------------------------------------------------------
@@ -208,4 +212,7 @@ class Decoder(BatchDecoder[Decoded]):
     ) -> None: ...
 
 def expand(unit: ReadableBuffer, max_unpacked: int = ...) -> bytes:
-    """The unit with its body unpacked in place: what `offset` counts in. As it is when that fails."""
+    """Return the unit with its body unpacked in place, which `Decoded.offset` refers to.
+
+    A unit whose body cannot be unpacked is returned as it is.
+    """

@@ -67,56 +67,59 @@ class Decoder(BatchDecoder[Decoded]):
     ) -> None: ...
 
 def expand(unit: ReadableBuffer, max_inflated: int = 67108864) -> bytes:
-    """The unit with its compressed frames inflated in place: what `offset` counts in.
+    """Return the unit with its compressed frames inflated in place, which `Decoded.offset` refers to.
 
-    Inflates as far as it can: what is damaged is kept as it is.
+    A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
+    rest.
     """
 
 # -- the reader (server role) --------------------------------------------------------------------
 
 @final
 class Window:
-    """One whole window from a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
+    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
 
     @property
     def version(self) -> int:
         """1 or 2."""
     @property
     def ack(self) -> int:
-        """The number that acknowledges all of it: its highest sequence number, as Logstash does; in the
-        literal form its last one."""
+        """The number that acknowledges all of it.
+
+        That is the highest sequence number, as in Logstash, or in the literal form the last one.
+        """
     @property
     def unit(self) -> bytes:
-        """The bytes as they came, W frame to the last frame; in the literal form the one frame."""
+        """The bytes as received, from the W frame to the last frame; in the literal form the one frame."""
     @property
     def inflated(self) -> int:
-        """Bytes of its frames, uncompressed."""
+        """The size of its frames in bytes, uncompressed."""
     def __len__(self) -> int:
         """Number of events."""
     @property
     def events(self) -> list[bytes]:
-        """The bodies: JSON texts, or version 1's pair blocks (u32 count and pairs)."""
+        """The bodies: JSON texts, or pair blocks of version 1 (u32 count and the pairs)."""
     @property
     def sequences(self) -> list[int]:
-        """The frames' sequence numbers, for partial acks."""
+        """The frames' sequence numbers, for partial acknowledgements."""
     @property
     def types(self) -> str:
-        """A letter an event: ``J`` for a JSON text, ``D`` for a pair block."""
+        """A letter for each event: ``J`` for a JSON text, ``D`` for a pair block."""
 
 @final
 class Reader:
     """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
 
-    Accepts what Logstash or go-lumber accept where that loses nothing, and stops with words
-    (`error`) otherwise. Lengths are checked before anything is allocated.
+    It accepts what Logstash or go-lumber accept as long as nothing is lost. At anything else it stops, and
+    `error` says why. Lengths are checked before memory is allocated for them.
 
     Args:
-        max_window: events in a window; in the literal form, in one compressed frame.
-        max_frame: bytes of one event.
-        max_unit: bytes of a window as carried.
-        max_inflated: bytes of a window, uncompressed.
-        strict_spec: read the literal form: version 1 alone, 'json' frames in it, and window frames that
-            say how many frames may be without an acknowledgement. Before the first there is no bound.
+        max_window: bound on the events in a window; in the literal form, in one compressed frame.
+        max_frame: bound on the bytes of one event.
+        max_unit: bound on the bytes of a window as received.
+        max_inflated: bound on the bytes of a window, uncompressed.
+        strict_spec: read the literal form: version 1 only, with 'json' frames, and with window frames that
+            announce how many frames may be unacknowledged. Before the first of these there is no bound.
     """
 
     def __init__(
@@ -129,55 +132,54 @@ class Reader:
         strict_spec: bool = False,
     ) -> None: ...
     def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
-        """Take bytes; the windows that they complete. After an `error` all is ignored."""
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
     def acknowledge(self, events: int, /) -> None:
-        """So many events more are acknowledged: the writer may send as many again (literal form)."""
+        """Allow the writer this many more unacknowledged events (literal form)."""
     def receive_eof(self) -> None:
-        """The writer closed: an unfinished window becomes an `error`."""
+        """Note that the writer has closed: an unfinished window becomes an `error`."""
     @property
     def window_size(self) -> int | None:
-        """What the last window frame said (literal form); None: there was none."""
+        """What the last window frame announced (literal form), or None before the first."""
     @property
     def error(self) -> str | None:
-        """One line: what the writer did that the protocol does not allow."""
+        """One line that says how the writer broke the protocol, or None."""
     @property
     def pending(self) -> int:
-        """Bytes of the unfinished window held."""
+        """Bytes held of the unfinished window."""
 
 def encode_ack(version: int, number: int, /) -> bytes:
-    """An 'ack' frame; `number` 0 is a keep-alive."""
+    """Encode an 'ack' frame; `number` 0 is a keep-alive."""
 
 def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
-    """Whole 'ack' frames as (version, number).
+    """Decode whole 'ack' frames into pairs of version and number.
 
     Raises:
-        ValueError: anything else is in `data`.
+        ValueError: there is something else in `data`.
     """
 
 # -- the writer ----------------------------------------------------------------------------------
 
 @final
 class Hot(CodecBase):
-    """The writer: windows out, acks in, all of it without the GIL behind `capsule`.
+    """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
+
+    The options are not checked for users here: that is done where they are read (``logclient.config``).
 
     Args:
         producer: the 10 bytes that begin every id.
         version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
-        window: events in one window, 1..10,000.
-        window_bytes: of the bodies of one window, each rounded up to 8 and 24 more, as the hand-off counts them:
-            a batch of that size is one window. A larger event goes alone.
-        inflight: windows without an ack at one time.
-        compression: 0 off, 1..9 as zlib's; 1..3 take the fastest compressor there is.
-        identity: splice the id in.
+        window: events in one window, 1 to 10,000.
+        window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
+            counts them, so that a batch of that size is one window. A larger event travels alone.
+        inflight: bound on unacknowledged windows.
+        compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
+        identity: insert ids into events.
         check: check that raw bodies are what the protocol carries.
-        silence: seconds without a byte from the reader before the connection counts as dead.
-        frames: ``json`` or ``data``; empty: what the version has, and ``json`` with `strict_spec`.
-        strict_spec: write the literal form, in version 1: numbers run over the connection, and its window
-            frame, `window` times `inflight`, is how many frames go without an acknowledgement.
+        silence: seconds without a byte from the reader after which the connection counts as dead.
+        frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
+        strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
+            window frame announces `window` times `inflight`, the bound on unacknowledged frames.
         first: with `strict_spec`, the number of the first frame of each connection.
-
-    Raises:
-        ValueError: an argument outside its range.
     """
 
     def __init__(
@@ -198,31 +200,36 @@ class Hot(CodecBase):
     ) -> None: ...
     @property
     def compressor(self) -> str:
-        """What compresses: ``none``, ``isal 1``, ``zlib 3``, ``python zlib 3`` (with the GIL)."""
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, or ``python zlib 3``, which needs the GIL."""
     @property
     def windows(self) -> int:
-        """Windows in flight."""
+        """The number of windows in flight."""
     @property
     def careful(self) -> int:
-        """Windows that still go one at a time, after a silence or a reset with more of them out."""
+        """How many more windows are sent one at a time, after a break with several in flight."""
     @property
     def error(self) -> str | None:
-        """What the reader did that the protocol does not allow; until the next `connected`."""
-    def connected(self, now: float) -> None: ...
+        """How the reader broke the protocol, or None; kept until the next `connected`."""
+    def connected(self, now: float) -> None:
+        """Begin a connection."""
     def connection_lost(self) -> int:
-        """Forget what was in flight; the number of windows there were."""
+        """Forget the windows in flight, and return how many there were."""
 
 # -- the checking pass ---------------------------------------------------------------------------
 
 def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | None:
-    """What the checking pass finds in a body; None when it is not one JSON object in UTF-8.
+    """Check a body as the writer does.
 
     Returns:
-        (start, end, taken, user_id): the object is ``body[start:end]`` without the white space
-        around it; `taken` has ``K_ID1_TAKEN`` where ``@metadata`` is not ours to write and
-        ``K_ID2_TAKEN`` where ``event.id`` is not, both where it has an id of its own; `user_id` the
-        raw bytes of that id (between the quotes), if any.
+        None when the body is not one JSON object in UTF-8, else (start, end, taken, user_id). The object
+        without the white space around it is ``body[start:end]``. `taken` has ``K_ID1_TAKEN`` when
+        ``@metadata`` cannot carry our id, ``K_ID2_TAKEN`` when ``event.id`` cannot, and both when the body
+        has an id of its own. `user_id` is that id, as its raw bytes between the quotes, or None.
     """
 
 def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
-    """The same for version 1's pair block: (taken, user_id)."""
+    """Check a pair block of version 1 as the writer does.
+
+    Returns:
+        None when its lengths do not add up, else (taken, user_id) as from `check_json`.
+    """

@@ -17,7 +17,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient.delivery.pump import PythonPump
-from logclient.protocols.logjam import Logjam, Options
+from logclient.logjam.core import Logjam, Options
 from logclient.transports.attempt import Attempt
 from logclient.transports.zmq import Zmq
 

@@ -23,7 +23,8 @@ def lazy_names(
 
     Args:
         package: the name of the package.
-        modules: for each public name, the module in the package that defines it.
+        modules: for each public name, the module that defines it, relative to the package: ``client``, or
+            ``.collectors.subscriber`` for a module of the package around it.
     """
 
     def load(name: str) -> object:
@@ -32,7 +33,7 @@ def lazy_names(
         from importlib import import_module
         from sys import modules as loaded
 
-        value: object = getattr(import_module(f"{package}.{modules[name]}"), name)
+        value: object = getattr(import_module(f".{modules[name]}", package), name)
         setattr(loaded[package], name, value)  # the next access does not come here
         return value
 

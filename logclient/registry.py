@@ -30,7 +30,7 @@ class Scheme(NamedTuple):
 SCHEMES: dict[str, Scheme] = {
     "lumberjack": Scheme(
         protocol="lumberjack",
-        core="logclient.protocols.lumberjack:Lumberjack",
+        core="logclient.lumberjack.core:Lumberjack",
         transport="logclient.transports.tcp:Tcp",
         document="ecs",
         client="logclient.client:Client",
@@ -39,7 +39,7 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "lumberjack+tls": Scheme(
         protocol="lumberjack",
-        core="logclient.protocols.lumberjack:Lumberjack",
+        core="logclient.lumberjack.core:Lumberjack",
         transport="logclient.transports.tls:Tls",
         document="ecs",
         client="logclient.client:Client",
@@ -48,10 +48,10 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "logjam": Scheme(
         protocol="logjam",
-        core="logclient.protocols.logjam:Logjam",
+        core="logclient.logjam.core:Logjam",
         transport="logclient.transports.zmq:Zmq",
         document="logjam",
-        client="logclient.logjam:Client",
+        client="logclient.logjam.client:Client",
         port=9604,
         tls=False,
         path=True,
@@ -60,10 +60,10 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "logjam+push": Scheme(
         protocol="logjam",
-        core="logclient.protocols.logjam:Logjam",
+        core="logclient.logjam.core:Logjam",
         transport="logclient.transports.zmq:Zmq",
         document="logjam",
-        client="logclient.logjam:Client",
+        client="logclient.logjam.client:Client",
         port=9605,
         tls=False,
         path=True,

@@ -583,7 +583,7 @@ class TestRegistry:
         for name, row in registry.SCHEMES.items():
             assert name.split("+")[0] == row.protocol
             assert name.endswith("+tls") == row.tls
-            assert row.core.startswith(f"logclient.protocols.{row.protocol}:")
+            assert row.core.startswith(f"logclient.{row.protocol}.core:")
             assert 1 <= row.port <= 65535
 
     def test_load_imports_what_is_named(self) -> None:

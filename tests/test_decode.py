@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import cli
+from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.collectors.capture import CaptureWriter
+from logclient.lumberjack.core import frames, pair_block
 from logclient.protocols import readable
-from logclient.protocols.lumberjack import Reader, encode_ack, frames, pair_block
 from logclient.protocols.readable import Frame
 from tests import recordings
 from tests.patience import PATIENCE

@@ -58,7 +58,7 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
-CLIENT_MODULES = {(), ("client",), ("state",)}
+CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
 EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "hot"}
     | {"handing", "ids", "jsonscan"},
@@ -190,16 +190,16 @@ def test_rule_itself() -> None:
     """The judge, judged: what must be refused is refused."""
     wrong = [
         ("transports.tcp", "protocols.core"),
-        ("protocols.lumberjack", "transports.tcp"),
-        ("protocols.lumberjack", "protocols.logjam"),
-        ("protocols.lumberjack", "plog.core"),
+        ("lumberjack.core", "transports.tcp"),
+        ("lumberjack.core", "logjam.core"),
+        ("lumberjack.core", "plog.core"),
         ("plog.core", "logux.messages"),
         ("plog.core", "plog.client"),
         ("plog.core", "transports.udp"),
-        ("protocols.lumberjack", "_ext.plog"),
-        ("protocols.lumberjack", "_ext.tcpsend"),
+        ("lumberjack.core", "_ext.plog"),
+        ("lumberjack.core", "_ext.tcpsend"),
         ("delivery.engine", "client"),
-        ("delivery.engine", "protocols.lumberjack"),
+        ("delivery.engine", "lumberjack.core"),
         ("delivery.engine", "_ext.lumberjack"),
         ("delivery.engine", "_ext.tcpsend"),
         ("client", "handler"),
@@ -209,10 +209,12 @@ def test_rule_itself() -> None:
         ("errors", "config"),
         ("config", "client"),
         ("handler", ""),
-        ("lumberjack", "plog.core"),
+        ("lumberjack.client", "plog.core"),
         ("plog.client", "logux.client"),
         ("delivery.engine", "plog.core"),
-        ("logjam", "integrations.wsgi"),
+        ("logjam.client", "integrations.wsgi"),
+        ("logjam.document", "logjam.agent"),
+        ("logjam.core", "logjam.client"),
     ]
     right = [
         ("cli", "client"),
@@ -221,16 +223,16 @@ def test_rule_itself() -> None:
         ("client", "_ext.handoff"),
         ("delivery.engine", "protocols.core"),
         ("delivery.engine", "_ext.flight"),
-        ("protocols.lumberjack", "protocols.core"),
+        ("lumberjack.core", "protocols.core"),
         ("logux.core", "logux.messages"),
         ("logux.client", "logux.core"),
         ("logux", "lazy"),
-        ("protocols.lumberjack", "_ext.lumberjack"),
+        ("lumberjack.core", "_ext.lumberjack"),
         ("logux.frames", "_ext.logux"),
         ("transports.tcp", "_ext.tcpsend"),
-        ("collectors.lumberjack", "protocols.lumberjack"),
+        ("collectors.lumberjack", "lumberjack.core"),
         ("verify.decode", "_ext.lumberjack"),
-        ("lumberjack", "protocols.lumberjack"),
+        ("lumberjack.client", "lumberjack.core"),
         ("delivery.batch", "delivery.retry"),
         ("transports.tcp", "errors"),
         ("integrations.wsgi", "logjam"),

@@ -28,7 +28,7 @@ import logclient
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
-from logclient.protocols.logjam import AUTO, COMPRESSIONS, Logjam, Options
+from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
@@ -232,7 +232,7 @@ AUTO_IS = """if 1:
     import json, sys
     from types import SimpleNamespace
     import zlib as real
-    from logclient.protocols.logjam import Logjam, Options
+    from logclient.logjam.core import Logjam, Options
 
     def chosen(gone):
         for name in gone:

@@ -32,9 +32,9 @@ from logclient._ext.logjam import (
     pack,
 )
 from logclient.errors import ConfigError, ProtocolError
+from logclient.logjam.core import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from logclient.protocols import readable
 from logclient.protocols.core import Alive, CloseWanted, Core, Fatal, Outcome, Progress, Reply
-from logclient.protocols.logjam import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
@@ -172,13 +172,15 @@ class TestOptions:
             core_of(compression="snappy")
 
     def test_hot_checks_what_it_is_given(self) -> None:
+        wrong: dict[str, Any]
         for wrong in (
             {"app_env": b""}, {"app_env": b"ping"}, {"topics": TOPICS[:5]}, {"topics": [b"", *TOPICS[1:]]},
-            {"producer": b"x"}, {"compression": 4}, {"number": 0}, {"level": 0},
+            {"compression": 4}, {"number": 0}, {"level": 0},
         ):  # fmt: skip
-            arguments = {"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong}
-            with pytest.raises(ValueError, match=": "):
-                Hot(**arguments)  # type: ignore[arg-type]
+            with pytest.raises(AssertionError):
+                Hot(**{"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong})
+        with pytest.raises(ValueError, match="producer: 10 bytes, not 1"):
+            Hot(b"x", APP_ENV, TOPICS)
         with pytest.raises(TypeError):
             Hot.__new__(Hot).credit(0.0)
 
@@ -329,7 +331,7 @@ class TestCompression:
             "import sys\n"
             "sys.modules['snappy'] = None\n"
             "from logclient._ext.logjam import Unpacker, pack\n"
-            "from logclient.protocols.logjam import Logjam, Options\n"
+            "from logclient.logjam.core import Logjam, Options\n"
             "name = Logjam(Options('a-b'), bytes(10)).compressor\n"
             "print(name)\n"
             "if name != 'snappy': sys.exit()\n"
@@ -927,10 +929,10 @@ class TestReadable:
         assert (reply["type"], reply["status"]) == ("reply", "202 Accepted")
 
     def test_every_fault_has_words(self) -> None:
-        from logclient.protocols import logjam
+        from logclient.logjam import frames as readable_frames
 
         silent = {"ok", "foreign", "no_id", "not_json", "ping", "heartbeat"}
-        assert set(logjam._WRONG) == set(STATUS_NAMES) - silent
+        assert set(readable_frames._WRONG) == set(STATUS_NAMES) - silent
 
 
 class TestVerify:

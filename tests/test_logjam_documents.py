@@ -25,9 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
-from logclient.logjam import Agent, Request, current
-from logclient.protocols import logjam_document as document
-from logclient.protocols.logjam import Logjam, Options
+from logclient.logjam import Agent, Request, current, document
+from logclient.logjam.core import Logjam, Options
 from tests.batches import flight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge

@@ -18,7 +18,7 @@ from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.logjam import STATUS_NAMES, Decoder, Hot
 from logclient.errors import ConfigError
-from logclient.protocols.logjam import Logjam, Options
+from logclient.logjam.core import Logjam, Options
 from tests import recordings, support
 from tests.oracle import logjam as oracle
 

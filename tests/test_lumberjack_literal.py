@@ -36,7 +36,7 @@ from logclient.collectors.capture import CaptureReader
 from logclient.collectors.lumberjack import Collector, decode
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.protocols.lumberjack import Lumberjack, Options, frames, pair_block
+from logclient.lumberjack.core import frames, pair_block
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle
@@ -375,19 +375,13 @@ class TestWriter:
             hot.encode(batch.capsule, 1, 0.0)
             assert wire(hot)[6:8] == kind
 
-    @pytest.mark.parametrize(("options", "words"), [
-        ({"version": 2, "strict_spec": True}, "version: the protocol's text has 1 alone"),
-        ({"version": 1, "frames": "json"}, "frames: json in version 1 needs strict_spec"),
-        ({"version": 2, "frames": "data"}, "frames: version 2 has json alone"),
-        ({"frames": "xml"}, "frames: json or data, not 'xml'"),
-        ({"version": 1, "strict_spec": True, "first": 0}, "first: 1 to 4294967295, not 0"),
+    @pytest.mark.parametrize("options", [
+        {"version": 2, "strict_spec": True}, {"version": 1, "frames": "json"},
+        {"version": 2, "frames": "data"}, {"frames": "xml"}, {"version": 1, "strict_spec": True, "first": 0},
     ])  # fmt: skip
-    def test_options_are_checked(self, options: dict[str, Any], words: str) -> None:
-        with pytest.raises(ValueError, match=words):
+    def test_options_are_asserted(self, options: dict[str, Any]) -> None:
+        with pytest.raises(AssertionError):
             Hot(PRODUCER, **options)
-        if "first" not in options:
-            with pytest.raises(ConfigError, match=words):
-                Lumberjack(Options(**options), PRODUCER)
 
 
 # -- the option

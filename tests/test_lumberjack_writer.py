@@ -19,7 +19,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
 from logclient._ext.lumberjack import MAX_WINDOW, Hot, Reader
-from logclient.protocols.lumberjack import pair_block
+from logclient.lumberjack.core import pair_block
 from tests.batches import flight_of
 from tests.lumberjack_inputs import near_objects, objects
 from tests.oracle import lumberjack as oracle
@@ -148,15 +148,15 @@ class TestWindow:
         assert hot.buffers() == []
         assert bytes(held) == first
 
-    def test_options_are_checked(self) -> None:
-        for options, words in (
-            ({"version": 3}, "version: 1 to 2, not 3"), ({"window": 0}, "window: 1 to 10000, not 0"),
-            ({"window": MAX_WINDOW + 1}, "window"), ({"inflight": 0}, "inflight"),
-            ({"compression": 10}, "compression: 0 to 9, not 10"), ({"silence": 0.0}, "silence"),
-            ({"window_bytes": 0}, "window_bytes"), ({"silence": float("nan")}, "silence"),
-        ):  # fmt: skip
-            with pytest.raises(ValueError, match=words):
-                Hot(PRODUCER, **options)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(("name", "value"), [
+        ("version", 3), ("window", 0), ("window", MAX_WINDOW + 1), ("inflight", 0), ("compression", 10),
+        ("silence", 0.0), ("silence", float("nan")), ("window_bytes", 0),
+    ])  # fmt: skip
+    def test_options_are_asserted(self, name: str, value: object) -> None:
+        with pytest.raises(AssertionError):
+            Hot(PRODUCER, **{name: value})  # type: ignore[arg-type]
+
+    def test_a_producer_has_ten_bytes(self) -> None:
         with pytest.raises(ValueError, match="producer: 10 bytes, not 9"):
             Hot(b"123456789")
 

@@ -72,7 +72,7 @@ _BOUNDED = """        room = lc_get32(data)
         if room // LZ4_RATIO > size:
 """
 PLANTS = (
-    Plant("length", "_ext/logjam.pyx", "    if meta.size != META_SIZE or not has_tag(meta.at):",
+    Plant("length", "_ext/logjam/decoder.pyx", "    if meta.size != META_SIZE or not has_tag(meta.at):",
           "    if meta.size + 1 < META_SIZE or not has_tag(meta.at):", (ASAN,)),
     Plant("allocation", "_ext/blocks.pxd", _BOUNDED, _BOUNDED.replace(":\n", " and False:\n"),
           (MEMORY, "a body over the bound", "the twin says too_large")),

@@ -14,8 +14,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
+from logclient.logjam.core import Logjam, Options
 from logclient.protocols.core import Fatal, Outcome, Reply
-from logclient.protocols.logjam import Logjam, Options
 from tests import recordings
 from tests.oracle import logjam as oracle
 
@@ -48,11 +48,11 @@ APART = {
 
 _SHAPE = "        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:\n"
 PLANTS = (
-    Plant("length", "_ext/logjam.pyx", "        if left - at - 4 < size:\n            return 0\n",
+    Plant("length", "_ext/logjam/client.pyx", "        if left - at - 4 < size:\n            return 0\n",
           "        if left - at - 3 < size:\n            return 0\n", (ASAN,)),
-    Plant("allocation", "_ext/logjam.pyx", _SHAPE,
+    Plant("allocation", "_ext/logjam/client.pyx", _SHAPE,
           _SHAPE.replace("or", "or wire_reserve(&w.packed, size) == NULL and False or"), (MEMORY,)),
-    Plant("endless", "_ext/logjam.pyx",
+    Plant("endless", "_ext/logjam/client.pyx",
           "        if left - at < 4:\n            return 0\n        head = lc_get_frame(p + at)",
           "        if left - at < 4:\n            continue\n        head = lc_get_frame(p + at)", (TIMEOUT,)),
 )  # fmt: skip

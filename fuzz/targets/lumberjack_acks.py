@@ -14,8 +14,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
 from logclient._ext.flight import Flight
 from logclient._ext.handoff import Handoff
+from logclient.lumberjack.core import Lumberjack, Options
 from logclient.protocols.core import Fatal, Outcome
-from logclient.protocols.lumberjack import Lumberjack, Options
 from tests import recordings
 from tests.oracle import lumberjack as oracle
 
@@ -37,11 +37,11 @@ ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Hot.error", "Hot
 APART: dict[str, str] = {}
 _NUMBER = "    if number > window.n:\n        w.wrong_window"
 PLANTS = (
-    Plant("length", "_ext/lumberjack.pyx", _NUMBER, _NUMBER.replace("window.n:", "window.n + 1:"),
+    Plant("length", "_ext/lumberjack/writer.pyx", _NUMBER, _NUMBER.replace("window.n:", "window.n + 1:"),
           (ASAN, TIMEOUT, "outcomes")),
-    Plant("allocation", "_ext/lumberjack.pyx", _NUMBER,
+    Plant("allocation", "_ext/lumberjack/writer.pyx", _NUMBER,
           _NUMBER.replace("if", "if wire_reserve(&w.raw, number) == NULL and False or"), (MEMORY,)),
-    Plant("endless", "_ext/lumberjack.pyx", "            data += 6\n",
+    Plant("endless", "_ext/lumberjack/writer.pyx", "            data += 6\n",
           "            data += 6 if data[5] else 0\n",
           (TIMEOUT,)),
 )  # fmt: skip

@@ -64,11 +64,11 @@ APART = {
 }
 
 PLANTS = (
-    Plant("length", "_ext/lumberjack.pyx",
+    Plant("length", "_ext/lumberjack/decoder.pyx",
     "            if left - FRAME_HEAD < size:\n                return add_fault",
           "            if left + 1 - FRAME_HEAD < size:\n                return add_fault",
           (ASAN, "AssertionError: rows", "AssertionError: a row")),
-    Plant("allocation", "_ext/lumberjack.pyx",
+    Plant("allocation", "_ext/lumberjack/reader.pyx",
           "        capacity = r.capacity * 2 if r.capacity else 64\n        e = <lc_entry *>",
           "        capacity = r.n * 64\n        e = <lc_entry *>", (MEMORY,)),
     Plant("inflate", "_ext/deflate.pxd", "        if s.avail_out:\n            return INFLATE_BAD",

@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from logclient._ext.constants import REASONS, STATUSES, STOP_MEMORY
-from logclient.errors import ProtocolError
+from logclient.errors import ConfigError, ProtocolError
 from logclient.protocols.core import Alive, Batch, CloseWanted, CoreEvent, Fatal, Outcome, Progress, Wire
 
 
 class CapsuleBatch(Protocol):
     @property
     def capsule(self) -> object: ...
+
+
+def has_ids(identity: str) -> bool:
+    """Return whether events get ids, for a value of the option ``identity``.
+
+    Raises:
+        ConfigError: it is none of its values.
+    """
+    if identity not in ("id", "own", "none"):
+        raise ConfigError(f"identity: id, own or none, not {identity!r}")
+    return identity != "none"
 
 
 class CompiledCore:

@@ -314,11 +314,10 @@ class BrokenError(Exception):
     """The reader broke the protocol."""
 
 
-class Acks:
-    """What a writer makes of the bytes a reader sends."""
+class AckFrames:
+    """Reads 'ack' frames; a subclass says what a number acknowledges."""
 
     def __init__(self) -> None:
-        self.windows: list[tuple[list[int], int]] = []  # sequences, acknowledged
         self.left = b""
         self.acked: list[int] = []
         self.alive = self.progress = 0
@@ -333,30 +332,42 @@ class Acks:
             (number,) = struct.unpack(">I", self.left[2:6])
             self.left = self.left[6:]
             self.alive += 1
-            if number == 0:
-                continue
-            if not self.windows:
-                raise BrokenError("time")
-            sequences, acked = self.windows[0]
-            if number > len(sequences):
-                raise BrokenError("number")
-            if number > acked:
-                self.acked += sequences[acked:number]
-                self.progress += 1
-                self.windows[0] = sequences, number
-                if number == len(sequences):
-                    del self.windows[0]
+            if number:
+                newly = self.acknowledged(number)
+                self.acked += newly
+                self.progress += bool(newly)
+
+    def acknowledged(self, number: int) -> list[int]:
+        """Take one ack, and return the sequences that it newly acknowledges."""
+        raise NotImplementedError
 
 
-class RunningAcks:
-    """The same for the literal form: an ack is for all frames up to its number."""
+class Acks(AckFrames):
+    """The acks of released servers: each is about the oldest window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows: list[tuple[list[int], int]] = []  # sequences, acknowledged
+
+    def acknowledged(self, number: int) -> list[int]:
+        if not self.windows:
+            raise BrokenError("time")
+        sequences, acked = self.windows[0]
+        if number > len(sequences):
+            raise BrokenError("number")
+        self.windows[0] = sequences, max(number, acked)
+        if number == len(sequences):
+            del self.windows[0]
+        return sequences[acked:number]
+
+
+class RunningAcks(AckFrames):
+    """The acks of the literal form: each is for all frames up to its number."""
 
     def __init__(self, first: int = 1) -> None:
+        super().__init__()
         self.number = first
         self.sent: list[tuple[int, int]] = []  # (number, sequence) of each frame of this connection
-        self.left = b""
-        self.acked: list[int] = []
-        self.alive = self.progress = 0
 
     def send(self, sequences: list[int]) -> None:
         for sequence in sequences:
@@ -367,25 +378,11 @@ class RunningAcks:
     def unacked(self) -> int:
         return len(self.sent) - len(self.acked)
 
-    def feed(self, data: bytes) -> None:
-        self.left += data
-        while self.left:
-            if self.left[:1] not in (b"1", b"2") or self.left[1:2] not in (b"", b"A"):
-                raise BrokenError("frame")
-            if len(self.left) < 6:
-                return
-            (number,) = struct.unpack(">I", self.left[2:6])
-            self.left = self.left[6:]
-            self.alive += 1
-            if number == 0:
-                continue
-            numbers = [n for n, _ in self.sent]
-            if number not in numbers:
-                raise BrokenError("number")
-            upto = numbers.index(number) + 1
-            if upto > len(self.acked):
-                self.acked += [sequence for _, sequence in self.sent[len(self.acked) : upto]]
-                self.progress += 1
+    def acknowledged(self, number: int) -> list[int]:
+        numbers = [n for n, _ in self.sent]
+        if number not in numbers:
+            raise BrokenError("number")
+        return [sequence for _, sequence in self.sent[len(self.acked) : numbers.index(number) + 1]]
 
 
 # --- the reader ---------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""What the importer takes as a document: limits, names and values. No clock, no I/O.
+"""The rules for documents that importers accept: limits, names and values. No clock, no I/O.
 
-A Logjam device never opens a body. What a body may hold is decided by the importer behind it, which is
-written in C and trusts its input: a ``null`` where it looks for a string ends the process, as does an
-action of two thousand characters (a buffer of that size is filled without a look at the length). So
-nothing leaves here that breaks one of these:
+A Logjam device never opens a body. The importer behind it does. It is written in C and trusts its input: a
+``null`` where it expects a string ends the process, and so does an action of two thousand characters, because
+it fills a buffer of that size without checking the length. Therefore all documents keep these rules:
 
-* ``started_at`` is there, and its first 19 characters are the importer's own local time; a document
-  more than 48 hours away from its clock is dropped;
+* ``started_at`` is present, and its first 19 characters are the importer's local time; a document more than
+  48 hours away from its clock is dropped;
 * a string has no NUL and at most 10,000 bytes of UTF-8; an action, an id, an exception and a key 1,000;
 * keys have no ``.`` and no ``$``, and none is empty;
 * objects and arrays are nested 32 deep at most (the importer's JSON parser gives up beyond);
@@ -49,13 +48,13 @@ __all__ = [
 
 MAX_LINE = 2048  # characters of a line below ERROR
 MAX_LINES = 10_000
-MAX_LINES_BYTES = 1 << 20  # of all lines of a request, UTF-8
+MAX_LINES_BYTES = 1 << 20  # all lines of a request, as UTF-8
 MAX_STRING = 10_000  # bytes
 MAX_NAME = 1_000  # bytes
 MAX_DEPTH = 16  # below a field; the document adds three levels of its own
-MAX_VALUES = 10_000  # of a document, lines not counted
+MAX_VALUES = 10_000  # in a document, not counting lines
 MAX_VALUES_BYTES = 128 << 10
-MAX_ALIKE = 100  # names of one object that came out like another one there
+MAX_ALIKE = 100  # keys of one object that became equal to another
 
 LINE_TRUNCATED = " ... [LINE TRUNCATED]"
 LINES_DROPPED = "... [LINES DROPPED]"
@@ -68,10 +67,10 @@ MASKED = (
     "credential", "session", "sessid", "signature", "privatekey", "creditcard", "cardnumber", "cvv", "cvc",
     "jwt", "=auth", "=oauth", "=xauth", "=otp", "=totp", "=sid", "=code", "=key",
 )  # fmt: skip
-"""Parts of names whose values are masked; with ``=`` before it the whole name, or what stands in brackets or
-between dots. Only letters and digits count, and not their case."""
+"""Parts of names whose values are masked. A ``=`` before it: the whole name, or the whole part in brackets or
+between dots. Only letters and digits are compared, in any case."""
 
-# What a document says by itself, and what the importer adds to it or takes for an id of its database.
+# Fields of a document, fields that the importer adds, and those that it takes for ids of its database.
 OWN = frozenset({
     "action", "started_at", "started_ms", "total_time", "code", "severity", "request_id", "caller_id",
     "caller_action", "trace_id", "lines", "exceptions", "soft_exceptions", "request_info", "host",
@@ -80,11 +79,11 @@ OWN = frozenset({
     "_id", "rts", "description", "label",
 })  # fmt: skip
 
-ERROR = 3
+INFO, ERROR = 1, 3
 
 
 def severity_of(level: float) -> int:
-    """0 DEBUG, 1 INFO, 2 WARN, 3 ERROR, 4 FATAL, from a level number of ``logging``."""
+    """Return a severity, 0 DEBUG, 1 INFO, 2 WARN, 3 ERROR or 4 FATAL, for a level number of ``logging``."""
     return 0 if level < 20 else 4 if level >= 50 else int(level) // 10 - 1
 
 
@@ -92,7 +91,7 @@ def severity_of(level: float) -> int:
 
 
 def text_of(value: object) -> str:
-    """Any object as text that is UTF-8 and has no NUL; never raises."""
+    """Return any object as text without NUL that can be encoded as UTF-8. Never raises."""
     if isinstance(value, str):
         text = str.__str__(value)
     elif isinstance(value, (bytes, bytearray, memoryview)):
@@ -113,7 +112,7 @@ def text_of(value: object) -> str:
 
 
 def cut(text: str, limit: int, mark: str = "") -> str:
-    """At most `limit` bytes of UTF-8, whole characters; what was cut ends with `mark`."""
+    """Cut a text to `limit` bytes of UTF-8, at a character. A text that was cut ends with `mark`."""
     if len(text) * 4 <= limit or (text.isascii() and len(text) <= limit):
         return text
     data = text[: limit + 1].encode()
@@ -123,7 +122,7 @@ def cut(text: str, limit: int, mark: str = "") -> str:
 
 
 def line_text(value: object, severity: int) -> str:
-    """The text of a line: cut at 2048 characters, from ERROR on only where the importer would cut it."""
+    """Return the text of a line, cut at 2048 characters or, from ERROR on, as late as possible."""
     text = text_of(value)
     if severity < ERROR and len(text) > MAX_LINE:
         return text[:MAX_LINE] + LINE_TRUNCATED
@@ -131,7 +130,7 @@ def line_text(value: object, severity: int) -> str:
 
 
 def name_text(value: object) -> str:
-    """An id, a caller's action, the name of an exception."""
+    """Return an id, a caller's action, or the name of an exception, cut to its bound."""
     return cut(text_of(value), MAX_NAME)
 
 
@@ -141,7 +140,7 @@ _UNKNOWN = "unknown_method"
 
 
 def action_name(value: object) -> str:
-    """``<module>#<method>``: what is missing is named as the importer names it."""
+    """Return ``<module>#<method>``, with a missing part named as the importer names it."""
     text = _BLANK.sub("_", text_of(value))
     if not text:
         return f"Unknown#{_UNKNOWN}"
@@ -155,11 +154,11 @@ def action_name(value: object) -> str:
 
 
 def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
-    """``started_at``: whole seconds of the importer's local time, then the offset (which it ignores).
+    """Return ``started_at``: whole seconds of the importer's local time, then the offset, which it ignores.
 
     Args:
         seconds: since 1970.
-        zone: the importer's; None: this machine's.
+        zone: the importer's time zone; None: this machine's.
     """
     moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone)
     return moment.replace(microsecond=0).isoformat()
@@ -170,13 +169,13 @@ _APART = 48 * 3600
 
 
 class Clock:
-    """``started_at`` of an importer: how it says a time, and which it takes.
+    """The ``started_at`` of an importer: how it is written, and which values the importer accepts.
 
-    It reads 19 characters, as its local time, and wants them within 48 hours of its clock. What was found for
-    a second is kept: most documents are of the same one.
+    The importer reads 19 characters as its local time, and accepts them within 48 hours of its clock.
+    Results are kept for one second, because most documents come in the same second as the one before.
 
     Args:
-        zone: the importer's; None: this machine's.
+        zone: the importer's time zone; None: this machine's.
     """
 
     def __init__(self, zone: datetime.tzinfo | None) -> None:
@@ -185,7 +184,7 @@ class Clock:
         self._bounds: tuple[int | None, str, str] = (None, "", "")
 
     def text(self, seconds: float) -> str:
-        """As `local_time` says it."""
+        """Return ``started_at`` for a time, as `local_time` does."""
         whole = int(seconds)
         known, text = self._second
         if known != whole:
@@ -194,8 +193,13 @@ class Clock:
         return text
 
     def takes(self, started: object, now: float) -> bool:
-        """Whether the importer takes this ``started_at``, of whatever type; `now`: seconds since 1970."""
-        text = text_of(started)  # a datetime, as it travels
+        """Return whether the importer accepts this ``started_at``, of any type.
+
+        Args:
+            started: the value.
+            now: seconds since 1970.
+        """
+        text = text_of(started)  # a datetime, as it is encoded
         if not _STARTED.match(text):
             return False
         whole = int(now)
@@ -203,17 +207,17 @@ class Clock:
         if known != whole:
             first, last = (local_time(whole + apart, self._zone)[:19] for apart in (-_APART, _APART))
             self._bounds = whole, first, last
-        # As texts these times are in the order of time.
+        # These texts sort by time.
         return first <= text[:19].replace(" ", "T") <= last
 
 
 def timestamp(seconds: float, zone: datetime.tzinfo | None) -> str:
-    """Of a line: the same clock, with microseconds and without the offset."""
+    """Return the time of a line: local time with microseconds, without the offset."""
     return datetime.datetime.fromtimestamp(seconds, zone).replace(tzinfo=None).isoformat("T", "microseconds")
 
 
 def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
-    """``timestamp`` for many times, of which most are in the same second."""
+    """Return a ``timestamp`` function for many times, most of them in the same second."""
     last: int | None = None
     second = ""
 
@@ -233,14 +237,14 @@ def timestamps(zone: datetime.tzinfo | None) -> Callable[[float], str]:
 
 _USERINFO = re.compile(r"([A-Za-z][\w+.-]*:)?//[^/?#]*@")
 _SEPARATORS = re.compile("([?#&;])")
-_MAX_NESTED = 3  # URLs in each other's parameters that are looked into
+_MAX_NESTED = 3  # levels of URLs in parameters of URLs
 
 
 class Masks:
-    """Knows whose values must not leave.
+    """Decides which values must not leave the application, by their names.
 
     Args:
-        names: as ``MASKED``.
+        names: as in ``MASKED``.
     """
 
     def __init__(self, names: Iterable[str] = MASKED) -> None:
@@ -248,9 +252,10 @@ class Masks:
         parts = [re.escape(part) for name, part in plain if part and name[0] != "="]
         self._hidden = re.compile("|".join(parts) or r"(?!)")
         self._whole = {part for name, part in plain if name[:1] == "="}
-        self._known: dict[str, bool] = {}  # the same names come with every request
+        self._known: dict[str, bool] = {}  # requests have the same names again and again
 
     def hides(self, name: str) -> bool:
+        """Return whether the value of this name is masked."""
         known = self._known.get(name)
         if known is None:
             plain = _plain_name(name)
@@ -260,10 +265,10 @@ class Masks:
         return known
 
     def url(self, url: str, nested: int = _MAX_NESTED) -> str:
-        """The URL without user and password, and with the values of hidden parameters masked.
+        """Return the URL without user and password, and with the values of masked parameters replaced.
 
-        A parameter is what stands behind ``?``, ``#``, ``&`` or ``;``. One whose value is a URL with
-        something hidden in it is masked as a whole.
+        A parameter follows ``?``, ``#``, ``&`` or ``;``. If its value is a URL that contains something
+        masked, the whole value is replaced.
         """
         if "@" in url and (user := _USERINFO.match(url)):
             url = f"{user[1] or ''}//{url[user.end() :]}"
@@ -275,7 +280,7 @@ class Masks:
         return "".join(pieces)
 
     def _tells(self, value: str, nested: int) -> bool:
-        """Whether a URL has something hidden in it; one that is nested too deep may."""
+        """Return whether a URL contains something masked. Assume so when it is nested too deep."""
         if "//" not in value and not _SEPARATORS.search(value):
             return False
         return not nested or self.url(value, nested - 1) != value
@@ -294,7 +299,7 @@ _BRACKETS = re.compile(r"[\[\].]+")
 
 
 def _plain_name(name: str) -> str:
-    """Its letters and digits, in small letters, and what it has of brackets and dots."""
+    """Return the letters and digits of a name, in lower case, with its brackets and dots."""
     if not name.isascii():
         from unicodedata import normalize
 
@@ -303,7 +308,7 @@ def _plain_name(name: str) -> str:
 
 
 def _words(plain: str) -> list[str]:
-    """What stands in brackets or between dots, else the whole name."""
+    """Split a name at brackets and dots."""
     return [plain] if plain.isalnum() else _BRACKETS.split(plain)
 
 
@@ -311,10 +316,10 @@ def _words(plain: str) -> list[str]:
 
 
 class Alike:
-    """Finds other names for keys of one object that came out like a key it has.
+    """Finds free names for keys that have become equal to a key of the same object.
 
-    Each number is tried once in an object, so the keys that are there cost one step each at most,
-    whoever chose them.
+    Each number is tried once per object, so the keys that are there cost one step each at most, whatever they
+    are.
     """
 
     __slots__ = ("_count", "_number")
@@ -324,7 +329,7 @@ class Alike:
         self._number = 1
 
     def other(self, key: str, taken: Container[str]) -> str | None:
-        """The key with ``_``, ``_2``, ``_3``, ... behind it; None: there were `MAX_ALIKE` already."""
+        """Return the key with ``_``, ``_2``, ``_3``, ... appended, or None after `MAX_ALIKE` of them."""
         if self._count == MAX_ALIKE:
             return None
         self._count += 1
@@ -336,10 +341,10 @@ class Alike:
 
 
 class Values:
-    """Any Python value as a JSON value within the limits; one instance per document, which they bound.
+    """Converts any Python value to a JSON value within the limits. One instance bounds one document.
 
-    What is beyond them becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``. Never raises
-    an Exception, whatever the objects do. While ``masks`` is set, what it hides is ``"[FILTERED]"``.
+    A value beyond the limits becomes ``"[DROPPED]"``, a container inside itself ``"[CYCLE]"``. Never raises
+    an Exception, whatever the objects do. While ``masks`` is set, masked values become ``"[FILTERED]"``.
     """
 
     def __init__(self) -> None:
@@ -349,7 +354,7 @@ class Values:
         self._inside: list[int] = []
 
     def plain(self, value: object) -> Any:
-        """None, bool, int, float, str, list or dict."""
+        """Return the value as None, bool, int, float, str, list or dict."""
         self._left -= 1
         if self._left < 0:
             return DROPPED
@@ -361,12 +366,12 @@ class Values:
             return f"<{type(value).__name__}>"
 
     def mapping(self, value: object) -> dict[str, Any]:
-        """An object, whatever the value is: the empty one if it is no mapping."""
+        """Return the value as an object, which is empty if the value is not a mapping."""
         found = self.plain(value) if isinstance(value, Mapping) else {}
         return found if isinstance(found, dict) else {}
 
     def string(self, value: object) -> str:
-        """A string within what is left."""
+        """Return the value as a string within the limits."""
         if type(value) is str and value.isascii() and "\0" not in value:  # as most are
             size = len(value)
             if size <= MAX_STRING and size <= self._room:
@@ -380,6 +385,7 @@ class Values:
         return text
 
     def key(self, value: object) -> str:
+        """Return a name as a key that the importer accepts."""
         if type(value) is str and _KEY.fullmatch(value) and len(value) <= self._room:
             self._room -= len(value)
             return value

@@ -1,12 +1,4 @@
-"""Lumberjack's public face: the protocol's own verbs over the common client.
-
-::
-
-    with logclient.lumberjack.Writer("lumberjack://127.0.0.1:5044", window=500) as writer:
-        acked = writer.write({"message": f"line {n}"} for n in range(10_000))
-
-For the frames alone, without any I/O, see ``logclient.protocols.lumberjack``.
-"""
+"""A Lumberjack client that writes events and waits for their acknowledgements."""
 
 from __future__ import annotations
 
@@ -27,13 +19,13 @@ __all__ = ["Writer"]
 
 
 class Writer(Client):
-    """A client that writes and waits: as many events as the reader acknowledged, no guessing.
+    """A client whose `write` returns how many events the server has acknowledged.
 
-    Takes the options of ``logclient.connect``; ``overflow`` is ``block``, so that an iterable of any
-    length goes through a queue of bounded size.
+    It takes the options of ``logclient.connect``. By default ``overflow`` is ``block``, so that an iterable
+    of any length fits through a queue of bounded size.
 
     Raises:
-        ConfigError: the URL is not Lumberjack's, or an option breaks a rule.
+        ConfigError: the URL is not a Lumberjack URL, or an option breaks a rule.
     """
 
     def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
@@ -44,14 +36,17 @@ class Writer(Client):
         super().__init__(config)
 
     def write(self, events: Iterable[Event], timeout: float | None = None) -> int:
-        """Send the events in windows and wait for their acks; how many were acknowledged.
+        """Send events and wait for their acknowledgements.
 
         Args:
             events: mappings, strings or bytes, as for ``send``.
-            timeout: seconds to wait for the acks after the last event was queued; None: ``flush_timeout``.
+            timeout: seconds to wait after the last event was queued; None: ``flush_timeout``.
+
+        Returns:
+            How many of the events were acknowledged.
 
         Raises:
-            EncodeError: an event has no encoding; those before it were sent.
+            EncodeError: an event cannot be encoded; those before it were sent.
         """
         deliveries = [self.submit(event) for event in events]
         deadline = time.monotonic() + (self.config.flush_timeout if timeout is None else timeout)

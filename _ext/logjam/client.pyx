@@ -1,0 +1,584 @@
+# The client: messages out, replies in.
+
+cdef enum:
+    WRONG_NONE = 0
+    WRONG_SHAPE                  # too long, or too many frames
+    WRONG_REPLY                  # not a reply to the oldest request
+    WRONG_PONG                   # not a reply to the oldest request, which was a ping
+    WRONG_TIME                   # no request was in flight
+
+
+# The parts that all messages of a topic share.
+ctypedef struct lc_topic:
+    const uint8_t *head          # the frames before the body
+    size_t head_size
+    const uint8_t *tail          # the field with the id, zeros for the sequence, and the closing brace
+    size_t tail_size
+    bint uuid                    # that field is "uuid", not "request_id"
+
+
+# The state of a client: `self` of lc_hot.
+ctypedef struct lc_client:
+    bint request
+    bint identity
+    bint check
+    uint32_t inflight
+    uint64_t batch_bytes
+    size_t compress_over
+    double silence
+    const uint8_t *app_env
+    size_t app_env_size
+    lc_topic topics[TOPICS]
+    uint64_t number              # of the next message
+    uint64_t *ring               # engine sequences without a reply; 0 is a ping
+    uint32_t room
+    uint32_t head
+    uint32_t count
+    uint32_t pings
+    lc_handing handing           # async: events that ZeroMQ has not taken yet
+    double now
+    double last_sign
+    lc_wire partial              # of a reply
+    lc_wire pongs                # u32 size and host for each; a size of all ones for a refused ping
+    int wrong
+    uint8_t wrong_bytes[WRONG_SHOWN]
+    size_t wrong_size
+    lc_packer packer
+    lc_wire packed
+
+
+# How many messages may be encoded now.
+cdef inline uint32_t client_room(lc_client *w) noexcept nogil:
+    if not w.request:
+        return handing_room(&w.handing)
+    return w.inflight - w.count if w.count < w.inflight else 0     # pings may exceed it
+
+
+cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef uint32_t room = client_room(w)
+    w.now = now
+    # Replies come a few at a time. To wait until a quarter is free costs less than a ledger line and a turn
+    # of the pump for each of them.
+    if w.wrong or (w.request and w.count and room < (w.inflight + 3) // 4):
+        events[0] = 0
+        size[0] = 0
+    else:
+        events[0] = room
+        size[0] = w.batch_bytes
+
+
+cdef inline void put_meta(lc_client *w, uint8_t *p, uint8_t compression, int64_t created_us) noexcept nogil:
+    p[0] = 0xCA
+    p[1] = 0xBD
+    p[2] = compression
+    p[3] = 1                     # the version
+    lc_put32(p + 4, 0)           # the device: 0 is "no device"
+    lc_put64(p + 8, <uint64_t> (created_us // 1000) if created_us > 0 else 0)
+    lc_put64(p + 16, w.number)
+    w.number += 1
+    if w.number == 0:
+        w.number = 1
+
+
+# Write one body to p, checked and with its id; p has TAIL_MOST + SCAN_PAD bytes of room behind the body.
+# Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY. Documents are scanned too: their flags
+# are about the fields of another protocol.
+cdef inline int64_t finish_body(lc_client *w, lc_batch *batch, uint32_t i, lc_topic *topic, uint8_t *p,
+                                size_t size) noexcept nogil:
+    cdef uint8_t kind = batch.kind[i]
+    cdef lc_object o
+    cdef lc_span *own
+    cdef bint taken
+    cdef uint8_t *start
+    cdef uint8_t *close
+    if w.check or kind & K_MASK == K_DOCUMENT:
+        if copy_object(p, batch.body[i], size, &o) < 0:
+            return 0
+        taken = (o.uuid.at if topic.uuid else o.request_id.at) != NULL
+    else:
+        memcpy(p, batch.body[i], size)
+        if find_braces(p, size, &o) < 0:
+            return 0
+        taken = kind & K_ID1_TAKEN != 0
+        if taken and w.identity and scan_object(p, p + size, &o) < 0:
+            return 0
+    start = <uint8_t *> o.start
+    close = <uint8_t *> o.close
+    if w.identity:
+        if taken:
+            own = &o.uuid if topic.uuid else &o.request_id
+            if keep_user_id(batch, i, own) < 0:
+                return STOP_MEMORY
+        else:
+            # no comma in an empty object
+            memcpy(close, topic.tail + o.empty, topic.tail_size - o.empty)
+            close += topic.tail_size - o.empty - 1
+            lc_put_digits(close + 1 - TAIL_END, lc_spell(batch.seq[i]))
+    size = close + 1 - start
+    if start != p:
+        memmove(p, start, size)
+    return size
+
+
+cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                       lc_outcomes *out) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef lc_topic *topic
+    cdef uint8_t *p
+    cdef size_t begin = wire.size, size, body, taken = 0
+    cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
+    cdef size_t sizes[HASH_LANES]
+    cdef uint32_t index[HASH_LANES]
+    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
+    cdef uint32_t i, limit, n = 0
+    cdef uint8_t compression
+    cdef int64_t done
+    if w.wrong:
+        return 0
+    limit = client_room(w)
+    if events > limit:
+        events = limit
+    for i in range(batch.cursor, batch.n):
+        if n == events:
+            break
+        if batch.fate[i] != PENDING:
+            continue
+        size = batch.size[i]
+        if n and taken + size > w.batch_bytes:
+            break
+        if size > BODY_LIMIT - TAIL_MOST:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if batch.kind[i] >> K_TOPIC_SHIFT >= TOPICS:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_UNENCODABLE
+            continue
+        topic = &w.topics[batch.kind[i] >> K_TOPIC_SHIFT]
+        done = STOP_MEMORY
+        body = wire.size + topic.head_size + 4
+        p = wire_reserve(wire, topic.head_size + 4 + size + TAIL_MOST + SCAN_PAD + 4 + META_SIZE)
+        if p != NULL:
+            p += topic.head_size + 4
+            done = finish_body(w, batch, i, topic, p, size)
+        if done == 0:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_NOT_JSON
+            continue
+        compression = NO_COMPRESSION
+        if done > 0 and w.packer.method and <size_t> done >= w.compress_over:
+            batch.hash[i] = xxh64_of(p, done, SEED)
+            w.packed.size = 0
+            if pack_body(&w.packer, p, done, &w.packed) < 0:
+                done = STOP_MEMORY
+            elif w.packed.size < <size_t> done:
+                compression = <uint8_t> w.packer.method
+                done = w.packed.size
+                memcpy(p, w.packed.data, done)
+            w.packed.size = 0
+            trim(&w.packed, ROOM_KEPT)
+        elif done > 0:
+            at[waiting] = body
+            sizes[waiting] = done
+            index[waiting] = i
+            waiting += 1
+            if waiting == lanes:
+                hash_bodies(batch, wire.data, at, sizes, index, waiting)
+                waiting = 0
+        if done < 0:
+            if n:
+                break            # send what there is; the next call reports it
+            wire.size = begin
+            return STOP_MEMORY
+        memcpy(p - 4 - topic.head_size, topic.head, topic.head_size)
+        lc_put_frame(p - 4, <uint32_t> done | FRAME_MORE)
+        p += done
+        lc_put_frame(p, META_SIZE)
+        put_meta(w, p + 4, compression, batch.created_us[i])
+        wire.size = body + done + 4 + META_SIZE
+        taken += size
+        n += 1
+        batch.fate[i] = INFLIGHT
+        if w.request:
+            if w.count == 0:
+                w.last_sign = now    # the server owed nothing until now
+            w.ring[(w.head + w.count) % w.room] = batch.seq[i]
+            w.count += 1
+        else:
+            handing_add(&w.handing, batch.seq[i], wire.size - begin)
+    if waiting:
+        hash_bodies(batch, wire.data, at, sizes, index, waiting)
+    w.handing.written += wire.size - begin
+    return n
+
+
+# The same for a compressor that must be called in Python: take the GIL once, not for each message.
+cdef int client_encode_held(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                            lc_outcomes *out) noexcept with gil:
+    return client_encode(self, batch, events, now, wire, out)
+
+
+cdef int client_wrong(lc_client *w, int what, const uint8_t *p, size_t size) noexcept nogil:
+    w.wrong = what
+    w.wrong_size = size if size < WRONG_SHOWN else <size_t> WRONG_SHOWN
+    memcpy(w.wrong_bytes, p, w.wrong_size)
+    return STOP_PROTOCOL
+
+
+cdef inline bint says(const lc_span *frame, const char *words, size_t size) noexcept nogil:
+    return frame.size == size and memcmp(frame.at, words, size) == 0
+
+
+# Take the whole reply at p.
+cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
+                    lc_outcomes *out) noexcept nogil:
+    cdef uint64_t seq
+    cdef uint8_t *to
+    cdef bint good
+    out.alive += 1
+    if w.count == 0:
+        return client_wrong(w, WRONG_TIME, p, size)
+    seq = w.ring[w.head]
+    if seq == 0:
+        good = n == 3 and says(&frames[1], b"200 OK", 6)
+        if not says(&frames[0], b"ping", 4) or not good and not (
+                n == 2 and says(&frames[1], b"400 Bad Request", 15)):
+            return client_wrong(w, WRONG_PONG, p, size)
+        to = wire_reserve(&w.pongs, 4 + (frames[2].size if good else 0))
+        if to == NULL:
+            return STOP_MEMORY
+        lc_put32(to, <uint32_t> frames[2].size if good else 0xFFFFFFFF)
+        w.pongs.size += 4
+        if good:
+            memcpy(to + 4, frames[2].at, frames[2].size)
+            w.pongs.size += frames[2].size
+        w.pings -= 1
+        out.heard += 1
+    else:
+        good = n == 2 and says(&frames[1], b"202 Accepted", 12)
+        if (not good and not (n == 2 and says(&frames[1], b"400 Bad Request", 15))
+                or not says(&frames[0], <const char *> w.app_env, w.app_env_size)):
+            return client_wrong(w, WRONG_REPLY, p, size)
+        if outcome_add(out, seq, seq, ACKED if good else FAILED, R_NONE if good else R_REJECTED) < 0:
+            return STOP_MEMORY
+        out.progress += 1
+    w.head = (w.head + 1) % w.room
+    w.count -= 1
+    return 0
+
+
+# Async: ZeroMQ has taken this many bytes of messages.
+cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
+    handing_took(&(<lc_client *> self).handing, size, out)
+
+
+# Find the frames of the message at p. 1: it is whole, of `used` bytes; 0: not yet; STOP_PROTOCOL.
+cdef int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
+                    size_t *used) noexcept nogil:
+    cdef size_t at = 0, size
+    cdef uint32_t head
+    n[0] = 0
+    while True:
+        if left - at < 4:
+            return 0
+        head = lc_get_frame(p + at)
+        size = head & FRAME_SIZE
+        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:
+            return client_wrong(w, WRONG_SHAPE, p, left)
+        if left - at - 4 < size:
+            return 0
+        frames[n[0]].at = p + at + 4
+        frames[n[0]].size = size
+        n[0] += 1
+        at += 4 + size
+        if not head & FRAME_MORE:
+            used[0] = at
+            return 1
+
+
+cdef int client_receive(void *self, const uint8_t *data, size_t size, double now,
+                        lc_outcomes *out) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef lc_span frames[REPLY_FRAMES]
+    cdef size_t used = 0
+    cdef bint kept = w.partial.size > 0
+    cdef uint8_t *to
+    cdef int n = 0, done
+    if w.wrong:
+        return STOP_PROTOCOL
+    if size == 0:
+        return 0
+    w.now = w.last_sign = now
+    if kept:
+        to = wire_reserve(&w.partial, size)
+        if to == NULL:
+            return STOP_MEMORY
+        memcpy(to, data, size)
+        w.partial.size += size
+        data = w.partial.data
+        size = w.partial.size
+    while True:
+        done = next_reply(w, data, size, frames, &n, &used)
+        if done > 0:
+            done = take_reply(w, data, used, frames, n, out)
+            if done == 0:
+                data += used
+                size -= used
+                continue
+        break
+    if done < 0:
+        return done
+    # The rest is part of a message, and bounded by REPLY_LIMIT.
+    if kept:
+        memmove(w.partial.data, data, size)
+        w.partial.size = size
+        trim(&w.partial, ROOM_KEPT)
+    elif size:
+        to = wire_reserve(&w.partial, size)
+        if to == NULL:
+            return STOP_MEMORY
+        memcpy(to, data, size)
+        w.partial.size = size
+    return 0
+
+
+cdef double client_deadline(void *self) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    return w.last_sign + w.silence if w.count else 0
+
+
+cdef void forget(lc_client *w) noexcept nogil:
+    w.head = w.count = w.pings = 0
+    handing_forget(&w.handing)
+    w.partial.size = 0
+    w.pongs.size = 0
+
+
+cdef bytes frame_of(bytes content, bint more):
+    cdef uint8_t head[4]
+    lc_put_frame(head, <uint32_t> len(content) | (FRAME_MORE if more else 0))
+    return (<bytes> head[:4]) + content
+
+
+@cython.final
+cdef class Hot(CodecBase):
+    """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
+
+    With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
+    not for each message. The options are not checked for users here: that is done where they are read
+    (``logclient.config``).
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        app_env: the first frame of each message, 1 to 255 bytes.
+        topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
+            topic begins with ``logs``, else into ``uuid``.
+        request: ask for a reply to each message. Otherwise events are ``handed`` once ZeroMQ has taken them.
+        inflight: bound on requests without a reply. When it is reached, encoding waits until a quarter is
+            free.
+        batch_bytes: bound on the bodies encoded at once; a larger one travels alone.
+        compression: 0 for none, 1 for zlib, 2 for snappy, 3 for LZ4.
+        level: zlib's, 1 to 9; 1 to 3 use the fastest compressor there is.
+        compress_over: compress bodies of at least this many bytes, if that makes them smaller.
+        identity: insert ids into events.
+        check: check that raw bodies are one JSON object in UTF-8.
+        silence: seconds without a reply after which the connection counts as dead.
+        number: sequence number of the first message; after 2**64 - 1 comes 1.
+
+    Raises:
+        ValueError: the compression is not installed.
+    """
+
+    cdef lc_client w
+    cdef object package          # of the compressor
+    cdef list kept               # bytes that w.topics points into
+    cdef bytes app_env
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_client))
+
+    def __init__(self, bytes producer, bytes app_env, topics, *, bint request=True, int inflight=256,
+                 int64_t batch_bytes=1 << 20, int compression=0, int level=3, int64_t compress_over=1024,
+                 bint identity=True, bint check=True, double silence=30.0, uint64_t number=1):
+        cdef lc_client *w = &self.w
+        cdef lc_topic *topic
+        cdef int i
+        if w.ring != NULL:
+            raise TypeError("already made")
+        topics = [bytes(name) for name in topics]
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        # An empty first frame would make a message a request, and "ping" a request a ping.
+        assert 1 <= len(app_env) <= 255 and app_env != b"ping"
+        assert len(topics) == TOPICS and all(0 < len(name) < 1024 for name in topics)
+        assert 1 <= inflight <= 65536 and 1 <= batch_bytes <= BODY_LIMIT
+        assert 0 <= compression < COMPRESSIONS and 1 <= level <= 9 and 0 <= compress_over <= BODY_LIMIT
+        assert number > 0 and silence > 0
+        self.package = packer_open(&w.packer, compression, level)
+        w.request = request
+        w.identity = identity
+        w.check = check
+        w.inflight = inflight
+        w.batch_bytes = batch_bytes
+        w.compress_over = compress_over
+        w.silence = silence
+        w.number = number
+        w.room = inflight + PINGS
+        w.ring = <uint64_t *> calloc(w.room, sizeof(uint64_t))
+        if w.ring == NULL or handing_open(&w.handing, ROUND) < 0:
+            raise MemoryError()
+        self.app_env = app_env
+        w.app_env = <const uint8_t *> PyBytes_AS_STRING(app_env)
+        w.app_env_size = len(app_env)
+        self.kept = []
+        for i in range(TOPICS):
+            name = topics[i]
+            topic = &w.topics[i]
+            topic.uuid = not name.startswith(b"logs")
+            head = (frame_of(b"", True) if request else b"") + frame_of(app_env, True) + frame_of(name, True)
+            tail = (b',"uuid":"' if topic.uuid else b',"request_id":"') + producer.hex().encode() + (
+                b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}')
+            self.kept += [head, tail]
+            topic.head = <const uint8_t *> PyBytes_AS_STRING(head)
+            topic.head_size = len(head)
+            topic.tail = <const uint8_t *> PyBytes_AS_STRING(tail)
+            topic.tail_size = len(tail)
+        self.hot.self = w
+        self.hot.credit = client_credit
+        self.hot.encode = client_encode_held if packer_needs_gil(&w.packer) else client_encode
+        self.hot.receive = client_receive
+        self.hot.deadline = client_deadline
+        if not request:
+            self.hot.sent = client_sent
+
+    def __dealloc__(self):
+        free(self.w.ring)
+        handing_close(&self.w.handing)
+        free(self.w.partial.data)
+        free(self.w.pongs.data)
+        free(self.w.packed.data)
+        packer_close(&self.w.packer)
+
+    @property
+    def compressor(self):
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python`` one that needs the GIL.
+        """
+        cdef lc_packer *k = &self.w.packer
+        if k.method == ZLIB:
+            name = {BY_ISAL: "isal", BY_LIBZ: "zlib"}.get(k.deflater.by, "python zlib")
+            return f"{name} {k.deflater.level}"
+        name = {NO_COMPRESSION: "none", SNAPPY: "snappy", LZ4: "lz4"}[k.method]
+        return f"python {name}" if k.python != NULL else name
+
+    @property
+    def holds_gil(self):
+        """Whether `encode` holds the GIL, because the compressor must be called in Python."""
+        return packer_needs_gil(&self.w.packer)
+
+    @property
+    def requests(self):
+        """The number of requests and pings without a reply."""
+        return self.w.count
+
+    @property
+    def error(self):
+        """How the server broke the protocol, or None; kept until the next `connected`."""
+        cdef lc_client *w = &self.w
+        if w.wrong == WRONG_NONE:
+            return None
+        got = <bytes> w.wrong_bytes[:w.wrong_size]
+        if w.wrong == WRONG_SHAPE:
+            return f"a reply of more than {REPLY_FRAMES} frames or {REPLY_LIMIT} bytes: {got!r}"
+        frames = frames_shown(got)
+        if w.wrong == WRONG_TIME:
+            return f"a reply although no request waits for one: {frames}"
+        if w.wrong == WRONG_PONG:
+            return f"expected the reply [b'ping', b'200 OK', host], received {frames}"
+        return (f"expected the reply [{self.app_env!r}, b'202 Accepted' or b'400 Bad Request'], "
+                f"received {frames}")
+
+    def connected(self, double now):
+        """Begin a connection."""
+        forget(&self.w)
+        self.w.wrong = WRONG_NONE
+        self.w.now = self.w.last_sign = now
+        CodecBase.sent(self)
+
+    def connection_lost(self):
+        """Forget what was in flight, and return how many requests there were."""
+        cdef uint32_t requests = self.w.count
+        forget(&self.w)
+        CodecBase.sent(self)
+        return requests
+
+    def sent(self, uint64_t rest=0):
+        """Note that ZeroMQ has taken all that was ready, but for its last `rest` bytes."""
+        cdef lc_handing *h = &self.w.handing
+        CodecBase.sent(self)
+        if not self.w.request and rest <= h.written - h.taken:
+            handing_took(h, h.written - h.taken - rest, &self.out)
+
+    def ping(self):
+        """Append a ping to what is to be sent.
+
+        Raises:
+            ValueError: too many pings wait for a reply.
+        """
+        cdef lc_client *w = &self.w
+        cdef uint8_t meta[META_SIZE]
+        cdef bytes message
+        cdef uint8_t *to
+        self.made()
+        if w.pings == PINGS:
+            raise ValueError(f"ping: {PINGS} of them have no reply yet")
+        put_meta(w, meta, NO_COMPRESSION, 0)
+        message = b"".join([
+            frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True), frame_of(b"{}", True),
+            frame_of(<bytes> meta[:META_SIZE], False),
+        ])
+        if self.box.views:
+            self.full.append(self.box)
+            self.box = type(self.box)()
+        to = wire_reserve(&self.box.wire, len(message))
+        if to == NULL:
+            raise MemoryError()
+        memcpy(to, <const uint8_t *> PyBytes_AS_STRING(message), len(message))
+        self.box.wire.size += len(message)
+        w.handing.written += len(message)
+        if w.count == 0:
+            w.last_sign = w.now
+        w.ring[(w.head + w.count) % w.room] = 0
+        w.count += 1
+        w.pings += 1
+
+    def pongs(self):
+        """Return the replies to pings since the last call: the server's name, or None for a bad request."""
+        cdef lc_wire *w = &self.w.pongs
+        cdef size_t at = 0
+        cdef uint32_t size
+        hosts = []
+        while at < w.size:
+            size = lc_get32(w.data + at)
+            at += 4
+            if size == 0xFFFFFFFF:
+                hosts.append(None)
+            else:
+                hosts.append(PyBytes_FromStringAndSize(<const char *> w.data + at, size))
+                at += size
+        w.size = 0
+        return hosts
+
+
+# Show the frames of a message, which may be cut, for an error text.
+cdef str frames_shown(bytes data):
+    parts = []
+    at = 0
+    while len(data) - at >= 4:
+        head = int.from_bytes(data[at:at + 4], "little")
+        size = head & FRAME_SIZE
+        parts.append(repr(data[at + 4:at + 4 + size]))
+        at += 4 + size
+        if not head & FRAME_MORE:
+            break
+    return f"[{', '.join(parts)}{', ...' if at > len(data) else ''}]"

@@ -1,0 +1,331 @@
+# The decoder of captured messages.
+
+cdef enum Status:
+    S_OK = 0
+    S_FOREIGN
+    S_NO_ID
+    S_NOT_JSON
+    S_TORN
+    S_BAD_FRAMES
+    S_NO_META
+    S_OLD_META
+    S_BAD_META
+    S_BAD_APP_ENV
+    S_BAD_TOPIC
+    S_BAD_COMPRESSION
+    S_BAD_ZLIB
+    S_BAD_SNAPPY
+    S_BAD_LZ4
+    S_TOO_LARGE
+    S_NO_LIBRARY
+    S_PING
+    S_HEARTBEAT
+
+OK = <int> S_OK
+FOREIGN = <int> S_FOREIGN
+NO_ID = <int> S_NO_ID
+NOT_JSON = <int> S_NOT_JSON
+TORN = <int> S_TORN
+BAD_FRAMES = <int> S_BAD_FRAMES
+NO_META = <int> S_NO_META
+OLD_META = <int> S_OLD_META
+BAD_META = <int> S_BAD_META
+BAD_APP_ENV = <int> S_BAD_APP_ENV
+BAD_TOPIC = <int> S_BAD_TOPIC
+BAD_COMPRESSION = <int> S_BAD_COMPRESSION
+BAD_ZLIB = <int> S_BAD_ZLIB
+BAD_SNAPPY = <int> S_BAD_SNAPPY
+BAD_LZ4 = <int> S_BAD_LZ4
+TOO_LARGE = <int> S_TOO_LARGE
+NO_LIBRARY = <int> S_NO_LIBRARY
+PING = <int> S_PING
+HEARTBEAT = <int> S_HEARTBEAT
+STATUS_NAMES = (
+    "ok", "foreign", "no_id", "not_json", "torn", "bad_frames", "no_meta", "old_meta", "bad_meta",
+    "bad_app_env", "bad_topic", "bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large",
+    "no_library", "ping", "heartbeat",
+)
+
+cdef enum:
+    C_REQUEST = C_OWN
+    C_APP_OFFSET
+    C_APP_LENGTH
+    C_TOPIC_OFFSET
+    C_TOPIC_LENGTH
+    C_COMPRESSION
+    C_DEVICE
+    C_CREATED
+    C_NUMBER
+    OLD_META_SIZE = 22
+    FRAMES_MOST = 5
+
+
+# A message, as far as it was read.
+ctypedef struct lc_message:
+    lc_span frames[FRAMES_MOST]
+    int n
+    bint request
+    const uint8_t *begin
+    lc_span *app_env
+    lc_span *topic
+    lc_span *body
+    uint8_t compression
+    uint32_t device
+    uint64_t created
+    uint64_t number
+
+
+@cython.final
+cdef class Decoded(Events):
+    """Decoded messages, a row each; rows from `TORN` on are faults.
+
+    `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
+    """
+
+    @property
+    def request(self):
+        """uint8: 1 when the first frame is empty."""
+        return self.columns[<int> C_REQUEST]
+
+    @property
+    def app_env_offset(self):
+        """int32: where the app-env begins in the unit."""
+        return self.columns[<int> C_APP_OFFSET]
+
+    @property
+    def app_env_length(self):
+        """int32: bytes of the app-env; 0 without one."""
+        return self.columns[<int> C_APP_LENGTH]
+
+    @property
+    def topic_offset(self):
+        """int32: where the topic begins in the unit."""
+        return self.columns[<int> C_TOPIC_OFFSET]
+
+    @property
+    def topic_length(self):
+        """int32: bytes of the topic; 0 without one."""
+        return self.columns[<int> C_TOPIC_LENGTH]
+
+    @property
+    def compression(self):
+        """uint8: the compression method in the meta info."""
+        return self.columns[<int> C_COMPRESSION]
+
+    @property
+    def device(self):
+        """uint32: the device number; 0 from a client."""
+        return self.columns[<int> C_DEVICE]
+
+    @property
+    def created_ms(self):
+        """uint64: milliseconds since 1970."""
+        return self.columns[<int> C_CREATED]
+
+    @property
+    def number(self):
+        """uint64: the message's sequence number, from 1; a device's shows gaps."""
+        return self.columns[<int> C_NUMBER]
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, a message each, with or without the empty frame of a request.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
+            one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        max_unpacked: bound on the bytes of one body.
+    """
+
+    cdef size_t max_unpacked
+    cdef lc_unpacker unpacker
+    cdef lc_wire unpacked
+    cdef object packages         # keeps the compressors loaded
+
+    def __init__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
+        self.begin(Decoded, b"BiiiiBIQQ", producers, identity)
+        self.packages = unpacker_open(&self.unpacker)
+        self.max_unpacked = max_unpacked
+
+    def __dealloc__(self):
+        free(self.unpacked.data)
+        unpacker_close(&self.unpacker)
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef lc_message m
+        cdef lc_id id_
+        cdef int status = read_message(p, size, &m)
+        cdef const uint8_t *body = NULL
+        cdef size_t length = 0
+        cdef int64_t offset = m.body.at - p if m.body != NULL else 0
+        cdef uint64_t hash
+        clear_id(&id_)
+        if status == S_OK:
+            status = open_body(self, &m, &body, &length)
+            if status < 0:
+                return -1
+        if status != S_OK:
+            return add_row(self, status, &id_, 0, &m, offset, m.body.size if m.body != NULL else size)
+        hash = xxh64_of(body, length, SEED)
+        status = S_NO_ID
+        if self.identity:
+            status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)
+            if status < 0:
+                return -1
+        return add_row(self, status, &id_, hash, &m, offset, length)
+
+
+cdef inline bint starts(const lc_span *s, const char *words, size_t size) noexcept nogil:
+    return s.size >= size and memcmp(s.at, words, size) == 0
+
+
+# The rule of the device: printing ASCII (and DEL), with a dash somewhere.
+cdef inline bint good_app_env(const lc_span *s) noexcept nogil:
+    cdef bint dash = False
+    cdef size_t i
+    for i in range(s.size):
+        if s.at[i] < 32 or s.at[i] > 127:
+            return False
+        if s.at[i] == c'-':
+            dash = True
+    return dash
+
+
+# The rule of the device: one of these beginnings.
+cdef inline bint good_topic(const lc_span *s) noexcept nogil:
+    return (starts(s, b"logs", 4) or starts(s, b"events", 6) or starts(s, b"frontend.page", 13)
+            or starts(s, b"frontend.ajax", 13) or starts(s, b"javascript", 10) or starts(s, b"mobile", 6))
+
+
+# Check tag and version. The device accepts 0xBDCA, the tag byte-swapped, too.
+cdef inline bint has_tag(const uint8_t *p) noexcept nogil:
+    return p[3] == 1 and (p[0] == 0xCA and p[1] == 0xBD or p[0] == 0xBD and p[1] == 0xCA)
+
+
+# Take a message apart. Returns S_OK or its fault; the body is not examined.
+cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
+    cdef size_t at = 0, length
+    cdef uint32_t head = FRAME_MORE
+    cdef lc_span *meta
+    cdef int first
+    memset(m, 0, sizeof(lc_message))
+    m.begin = p
+    while head & FRAME_MORE:
+        if size - at < 4:
+            return S_TORN
+        head = lc_get_frame(p + at)
+        length = head & FRAME_SIZE
+        at += 4
+        if size - at < length:
+            return S_TORN
+        if m.n < FRAMES_MOST:
+            m.frames[m.n].at = p + at
+            m.frames[m.n].size = length
+        m.n += 1
+        at += length
+    if at != size:
+        return S_TORN
+    m.request = m.frames[0].size == 0
+    first = 1 if m.request else 0
+    if m.n == 3 and not m.request:
+        m.app_env, m.topic, m.body = &m.frames[0], &m.frames[1], &m.frames[2]
+        return S_NO_META
+    if m.n != first + 4:
+        return S_BAD_FRAMES
+    m.app_env, m.topic, m.body = &m.frames[first], &m.frames[first + 1], &m.frames[first + 2]
+    meta = &m.frames[first + 3]
+    if meta.size == OLD_META_SIZE and has_tag(meta.at):
+        return S_OLD_META
+    if meta.size != META_SIZE or not has_tag(meta.at):
+        return S_BAD_META
+    m.compression = meta.at[2]
+    m.device = lc_get32(meta.at + 4)
+    m.created = lc_get64(meta.at + 8)
+    m.number = lc_get64(meta.at + 16)
+    if m.request and says(m.app_env, b"ping", 4):
+        return S_PING
+    if not m.request and says(m.app_env, b"heartbeat", 9) and starts(m.topic, b"tcp://", 6):
+        return S_HEARTBEAT
+    if not good_app_env(m.app_env):
+        return S_BAD_APP_ENV
+    if not good_topic(m.topic):
+        return S_BAD_TOPIC
+    return S_OK
+
+
+cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, lc_message *m,
+                        int64_t offset, size_t length) noexcept nogil:
+    cdef lc_rows *r = &d.rows
+    cdef size_t i = r.n
+    if add_common(r, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
+        return -1
+    (<uint8_t *> r.at[C_REQUEST])[i] = m.request
+    (<int32_t *> r.at[C_APP_OFFSET])[i] = <int32_t> (m.app_env.at - m.begin) if m.app_env != NULL else 0
+    (<int32_t *> r.at[C_APP_LENGTH])[i] = <int32_t> m.app_env.size if m.app_env != NULL else 0
+    (<int32_t *> r.at[C_TOPIC_OFFSET])[i] = <int32_t> (m.topic.at - m.begin) if m.topic != NULL else 0
+    (<int32_t *> r.at[C_TOPIC_LENGTH])[i] = <int32_t> m.topic.size if m.topic != NULL else 0
+    (<uint8_t *> r.at[C_COMPRESSION])[i] = m.compression
+    (<uint32_t *> r.at[C_DEVICE])[i] = m.device
+    (<uint64_t *> r.at[C_CREATED])[i] = m.created
+    (<uint64_t *> r.at[C_NUMBER])[i] = m.number
+    return 0
+
+
+# The body of a message, unpacked: S_OK, or what is wrong with it. -1: out of memory.
+cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) noexcept nogil:
+    cdef int done
+    p[0] = m.body.at
+    size[0] = m.body.size
+    if m.compression == NO_COMPRESSION:
+        return S_OK if size[0] <= d.max_unpacked else S_TOO_LARGE
+    if m.compression >= COMPRESSIONS:
+        return S_BAD_COMPRESSION
+    d.unpacked.size = 0
+    trim(&d.unpacked, ROOM_KEPT)
+    done = unpack_body(&d.unpacker, m.compression, p[0], size[0], &d.unpacked, d.max_unpacked)
+    if done == INFLATE_MEMORY:
+        return -1
+    if done == INFLATE_TOO_LARGE:
+        return S_TOO_LARGE
+    if done == UNPACK_MISSING:
+        return S_NO_LIBRARY
+    if done < 0:
+        return S_BAD_ZLIB if m.compression == ZLIB else S_BAD_SNAPPY if m.compression == SNAPPY else S_BAD_LZ4
+    p[0] = d.unpacked.data
+    size[0] = d.unpacked.size
+    return S_OK
+
+
+# The id of a body: in "request_id" where the topic is logs, else in "uuid". -1: out of memory.
+cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *id_) noexcept nogil:
+    cdef lc_object o
+    cdef lc_span *own
+    cdef int bad = scan_body(d, p, size, &o)
+    if bad:
+        return -1 if bad == NO_MEMORY else S_NOT_JSON
+    own = &o.uuid if uuid else &o.request_id
+    return S_NO_ID if own.at == NULL else identify(d, own, id_)
+
+
+def expand(unit, size_t max_unpacked=BODY_LIMIT):
+    """Return the unit with its body unpacked in place, which `Decoded.offset` refers to.
+
+    A unit whose body cannot be unpacked is returned as it is.
+    """
+    cdef bytes raw = bytes(unit)
+    cdef lc_message m
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(raw)
+    cdef Status status = read_message(p, len(raw), &m)
+    cdef Py_ssize_t at
+    if status != S_OK or m.compression == NO_COMPRESSION:
+        return raw
+    at = m.body.at - p
+    try:
+        body = Unpacker(max_unpacked).unpack(m.compression, raw[at:at + m.body.size])
+    except ValueError:
+        return raw
+    return raw[:at - 4] + frame_of(body, True) + raw[at + m.body.size:]

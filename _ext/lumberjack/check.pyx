@@ -1,0 +1,100 @@
+# The checking pass: which bodies does the protocol carry, and which places of the id do they use?
+
+# Walk the pair block of version 1: u32 count, then the pairs, to the last byte. Finds the last "event.id".
+# 0, or -1 when the lengths do not add up.
+cdef int scan_pairs(const uint8_t *p, size_t size, lc_span *event_id) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *k
+    cdef uint32_t count, length, key
+    event_id.at = NULL
+    event_id.size = 0
+    if size < 4:
+        return -1
+    count = lc_get32(p)
+    p += 4
+    while count:
+        if end - p < 4:
+            return -1
+        key = lc_get32(p)
+        p += 4
+        if <size_t> (end - p) < key:
+            return -1
+        k = p
+        p += key
+        if end - p < 4:
+            return -1
+        length = lc_get32(p)
+        p += 4
+        if <size_t> (end - p) < length:
+            return -1
+        if key == 8 and memcmp(k, b"event.id", 8) == 0:
+            event_id.at = p
+            event_id.size = length
+        p += length
+        count -= 1
+    return 0 if p == end else -1
+
+
+# The fields that cannot carry our id in this raw body. A body with an id of its own is sent as it is. Beside
+# an "event" that is not an object, "event.id" would be a conflict, unless the id fits nowhere else.
+cdef inline uint8_t carriers_taken(lc_object *o) noexcept nogil:
+    if user_id(o).at != NULL:
+        return <uint8_t> (K_ID1_TAKEN | K_ID2_TAKEN)
+    if o.has_metadata:
+        return <uint8_t> K_ID1_TAKEN
+    return <uint8_t> K_ID2_TAKEN if o.flat_event else 0
+
+
+def check_json(body, /):
+    """Check a body as the writer does.
+
+    Returns:
+        None when the body is not one JSON object in UTF-8, else (start, end, taken, user_id). The object
+        without the white space around it is ``body[start:end]``. `taken` has ``K_ID1_TAKEN`` when
+        ``@metadata`` cannot carry our id, ``K_ID2_TAKEN`` when ``event.id`` cannot, and both when the body
+        has an id of its own. `user_id` is that id, as its raw bytes between the quotes, or None.
+    """
+    cdef Py_buffer view
+    cdef lc_wire scratch
+    cdef lc_object o
+    cdef lc_span *own
+    cdef const uint8_t *base
+    cdef int bad
+    memset(&scratch, 0, sizeof(scratch))
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    with nogil:
+        bad = -1
+        if wire_reserve(&scratch, view.len + SCAN_PAD) != NULL:
+            memset(scratch.data + view.len, 0, SCAN_PAD)
+            bad = copy_object(scratch.data, <const uint8_t *> view.buf, view.len, &o)
+    PyBuffer_Release(&view)
+    try:
+        if scratch.data == NULL:
+            raise MemoryError()
+        if bad:
+            return None
+        base = scratch.data
+        own = user_id(&o)
+        return (o.start - base, o.close + 1 - base, <int> carriers_taken(&o),
+                None if own.at == NULL else <bytes> own.at[:own.size])
+    finally:
+        free(scratch.data)
+
+
+def check_pairs(body, /):
+    """Check a pair block of version 1 as the writer does.
+
+    Returns:
+        None when its lengths do not add up, else (taken, user_id) as from `check_json`.
+    """
+    cdef Py_buffer view
+    cdef lc_span own
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        if scan_pairs(<const uint8_t *> view.buf, view.len, &own) < 0:
+            return None
+        if own.at == NULL:
+            return 0, None
+        return <int> K_ID2_TAKEN, <bytes> own.at[:own.size]
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,305 @@
+# The decoder of captured windows.
+
+cdef enum Status:
+    S_OK = 0
+    S_FOREIGN
+    S_NO_ID
+    S_NOT_JSON
+    S_TORN
+    S_BAD_ZLIB
+    S_BAD_FRAME
+
+OK = <int> S_OK
+FOREIGN = <int> S_FOREIGN
+NO_ID = <int> S_NO_ID
+NOT_JSON = <int> S_NOT_JSON
+TORN = <int> S_TORN
+BAD_ZLIB = <int> S_BAD_ZLIB
+BAD_FRAME = <int> S_BAD_FRAME
+STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_frame")
+
+cdef extern from *:
+    """
+    static const char lc_metadata_key[] = ",\\"@metadata\\":{\\"_id\\":\\"";
+    static const char lc_event_key[] = "\\"},\\"event.id\\":\\"";
+    """
+    const char *lc_metadata_key
+    const char *lc_event_key
+
+cdef enum:
+    C_WIRE = C_OWN
+
+
+@cython.final
+cdef class Decoded(Events):
+    """Decoded windows; rows from `TORN` on are faults."""
+
+    @property
+    def wire_sequence(self):
+        """uint32: the sequence number in the frame."""
+        return self.columns[<int> C_WIRE]
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, one window each: its W frame to its last frame.
+
+    A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form (``strict_spec``):
+    its number of events is not announced, and it may have 'json' frames.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
+            the id when it begins with one of these, else ``event.id``, else the user's own id is
+            hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        max_inflated: bound on the inflated bytes of one unit.
+    """
+
+    cdef size_t max_inflated
+    cdef lc_wire inflated[2]     # by depth
+    cdef lc_inflater inflater
+    cdef object zlib
+    # of the unit at hand
+    cdef size_t inflated_size
+    cdef uint8_t version
+    cdef bint literal            # no window frame leads it: `n` is no count
+    cdef uint32_t n
+    cdef uint32_t got
+    cdef int64_t at              # in the unit, expanded
+
+    def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
+        self.begin(Decoded, b"I", producers, identity)
+        import zlib
+        self.zlib = zlib
+        self.max_inflated = max_inflated
+        inflater_open(&self.inflater)
+
+    def __dealloc__(self):
+        free(self.inflated[0].data)
+        free(self.inflated[1].data)
+        inflater_close(&self.inflater)
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef int done
+        self.at = 0
+        self.got = 0
+        self.inflated_size = 0
+        self.literal = size > 1 and is_literal(p)
+        if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not self.literal:
+            return add_fault(self, S_BAD_FRAME, size)
+        if size < 6:
+            return add_fault(self, S_TORN, size)
+        self.version = p[0]
+        self.n = 0
+        if not self.literal:
+            self.n = lc_get32(p + 2)
+            self.at = 6
+        done = decode_region(self, p + self.at, size - <size_t> self.at, 0)
+        if done == 0 and self.got < self.n:
+            return add_fault(self, S_TORN, 0)
+        return done
+
+
+cdef inline int add_row(Decoder d, int status, lc_id *id_, uint64_t hash, uint32_t wire,
+                        int64_t offset, size_t length) noexcept nogil:
+    if add_common(&d.rows, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
+        return -1
+    (<uint32_t *> d.rows.at[C_WIRE])[d.rows.n - 1] = wire
+    return 0
+
+
+# Add a row for a fault at the place reached, which ends the unit. 1, or -1: out of memory.
+cdef int add_fault(Decoder d, Status status, size_t length) noexcept nogil:
+    cdef lc_id none
+    clear_id(&none)
+    return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
+
+
+# The id of a body: the first of "@metadata"._id, "event.id" and "event".id that is there, as the writer
+# chooses it; an id added further back names no other event. -1: out of memory.
+cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *id_) noexcept nogil:
+    cdef lc_object o
+    cdef lc_span pair
+    cdef lc_span *own
+    cdef int bad
+    if not pairs:
+        bad = scan_body(d, p, size, &o)
+        if bad == NO_MEMORY:
+            return -1
+        own = user_id(&o)
+    else:
+        bad = scan_pairs(p, size, &pair)
+        own = &pair
+    if bad:
+        return S_NOT_JSON
+    return S_NO_ID if own.at == NULL else identify(d, own, id_)
+
+
+# Add the row of one event. 0, or -1: out of memory.
+cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
+                            int64_t offset) noexcept nogil:
+    cdef uint64_t hash = xxh64_of(p, size, SEED)
+    cdef const uint8_t *tail
+    cdef lc_id id_
+    cdef int status = S_NO_ID
+    clear_id(&id_)
+    d.got += 1
+    if d.identity:
+        # exactly the end that our writer adds: only both id fields at the top level look like this
+        tail = p + size - TAIL_SIZE
+        if (not pairs and size >= TAIL_SIZE
+                and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
+                and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
+                and memcmp(tail + TAIL_ID1, tail + TAIL_ID2, ID_SIZE) == 0
+                and memcmp(tail + TAIL_ID1 + ID_SIZE, lc_event_key, TAIL_ID2 - TAIL_ID1 - ID_SIZE) == 0
+                and tail[TAIL_SIZE - 2] == c'"' and tail[TAIL_SIZE - 1] == c'}'):
+            read_id(&d.names, tail + TAIL_ID1, &id_)
+            if is_ours(&d.names, &id_):
+                status = S_OK
+        if status != S_OK:
+            status = search_id(d, p, size, pairs, &id_)
+            if status < 0:
+                return -1
+    return add_row(d, status, &id_, hash, wire, offset, size)
+
+
+# The size of the 'data' frame at p, or 0 when it is not whole.
+cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
+    cdef uint32_t length
+    cdef size_t at = FRAME_HEAD
+    cdef uint64_t count
+    if left < FRAME_HEAD:
+        return 0
+    count = 2 * <uint64_t> lc_get32(p + 6)
+    while count:
+        if left - at < 4:
+            return 0
+        length = lc_get32(p + at)
+        at += 4
+        if left - at < length:
+            return 0
+        at += length
+        count -= 1
+    return at
+
+
+# Decode the frames of one region. 0: all of it; 1: a fault, which ends the unit; -1: out of memory.
+cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noexcept nogil:
+    cdef uint32_t size
+    cdef size_t frame, limit
+    cdef int done
+    cdef lc_wire *to
+    while left:
+        if d.got == d.n and not d.literal:
+            return add_fault(d, S_BAD_FRAME, left)
+        if p[0] != d.version:
+            return add_fault(d, S_BAD_FRAME, left)
+        if left < 2:
+            return add_fault(d, S_TORN, left)
+        if p[1] == c'J' and (d.version == c'2' or d.literal):
+            if left < FRAME_HEAD:
+                return add_fault(d, S_TORN, left)
+            size = lc_get32(p + 6)
+            if left - FRAME_HEAD < size:
+                return add_fault(d, S_TORN, left)
+            frame = FRAME_HEAD + <size_t> size
+            if decode_body(d, p + FRAME_HEAD, size, False, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
+                return -1
+            d.at += frame
+        elif p[1] == c'D' and d.version == c'1':
+            frame = pairs_size(p, left)
+            if frame == 0:
+                return add_fault(d, S_TORN, left)
+            if decode_body(d, p + 6, frame - 6, True, lc_get32(p + 2), d.at + 6) < 0:
+                return -1
+            d.at += frame
+        elif p[1] == c'C' and depth < 2:
+            if left < 6:
+                return add_fault(d, S_TORN, left)
+            size = lc_get32(p + 2)
+            if left - 6 < size:
+                return add_fault(d, S_TORN, left)
+            frame = 6 + <size_t> size
+            to = &d.inflated[0] if depth == 0 else &d.inflated[1]
+            to.size = 0
+            limit = d.max_inflated - d.inflated_size
+            done = inflate_frame(&d.inflater, p + 6, size, to, limit)
+            if done == INFLATE_MEMORY:
+                return -1
+            if done < 0:
+                return add_fault(d, S_BAD_ZLIB, frame)
+            d.inflated_size += to.size
+            done = decode_region(d, to.data, to.size, depth + 1)
+            if done:
+                return done
+        elif p[1] == c'W' and d.literal:
+            if left < 6:
+                return add_fault(d, S_TORN, left)
+            frame = 6
+            d.at += frame
+        else:
+            return add_fault(d, S_BAD_FRAME, left)
+        p += frame
+        left -= frame
+    return 0
+
+
+# Do these two bytes begin a unit of the literal form?
+cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
+    return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
+
+
+def expand(unit, Py_ssize_t max_inflated=67108864):
+    """Return the unit with its compressed frames inflated in place, which `Decoded.offset` refers to.
+
+    A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
+    rest.
+    """
+    cdef bytes raw = bytes(unit)
+    cdef bint literal = len(raw) > 1 and is_literal(<const uint8_t *> PyBytes_AS_STRING(raw))
+    cdef Py_ssize_t head = 0 if literal else 6
+    parts = [raw[:head]]
+    expand_region(raw[head:], 0, max_inflated, parts, literal)
+    return b"".join(parts)
+
+
+# Append the expanded frames to `parts`. Returns what is left of max_inflated, or -1 after a fault, from which
+# on everything is appended as it is.
+cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts,
+                              bint literal) except? -2:
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(region)
+    cdef size_t left = len(region), at = 0, size
+    cdef bytes content
+    import zlib
+    while left >= 6:
+        size = 0
+        if p[at + 1] == c'J' and left >= FRAME_HEAD:
+            size = FRAME_HEAD + <size_t> lc_get32(p + at + 6)
+        elif p[at + 1] == c'D':
+            size = pairs_size(p + at, left)
+        elif p[at + 1] == c'C' and depth < 2:
+            size = 6 + <size_t> lc_get32(p + at + 2)
+        elif p[at + 1] == c'W' and literal:
+            size = 6
+        if size == 0 or size > left:
+            break
+        if p[at + 1] == c'C':
+            try:
+                content = zlib.decompressobj().decompress(region[at + 6:at + size], max_inflated + 1)
+            except zlib.error:
+                break
+            if len(content) > max_inflated:
+                break
+            max_inflated = expand_region(content, depth + 1, max_inflated - len(content), parts, literal)
+            if max_inflated < 0:
+                return -1
+        else:
+            parts.append(region[at:at + size])
+        at += size
+        left -= size
+    if left:
+        parts.append(region[at:])
+        return -1
+    return max_inflated

@@ -1,0 +1,518 @@
+# The reader: bytes in, whole windows out. For collectors.
+
+# Where the body of an event is: in the unit as received, or in what its compressed frames inflate to.
+ctypedef struct lc_entry:
+    size_t at
+    uint32_t size
+    uint32_t sequence
+    bint inflated
+    bint pairs                   # of a 'data' frame
+
+
+cdef enum Fault:
+    FAULT_NONE = 0
+    FAULT_MEMORY
+    FAULT_VERSION            # the first byte of a frame is neither '1' nor '2'
+    FAULT_NO_WINDOW          # a frame without a window before it
+    FAULT_WINDOW_SIZE
+    FAULT_MIXED              # not the version of the window
+    FAULT_EARLY_WINDOW       # the window before is not full
+    FAULT_INNER_WINDOW       # in a compressed frame
+    FAULT_TYPE
+    FAULT_EMPTY              # a length of 0
+    FAULT_FRAME_SIZE
+    FAULT_UNIT_SIZE
+    FAULT_CUT                # a compressed frame ends inside a frame
+    FAULT_EXTRA              # a compressed frame has more events than the window
+    FAULT_ZLIB
+    FAULT_INFLATED_SIZE
+    FAULT_NESTED
+    FAULT_CREDIT             # more frames without an acknowledgement than the window allows
+    FAULT_EOF
+
+
+ctypedef struct lc_reader:
+    uint32_t max_window
+    uint32_t max_frame
+    size_t max_unit
+    size_t max_inflated
+    lc_wire data
+    size_t base              # where the window begins in data
+    size_t at                # the first byte not examined
+    bint inside              # a window frame has been read, but not all of its events
+    bint literal             # the fields marked L are in use; `n` is the most events in a unit
+    bint announced           # L: a window frame has come
+    uint32_t credit          # L: the number in it
+    uint64_t unacked         # L: events that we have not acknowledged
+    uint8_t version
+    uint32_t n
+    uint32_t got
+    int32_t highest          # the highest sequence, signed, as in Logstash
+    uint32_t pairs_left      # pairs missing from a 'data' frame that is not whole yet ...
+    size_t pairs_at          # ... and how far it has been walked; 0: not begun
+    lc_entry *entries
+    uint32_t capacity
+    lc_wire inflated
+    lc_wire scratch
+    lc_inflater inflater
+    Fault fault
+    uint64_t fault_value
+    size_t fault_at
+
+
+cdef int reader_fault(lc_reader *r, Fault fault, uint64_t value) noexcept nogil:
+    r.fault = fault
+    r.fault_value = value
+    r.fault_at = r.at - r.base
+    return -1
+
+
+cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, bint inflated,
+                      bint pairs) noexcept nogil:
+    cdef lc_entry *e
+    cdef uint32_t capacity
+    if r.got == r.n:
+        return reader_fault(r, FAULT_EXTRA, r.n)
+    if r.announced and r.unacked >= r.credit:
+        return reader_fault(r, FAULT_CREDIT, r.credit)
+    r.unacked += r.literal
+    if r.got == r.capacity:
+        # grow with the events that arrive, not with the number announced
+        capacity = r.capacity * 2 if r.capacity else 64
+        e = <lc_entry *> realloc(r.entries, capacity * sizeof(lc_entry))
+        if e == NULL:
+            return reader_fault(r, FAULT_MEMORY, 0)
+        r.entries = e
+        r.capacity = capacity
+    e = &r.entries[r.got]
+    e.at = at
+    e.size = <uint32_t> size
+    e.sequence = sequence
+    e.inflated = inflated
+    e.pairs = pairs
+    r.got += 1
+    if <int32_t> sequence > r.highest:
+        r.highest = <int32_t> sequence
+    return 1
+
+
+# The size of the 'data' frame at p, of which `left` bytes are there, or 0 when it is not whole yet. Keeps its
+# place between calls, so that a frame that arrives byte by byte is walked once.
+cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept nogil:
+    cdef size_t at
+    cdef uint32_t key, value
+    if r.pairs_at == 0:
+        if left < FRAME_HEAD:
+            return 0
+        r.pairs_left = lc_get32(p + 6)
+        if <uint64_t> r.pairs_left * 8 > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, <uint64_t> r.pairs_left * 8)
+        r.pairs_at = FRAME_HEAD
+    while r.pairs_left:
+        at = r.pairs_at
+        if left - at < 4:
+            return 0
+        key = lc_get32(p + at)
+        at += 4
+        if at + key > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, at + key)
+        if left < at + key + 4:
+            return 0
+        at += key
+        value = lc_get32(p + at)
+        at += 4
+        if at + value > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, at + value)
+        if left < at + value:
+            return 0
+        r.pairs_at = at + value
+        r.pairs_left -= 1
+    at = r.pairs_at
+    r.pairs_at = 0
+    return at
+
+
+# Read one frame at p, which is at offset `at` of the unit (depth 0) or of the inflated bytes.
+# 1: done, `used` bytes; 0: not whole yet; -1: a fault.
+cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, int depth,
+                      size_t *used) noexcept nogil:
+    cdef uint32_t size
+    cdef int64_t pairs
+    cdef int done
+    cdef size_t begin
+    cdef uint8_t *to
+    if p[0] != r.version:
+        return reader_fault(r, FAULT_MIXED if (p[0] == c'1' or p[0] == c'2') and not r.literal
+                            else FAULT_VERSION, p[0])
+    if left < 2:
+        return 0
+    if p[1] == c'J' and (r.version == c'2' or r.literal):
+        if left < FRAME_HEAD:
+            return 0
+        size = lc_get32(p + 6)
+        if size == 0:
+            return reader_fault(r, FAULT_EMPTY, c'J')
+        if size > r.max_frame:
+            return reader_fault(r, FAULT_FRAME_SIZE, size)
+        if depth == 0 and r.at - r.base + FRAME_HEAD + size > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if left - FRAME_HEAD < size:
+            return 0
+        used[0] = FRAME_HEAD + <size_t> size
+        return reader_event(r, at + FRAME_HEAD, size, lc_get32(p + 2), depth > 0, False)
+    if p[1] == c'D' and r.version == c'1':
+        pairs = reader_pairs(r, p, left)
+        if depth == 0 and pairs == 0 and r.at - r.base + left > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if pairs <= 0:
+            return <int> pairs
+        used[0] = <size_t> pairs
+        return reader_event(r, at + 6, pairs - 6, lc_get32(p + 2), depth > 0, True)
+    if p[1] == c'C':
+        # servers accept a compressed frame in a compressed frame; deeper nesting has hung one of them
+        if depth == 2:
+            return reader_fault(r, FAULT_NESTED, 0)
+        if left < 6:
+            return 0
+        size = lc_get32(p + 2)
+        if size == 0:
+            return reader_fault(r, FAULT_EMPTY, c'C')
+        if depth == 0 and r.at - r.base + 6 + size > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if left - 6 < size:
+            return 0
+        begin = r.inflated.size
+        if depth == 0:
+            done = inflate_frame(&r.inflater, p + 6, size, &r.inflated, r.max_inflated - begin)
+        else:
+            # the input is in the buffer that is being written, which may move
+            r.scratch.size = 0
+            done = inflate_frame(&r.inflater, p + 6, size, &r.scratch, r.max_inflated - begin)
+            if done == 0:
+                to = wire_reserve(&r.inflated, r.scratch.size)
+                if to == NULL:
+                    done = INFLATE_MEMORY
+                else:
+                    memcpy(to, r.scratch.data, r.scratch.size)
+                    r.inflated.size += r.scratch.size
+        if done < 0:
+            return reader_fault(r, FAULT_ZLIB if done == INFLATE_BAD else FAULT_INFLATED_SIZE
+                                if done == INFLATE_TOO_LARGE else FAULT_MEMORY, r.max_inflated)
+        used[0] = 6 + <size_t> size
+        return reader_region(r, begin, r.inflated.size, depth + 1)
+    if p[1] == c'W' and r.literal:
+        if left < 6:
+            return 0
+        r.announced = True
+        r.credit = lc_get32(p + 2)
+        used[0] = 6
+        return 1
+    if p[1] == c'W':
+        return reader_fault(r, FAULT_INNER_WINDOW if depth else FAULT_EARLY_WINDOW, 0)
+    return reader_fault(r, FAULT_TYPE, p[1])
+
+
+# Read all frames in inflated[at:end].
+cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept nogil:
+    cdef size_t used = 0
+    cdef int done
+    while at < end:
+        done = reader_frame(r, r.inflated.data + at, end - at, at, depth, &used)
+        if done < 0:
+            return -1
+        if done == 0:
+            return reader_fault(r, FAULT_CUT, 0)
+        at += used
+    return 1
+
+
+# Go on in the literal form. 1: a unit is whole, 0: more bytes are needed, -1: a fault.
+cdef int reader_step_literal(lc_reader *r) noexcept nogil:
+    cdef size_t used = 0
+    cdef int done
+    while r.at < r.data.size:
+        r.base = r.at
+        r.got = 0
+        r.inflated.size = 0
+        done = reader_frame(r, r.data.data + r.at, r.data.size - r.at, 0, 0, &used)
+        if done <= 0:
+            return done
+        r.at += used
+        if used > r.max_unit:
+            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+        if r.got:
+            return 1
+        r.base = r.at            # a window frame, or a compressed one without events
+    return 0
+
+
+# Go on. 1: a window is whole, 0: more bytes are needed, -1: a fault.
+cdef int reader_step(lc_reader *r) noexcept nogil:
+    cdef const uint8_t *p
+    cdef size_t left, used = 0
+    cdef int done
+    while True:
+        if r.inside and r.got == r.n:
+            return 1
+        p = r.data.data + r.at
+        left = r.data.size - r.at
+        if left == 0:
+            return 0
+        if not r.inside:
+            r.base = r.at
+            if p[0] != c'1' and p[0] != c'2':
+                return reader_fault(r, FAULT_VERSION, p[0])
+            if left < 2:
+                return 0
+            r.version = p[0]
+            if p[1] != c'W':
+                return reader_fault(r, FAULT_NO_WINDOW if memchr(b"JDC", p[1], 3) else FAULT_TYPE, p[1])
+            if left < 6:
+                return 0
+            r.n = lc_get32(p + 2)
+            if r.n > r.max_window:
+                return reader_fault(r, FAULT_WINDOW_SIZE, r.n)
+            r.inside = True
+            r.got = 0
+            r.highest = -1
+            r.inflated.size = 0
+            r.at += 6
+        else:
+            done = reader_frame(r, p, left, r.at - r.base, 0, &used)
+            if done <= 0:
+                return done
+            r.at += used
+            if r.at - r.base > r.max_unit:
+                return reader_fault(r, FAULT_UNIT_SIZE, 0)
+
+
+@cython.final
+cdef class Window:
+    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
+
+    cdef lc_entry *entries
+    cdef uint32_t n
+    cdef readonly int version
+    cdef readonly uint32_t ack
+    cdef readonly bytes unit
+    cdef bytes content           # what its compressed frames held
+    cdef readonly Py_ssize_t inflated
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    def __len__(self):
+        return self.n
+
+    @property
+    def events(self):
+        """The bodies: JSON texts, or pair blocks of version 1 (u32 count and the pairs)."""
+        cdef uint32_t i
+        cdef lc_entry *e
+        cdef list found = []
+        for i in range(self.n):
+            e = &self.entries[i]
+            found.append(PyBytes_FromStringAndSize(
+                PyBytes_AS_STRING(self.content if e.inflated else self.unit) + e.at, e.size))
+        return found
+
+    @property
+    def sequences(self):
+        """The frames' sequence numbers, for partial acknowledgements."""
+        cdef uint32_t i
+        return [self.entries[i].sequence for i in range(self.n)]
+
+    @property
+    def types(self):
+        """A letter for each event: ``J`` for a JSON text, ``D`` for a pair block."""
+        cdef uint32_t i
+        return "".join(["D" if self.entries[i].pairs else "J" for i in range(self.n)])
+
+    def __repr__(self):
+        return f"<Window: version {self.version}, {self.n} events, {len(self.unit)} bytes>"
+
+
+@cython.final
+cdef class Reader:
+    """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
+
+    It accepts what Logstash or go-lumber accept as long as nothing is lost. At anything else it stops, and
+    `error` says why. Lengths are checked before memory is allocated for them.
+
+    Args:
+        max_window: bound on the events in a window; in the literal form, in one compressed frame.
+        max_frame: bound on the bytes of one event.
+        max_unit: bound on the bytes of a window as received.
+        max_inflated: bound on the bytes of a window, uncompressed.
+        strict_spec: read the literal form: version 1 only, with 'json' frames, and with window frames that
+            announce how many frames may be unacknowledged. Before the first of these there is no bound.
+    """
+
+    cdef lc_reader r
+    cdef object zlib
+
+    def __cinit__(self):
+        memset(&self.r, 0, sizeof(lc_reader))
+
+    def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
+                 uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
+        if self.zlib is not None:
+            raise TypeError("already made")
+        import zlib
+        self.zlib = zlib
+        self.r.max_window = max_window
+        self.r.max_frame = max_frame
+        self.r.max_unit = max_unit
+        self.r.max_inflated = max_inflated
+        self.r.literal = strict_spec
+        if strict_spec:
+            self.r.version = c'1'
+            self.r.n = max_window
+        inflater_open(&self.r.inflater)
+
+    def __dealloc__(self):
+        free(self.r.data.data)
+        free(self.r.inflated.data)
+        free(self.r.scratch.data)
+        free(self.r.entries)
+        inflater_close(&self.r.inflater)
+
+    def receive_data(self, data, /):
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
+        cdef lc_reader *r = &self.r
+        cdef Py_buffer view
+        cdef uint8_t *to
+        cdef int done
+        cdef list windows = []
+        if self.zlib is None:
+            raise TypeError("not made")
+        if r.fault:
+            return windows
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        to = wire_reserve(&r.data, view.len + 1)     # not NULL even when both are empty
+        if to != NULL:
+            memcpy(to, view.buf, view.len)
+            r.data.size += view.len
+        PyBuffer_Release(&view)
+        if to == NULL:
+            raise MemoryError()
+        while True:
+            with nogil:
+                done = reader_step_literal(r) if r.literal else reader_step(r)
+            if done <= 0:
+                break
+            windows.append(self.window())
+        if r.fault:
+            r.inflated.size = r.scratch.size = 0
+            trim(&r.inflated, ROOM_KEPT)
+            trim(&r.scratch, ROOM_KEPT)
+        if r.fault == FAULT_MEMORY:
+            raise MemoryError()
+        if r.base:
+            memmove(r.data.data, r.data.data + r.base, r.data.size - r.base)
+            r.data.size -= r.base
+            r.at -= r.base
+            r.base = 0
+            trim(&r.data, ROOM_KEPT)
+            if not r.inside:
+                r.inflated.size = 0
+                trim(&r.inflated, ROOM_KEPT)
+        return windows
+
+    cdef Window window(self):
+        cdef lc_reader *r = &self.r
+        cdef Window w = Window.__new__(Window)
+        cdef uint32_t i
+        w.version = r.version - c'0'
+        w.unit = PyBytes_FromStringAndSize(<const char *> r.data.data + r.base, r.at - r.base)
+        if r.inflated.size:
+            w.content = PyBytes_FromStringAndSize(<const char *> r.inflated.data, r.inflated.size)
+        w.n = r.got
+        if r.got:
+            w.entries = <lc_entry *> malloc(r.got * sizeof(lc_entry))
+            if w.entries == NULL:
+                raise MemoryError()
+            memcpy(w.entries, r.entries, r.got * sizeof(lc_entry))
+            # The protocol text acknowledges the last event. Logstash answers with the highest number,
+            # go-lumber with the count. A writer that begins each window at 1 gets the same number from both.
+            # Running numbers need the highest; numbers that Logstash reads as negative, and never
+            # acknowledges, get the count.
+            w.ack = (r.entries[r.got - 1].sequence if r.literal
+                     else r.highest if r.highest > 0 else r.got)
+        for i in range(r.got):
+            w.inflated += (6 if r.entries[i].pairs else FRAME_HEAD) + r.entries[i].size
+        r.inside = False
+        r.base = r.at
+        return w
+
+    def receive_eof(self):
+        """Note that the writer has closed: an unfinished window becomes an `error`."""
+        cdef lc_reader *r = &self.r
+        if not r.fault and (r.inside or r.at < r.data.size):
+            reader_fault(r, FAULT_EOF, 0)
+
+    def acknowledge(self, uint32_t events, /):
+        """Allow the writer this many more unacknowledged events (literal form)."""
+        self.r.unacked -= min(<uint64_t> events, self.r.unacked)
+
+    @property
+    def window_size(self):
+        """What the last window frame announced (literal form), or None before the first."""
+        return self.r.credit if self.r.announced else None
+
+    @property
+    def pending(self):
+        """Bytes held of the unfinished window."""
+        return self.r.data.size - self.r.base
+
+    @property
+    def error(self):
+        """One line that says how the writer broke the protocol, or None."""
+        cdef lc_reader *r = &self.r
+        if r.fault == FAULT_NONE:
+            return None
+        return f"{self.words(r.fault, r.fault_value)} (byte {r.fault_at} of the window)"
+
+    cdef str words(self, Fault fault, uint64_t value):
+        cdef lc_reader *r = &self.r
+        if fault == FAULT_VERSION and r.literal:
+            return f"expected version '1', received byte 0x{value:02x}"
+        if fault == FAULT_VERSION:
+            return f"expected version '1' or '2', received byte 0x{value:02x}"
+        if fault == FAULT_NO_WINDOW:
+            return f"a '{chr(value)}' frame without a window frame before it"
+        if fault == FAULT_WINDOW_SIZE:
+            return f"a window of {value} events; {r.max_window} is the most"
+        if fault == FAULT_MIXED:
+            return f"a frame of version '{chr(value)}' in a window of the other"
+        if fault == FAULT_EARLY_WINDOW:
+            return f"a window frame after {r.got} of {r.n} events"
+        if fault == FAULT_INNER_WINDOW:
+            return "a window frame in a compressed frame"
+        if fault == FAULT_TYPE:
+            return f"frame type 0x{value:02x} from a writer of version {r.version - c'0'}"
+        if fault == FAULT_EMPTY:
+            return f"a '{chr(value)}' frame of length 0"
+        if fault == FAULT_FRAME_SIZE:
+            return f"a frame of {value} bytes; {r.max_frame} is the most"
+        if fault == FAULT_UNIT_SIZE:
+            return f"a window of more than {r.max_unit} bytes"
+        if fault == FAULT_CUT:
+            return "a compressed frame that ends inside a frame"
+        if fault == FAULT_EXTRA and r.literal:
+            return f"more than {r.n} events in a compressed frame"
+        if fault == FAULT_CREDIT:
+            return f"more than the {value} frames without an acknowledgement that its window allows"
+        if fault == FAULT_EXTRA:
+            return f"more than the {r.n} events of the window in its compressed frame"
+        if fault == FAULT_ZLIB:
+            return "a compressed frame that is no zlib stream"
+        if fault == FAULT_INFLATED_SIZE:
+            return f"compressed frames that inflate to more than {r.max_inflated} bytes"
+        if fault == FAULT_NESTED:
+            return "a compressed frame nested more than once"
+        if fault == FAULT_EOF and r.inside:
+            return f"closed after {r.got} of {r.n} events"
+        if fault == FAULT_EOF:
+            return "closed inside a frame" if r.literal else "closed inside a window frame"
+        return "out of memory"

@@ -1,0 +1,601 @@
+# The writer: windows of events out, acknowledgements in.
+
+ctypedef struct lc_run:
+    uint64_t first               # engine sequences first .. first + count - 1
+    uint32_t count
+
+
+ctypedef struct lc_window:
+    uint32_t n
+    uint32_t acked
+    uint32_t runs
+    uint32_t run                 # the run in which the next acknowledgement begins ...
+    uint32_t used                # ... and how many of its events are acknowledged
+    bint behind                  # it was sent while another was in flight
+    lc_run *items                # room for one run per event
+
+
+cdef enum:
+    WRONG_NONE = 0
+    WRONG_FRAME = 1              # not an ack frame
+    WRONG_NUMBER = 2             # higher than the size of the window
+    WRONG_TIME = 3               # nothing was in flight
+
+
+# The state of a writer: `self` of lc_hot.
+ctypedef struct lc_writer:
+    uint8_t version              # '1' or '2'
+    bint json                    # bodies are JSON, not pair blocks
+    bint literal                 # the fields marked L are in use
+    bint announced               # L: this connection has its window frame
+    uint32_t first               # L: number of the first frame of a connection
+    uint32_t next                # L: number of the next frame
+    uint32_t last_acked          # L: the last number that was acknowledged
+    uint32_t unacked             # L: frames sent and not acknowledged
+    uint64_t acked               # L: frames acknowledged on this connection
+    bint identity
+    bint check
+    bint compress
+    uint32_t window
+    uint64_t window_bytes
+    uint32_t inflight
+    double silence
+    lc_window *windows           # a ring of `inflight`
+    uint32_t head
+    uint32_t count
+    uint32_t careful
+    double last_sign
+    uint8_t partial[6]           # of an ack
+    uint32_t partial_size
+    int wrong
+    uint32_t wrong_number
+    uint32_t wrong_window
+    uint8_t wrong_bytes[6]
+    uint32_t wrong_size
+    lc_wire raw                  # frames, before compression
+    lc_deflater deflater
+    uint8_t tail[TAIL_SIZE]      # the id fields of a JSON body, with zeros for the sequence
+    uint8_t pair[PAIR_SIZE]      # ... of a pair block
+
+
+cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
+    return 1 if w.careful else w.inflight
+
+
+# Running numbers go from 1 to 4,294,967,295, and then to 1 again.
+cdef inline uint32_t number_after(uint32_t number) noexcept nogil:
+    return 1 if number == NUMBER_LAST else number + 1
+
+
+cdef inline uint32_t number_before(uint32_t number) noexcept nogil:
+    return <uint32_t> NUMBER_LAST if number == 1 else number - 1
+
+
+# The distance from `start` forward to `number`.
+cdef inline uint32_t numbers_between(uint32_t start, uint32_t number) noexcept nogil:
+    return number - start if number >= start else number - start - 1
+
+
+cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    if w.wrong or w.count >= allowed_windows(w):
+        events[0] = 0
+        size[0] = 0
+    else:
+        events[0] = w.window
+        size[0] = w.window_bytes
+
+
+# Write one JSON body to p, checked and with its id; p has TAIL_SIZE + SCAN_PAD bytes of room behind it.
+# Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
+cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
+                                size_t size) noexcept nogil:
+    cdef uint8_t kind = batch.kind[i]
+    cdef uint8_t *end = p + size
+    cdef uint8_t *start
+    cdef uint8_t *close
+    cdef lc_object o
+    cdef bint scanned = False, empty, first, second
+    cdef lc_digits digits
+    cdef uint8_t comma = 0
+    if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
+        if copy_object(p, batch.body[i], size, &o) < 0:
+            return 0
+        scanned = True
+        kind |= carriers_taken(&o)
+    else:
+        memcpy(p, batch.body[i], size)
+        if find_braces(p, size, &o) < 0:
+            return 0
+        if w.identity and kind & (K_ID1_TAKEN | K_ID2_TAKEN):
+            if scan_object(p, end, &o) < 0:
+                return 0
+            scanned = True
+            if kind & K_ID1_TAKEN == 0 and user_id(&o).at != NULL:
+                # for readers that no longer see "@metadata"
+                if keep_user_id(batch, i, user_id(&o)) < 0:
+                    return STOP_MEMORY
+    start = <uint8_t *> o.start
+    close = <uint8_t *> o.close
+    empty = o.empty
+    if w.identity:
+        first = kind & K_ID1_TAKEN == 0
+        second = kind & K_ID2_TAKEN == 0
+        if first or second:
+            digits = lc_spell(batch.seq[i])
+            if empty:                    # no comma after the opening brace
+                close -= 1
+                comma = close[0]
+            if kind & K_METADATA_OPEN:
+                close -= 1               # the open "@metadata" is closed after the id
+                memcpy(close, w.tail + TAIL_BRACE, TAIL_METADATA - TAIL_BRACE)
+                close[0] = c','
+                lc_put_digits(close + TAIL_ID1 - TAIL_BRACE + PRODUCER_SIZE, digits)
+                close += TAIL_METADATA - TAIL_BRACE
+                close[0] = c'}'
+                end = close + 1
+                if second:
+                    memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
+                    lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
+                    end = close + TAIL_SIZE - TAIL_METADATA
+            elif first and second:
+                memcpy(close, w.tail, TAIL_SIZE)
+                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
+                lc_put_digits(close + TAIL_ID2 + PRODUCER_SIZE, digits)
+                end = close + TAIL_SIZE
+            elif first:
+                memcpy(close, w.tail, TAIL_METADATA)
+                lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
+                close[TAIL_METADATA] = c'}'
+                end = close + TAIL_METADATA + 1
+            else:
+                memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
+                lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
+                end = close + TAIL_SIZE - TAIL_METADATA
+            if empty:
+                close[0] = comma
+            close = end - 1
+        else:
+            if not scanned and scan_object(p, end, &o) < 0:
+                return 0
+            if keep_user_id(batch, i, user_id(&o)) < 0:
+                return STOP_MEMORY
+            if second_id(&o) != NULL and keep_second_id(batch, i, second_id(&o)) < 0:
+                return STOP_MEMORY
+    size = close + 1 - start
+    if start != p:
+        memmove(p, start, size)
+    return size
+
+
+# Add the id to the pair block at p, which has room behind it. Returns its new size, 0 when it is not a pair
+# block or empty, or STOP_MEMORY. The lengths are always checked: readers find the end of the frame by them.
+cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
+                                 size_t size) noexcept nogil:
+    cdef bint taken
+    cdef lc_span own
+    if scan_pairs(p, size, &own) < 0:
+        return 0
+    taken = own.at != NULL or batch.kind[i] & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
+    if w.identity and not taken:
+        memcpy(p + size, w.pair, PAIR_SIZE)
+        lc_put_digits(p + size + PAIR_SIZE - 12, lc_spell(batch.seq[i]))
+        lc_put32(p, lc_get32(p) + 1)
+        return size + PAIR_SIZE
+    if lc_get32(p) == 0:
+        return 0                 # Logstash drops the connection over an empty map
+    if w.identity and keep_user_id(batch, i, &own) < 0:
+        return STOP_MEMORY
+    return size
+
+
+# Undo what an encode has done to the batch.
+cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
+    cdef uint32_t r, k
+    for r in range(window.runs):
+        for k in range(window.items[r].count):
+            while batch.seq[i] != window.items[r].first + k:
+                i += 1
+            batch.fate[i] = PENDING
+
+
+cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                       lc_outcomes *out) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    cdef lc_window *window
+    cdef lc_run *run = NULL
+    cdef lc_wire *to
+    cdef uint8_t *p
+    cdef size_t begin = wire.size, size, room, taken = 0, body = 0
+    cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
+    cdef size_t sizes[HASH_LANES]
+    cdef uint32_t index[HASH_LANES]
+    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
+    cdef int64_t done
+    cdef uint32_t i, n = 0
+    cdef uint32_t number = w.next if w.literal else 1
+    cdef uint32_t head = 0 if w.announced else 6     # of the window frame
+    if w.wrong or w.count >= allowed_windows(w):
+        return 0
+    if events > w.window:
+        events = w.window
+    window = &w.windows[(w.head + w.count) % w.inflight]
+    window.n = window.acked = window.runs = window.run = window.used = 0
+    if w.compress:
+        to = &w.raw
+        to.size = 0
+    else:
+        to = wire
+        if wire_reserve(wire, 6) == NULL:
+            return STOP_MEMORY
+        wire.size += head
+    for i in range(batch.cursor, batch.n):
+        if batch.fate[i] != PENDING:
+            continue
+        size = batch.size[i]
+        room = EVENT_HEAD + (size + 7 & ~<size_t> 7)
+        if n == events or (n and taken + room > w.window_bytes):
+            break
+        if size > BODY_LIMIT:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        done = STOP_MEMORY
+        p = wire_reserve(to, FRAME_HEAD + size + TAIL_SIZE + SCAN_PAD)
+        if p != NULL:
+            p[0] = w.version
+            lc_put32(p + 2, number)
+            if w.json:
+                p[1] = c'J'
+                done = finish_json(w, batch, i, p + FRAME_HEAD, size)
+                if done > 0:
+                    lc_put32(p + 6, <uint32_t> done)
+                    body = FRAME_HEAD
+            else:
+                p[1] = c'D'
+                memcpy(p + 6, batch.body[i], size)
+                done = finish_pairs(w, batch, i, p + 6, size)
+                body = 6
+        if done < 0:
+            if n:
+                break            # send what there is; the next call reports it
+            wire.size = begin
+            return STOP_MEMORY
+        if done == 0:
+            batch.fate[i] = FAILED
+            batch.reason[i] = R_NOT_JSON if w.json else R_UNENCODABLE
+            continue
+        at[waiting] = to.size + body
+        sizes[waiting] = done
+        index[waiting] = i
+        waiting += 1
+        if waiting == lanes:
+            hash_bodies(batch, to.data, at, sizes, index, waiting)
+            waiting = 0
+        to.size += body + done
+        taken += room
+        batch.fate[i] = INFLIGHT
+        if run != NULL and run.first + run.count == batch.seq[i]:
+            run.count += 1
+        else:
+            run = &window.items[window.runs]
+            run.first = batch.seq[i]
+            run.count = 1
+            window.runs += 1
+        n += 1
+        number = number_after(number)
+    if n == 0:
+        wire.size = begin
+        return 0
+    hash_bodies(batch, to.data, at, sizes, index, waiting)
+    if w.compress:
+        p = wire_reserve(wire, head + 6)
+        if p != NULL:
+            wire.size += head + 6
+            if deflate_window(&w.deflater, w.raw.data, w.raw.size, wire) < 0:
+                p = NULL
+        if p == NULL:
+            undo(batch, batch.cursor, window)
+            wire.size = begin
+            return STOP_MEMORY
+        p = wire.data + begin + head
+        p[0] = w.version
+        p[1] = c'C'
+        lc_put32(p + 2, <uint32_t> (wire.size - begin - head - 6))
+        w.raw.size = 0
+        trim(&w.raw, ROOM_KEPT + 2 * w.window_bytes)
+    if head:
+        p = wire.data + begin
+        p[0] = w.version
+        p[1] = c'W'
+        lc_put32(p + 2, w.window * w.inflight if w.literal else n)
+    if w.literal:
+        w.announced = True
+        w.next = number
+        w.unacked += n
+    window.n = n
+    window.behind = w.count > 0
+    if w.count == 0:
+        w.last_sign = now        # the reader owed nothing until now
+    w.count += 1
+    return n
+
+
+# Report the events acked + 1 to `number` of a window, by their sequences.
+cdef int give_acked(lc_window *window, uint32_t number, lc_outcomes *out) noexcept nogil:
+    cdef lc_run *run
+    cdef uint32_t left = number - window.acked, some
+    while left:
+        run = &window.items[window.run]
+        some = run.count - window.used
+        if some > left:
+            some = left
+        if outcome_add(out, run.first + window.used, run.first + window.used + some - 1, ACKED, R_NONE) < 0:
+            return STOP_MEMORY
+        left -= some
+        window.acked += some
+        window.used += some
+        if window.used == run.count:
+            window.run += 1
+            window.used = 0
+    return 0
+
+
+cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) noexcept nogil:
+    w.wrong = what
+    w.wrong_size = 6 if size > 6 else <uint32_t> size
+    memcpy(w.wrong_bytes, data, w.wrong_size)
+    return STOP_PROTOCOL
+
+
+cdef void pop_window(lc_writer *w) noexcept nogil:
+    w.head = (w.head + 1) % w.inflight
+    w.count -= 1
+    if w.careful:
+        w.careful -= 1
+
+
+# Take an ack of the literal form, which covers all frames up to this number, in one or more windows.
+cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_outcomes *out) noexcept nogil:
+    cdef uint32_t left = numbers_between(w.last_acked, number), some
+    cdef lc_window *window
+    if left > w.unacked or left == 0:
+        if numbers_between(number, w.last_acked) < w.acked:
+            return 0             # already acknowledged
+        return writer_wrong(w, WRONG_NUMBER if w.unacked else WRONG_TIME, p, 6)
+    w.unacked -= left
+    w.acked += left
+    w.last_acked = number
+    while left:
+        window = &w.windows[w.head]
+        some = min(left, window.n - window.acked)
+        if give_acked(window, window.acked + some, out) < 0:
+            return STOP_MEMORY
+        left -= some
+        if window.acked == window.n:
+            pop_window(w)
+    out.progress += 1
+    return 0
+
+
+# Take one whole ack frame.
+cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nogil:
+    cdef uint32_t number = lc_get32(p + 2)
+    cdef lc_window *window
+    out.alive += 1
+    if number == 0:
+        return 0
+    w.wrong_number = number
+    if w.literal:
+        return take_running_ack(w, p, number, out)
+    if w.count == 0:
+        return writer_wrong(w, WRONG_TIME, p, 6)
+    window = &w.windows[w.head]
+    if number > window.n:
+        w.wrong_window = window.n
+        return writer_wrong(w, WRONG_NUMBER, p, 6)
+    if number <= window.acked:
+        return 0                 # already acknowledged
+    if give_acked(window, number, out) < 0:
+        return STOP_MEMORY
+    out.progress += 1
+    if number == window.n:
+        pop_window(w)
+    return 0
+
+
+cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now,
+                        lc_outcomes *out) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    cdef const uint8_t *end = data + size
+    cdef int stop
+    if w.wrong:
+        return STOP_PROTOCOL
+    if size:
+        w.last_sign = now
+    while data < end:
+        if w.partial_size == 0 and end - data >= 6:
+            if (data[0] != c'2' and data[0] != c'1') or data[1] != c'A':
+                return writer_wrong(w, WRONG_FRAME, data, end - data)
+            stop = take_ack(w, data, out)
+            data += 6
+        else:
+            w.partial[w.partial_size] = data[0]
+            w.partial_size += 1
+            data += 1
+            # Fail before six bytes are there: the greeting of another protocol may be shorter.
+            if (w.partial[0] != c'2' and w.partial[0] != c'1') or (w.partial_size > 1
+                                                                  and w.partial[1] != c'A'):
+                while data < end and w.partial_size < 6:
+                    w.partial[w.partial_size] = data[0]
+                    w.partial_size += 1
+                    data += 1
+                return writer_wrong(w, WRONG_FRAME, w.partial, w.partial_size)
+            if w.partial_size < 6:
+                continue
+            w.partial_size = 0
+            stop = take_ack(w, w.partial, out)
+        if stop < 0:
+            return stop
+    return 0
+
+
+# Logstash stops its keep-alives after each ack, even while it works on the next window. So a window that was
+# sent behind another gets twice the time.
+cdef double writer_deadline(void *self) noexcept nogil:
+    cdef lc_writer *w = <lc_writer *> self
+    if w.count == 0:
+        return 0
+    return w.last_sign + (2 * w.silence if w.windows[w.head].behind else w.silence)
+
+
+cdef void forget_windows(lc_writer *w) noexcept nogil:
+    # With several windows out, the break may have come from Logstash's idle timer for the second one. The
+    # same windows, sent the same way, would break the connection again.
+    if w.count > 1:
+        w.careful = CAREFUL_WINDOWS
+    w.count = 0
+    w.unacked = 0
+    w.partial_size = 0
+
+
+@cython.final
+cdef class Hot(CodecBase):
+    """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
+
+    The options are not checked for users here: that is done where they are read (``logclient.config``).
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        version: 2 ('json' frames) or 1 ('data' frames, always in a compressed frame).
+        window: events in one window, 1 to 10,000.
+        window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
+            counts them, so that a batch of that size is one window. A larger event travels alone.
+        inflight: bound on unacknowledged windows.
+        compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
+        identity: insert ids into events.
+        check: check that raw bodies are what the protocol carries.
+        silence: seconds without a byte from the reader after which the connection counts as dead.
+        frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
+        strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
+            window frame announces `window` times `inflight`, the bound on unacknowledged frames.
+        first: with `strict_spec`, the number of the first frame of each connection.
+    """
+
+    cdef lc_writer w
+    cdef object zlib
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_writer))
+
+    def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
+                 int inflight=2, int compression=3, bint identity=True, bint check=True,
+                 double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1):
+        cdef lc_writer *w = &self.w
+        cdef int i
+        cdef bytes name = producer.hex().encode()
+        if w.windows != NULL:
+            raise TypeError("already made")
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        assert 1 <= window <= WINDOW_LIMIT and 0 < window_bytes <= BODY_LIMIT // 4 and 0 < inflight <= 1024
+        assert 0 <= compression <= 9 and silence > 0 and first > 0
+        assert version == 1 or version == 2 and not strict_spec
+        assert frames in ("", "json" if version == 2 else "data") or strict_spec and frames == "json"
+        w.version = b"12"[version - 1]
+        w.json = (frames or ("data" if version == 1 and not strict_spec else "json")) == "json"
+        w.literal = strict_spec
+        w.first = first
+        w.window = window
+        w.window_bytes = window_bytes
+        w.identity = identity
+        w.check = check
+        w.silence = silence
+        w.windows = <lc_window *> calloc(inflight, sizeof(lc_window))
+        if w.windows == NULL:
+            raise MemoryError()
+        w.inflight = inflight
+        for i in range(inflight):
+            w.windows[i].items = <lc_run *> malloc(window * sizeof(lc_run))
+            if w.windows[i].items == NULL:
+                raise MemoryError()
+        w.compress = version == 1 and not strict_spec or compression > 0
+        if w.compress:
+            import zlib
+            self.zlib = zlib
+            deflater_open(&w.deflater, compression)
+        id_ = name + b"0" * 12
+        tail = b',"@metadata":{"_id":"' + id_ + b'"},"event.id":"' + id_ + b'"}'
+        memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
+        pair = b"\0\0\0\x08event.id\0\0\0\x20" + id_
+        memcpy(w.pair, <const uint8_t *> pair, PAIR_SIZE)
+        self.hot.self = w
+        self.hot.credit = writer_credit
+        self.hot.encode = writer_encode
+        self.hot.receive = writer_receive
+        self.hot.deadline = writer_deadline
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.w.windows != NULL:
+            for i in range(self.w.inflight):
+                free(self.w.windows[i].items)
+            free(self.w.windows)
+        free(self.w.raw.data)
+        deflater_close(&self.w.deflater)
+
+    @property
+    def compressor(self):
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``, or ``python zlib 3``, which needs the GIL."""
+        cdef int level = self.w.deflater.level
+        if not self.w.compress:
+            return "none"
+        return {BY_ISAL: "isal", BY_LIBZ: "zlib", BY_PYTHON: "python zlib"}[self.w.deflater.by] + f" {level}"
+
+    @property
+    def windows(self):
+        """The number of windows in flight."""
+        return self.w.count
+
+    @property
+    def careful(self):
+        """How many more windows are sent one at a time, after a break with several in flight."""
+        return self.w.careful
+
+    @property
+    def error(self):
+        """How the reader broke the protocol, or None; kept until the next `connected`."""
+        cdef lc_writer *w = &self.w
+        if w.wrong == WRONG_NONE:
+            return None
+        if w.wrong == WRONG_NUMBER and w.literal:
+            return (f"ack {w.wrong_number} although the frames sent and not acknowledged are "
+                    f"{number_after(w.last_acked)} to {number_before(w.next)}")
+        if w.wrong == WRONG_NUMBER:
+            return f"ack {w.wrong_number} for a window of {w.wrong_window} events"
+        if w.wrong == WRONG_TIME:
+            return f"ack {w.wrong_number} although no window is in flight"
+        got = (<bytes> w.wrong_bytes[:w.wrong_size])
+        if got.startswith(b"\x15\x03"):  # an alert
+            return f"the server speaks TLS, the URL must begin with lumberjack+tls: received {got!r}"
+        return f"expected an ack frame ('1' or '2', 'A', 32-bit sequence), received {got!r}"
+
+    def connected(self, double now):
+        """Begin a connection."""
+        self.w.count = 0
+        self.w.announced = False
+        self.w.next = self.w.first
+        self.w.last_acked = number_before(self.w.first)
+        self.w.unacked = 0
+        self.w.acked = 0
+        self.w.partial_size = 0
+        self.w.wrong = WRONG_NONE
+        self.w.last_sign = now
+        self.sent()
+
+    def connection_lost(self):
+        """Forget the windows in flight, and return how many there were."""
+        cdef uint32_t windows = self.w.count
+        forget_windows(&self.w)
+        self.sent()
+        return windows

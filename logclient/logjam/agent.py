@@ -1,0 +1,455 @@
+"""Documents of one application: requests, records outside of requests, and the other topics."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from logclient import client
+from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
+from logclient._ext.record import Encoder
+from logclient.delivery.report import Reporter
+from logclient.errors import ConfigError, EncodeError
+from logclient.logjam import document
+from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE, split_app_env
+from logclient.logjam.document import ERROR, INFO, MASKED
+from logclient.logjam.request import Request, current, error_name, running
+
+__all__ = ["Agent", "LineFormatter", "Sink"]
+
+Sink = Callable[[bytes, int, int], object]
+"""``sink(body, level, kind)`` takes a document, with a level number of ``logging``."""
+
+MAX_EVENT_BYTES = 8 << 20
+
+PAGE_TIMINGS = 16
+AJAX_TIMINGS = 2
+
+_FULL_ID = re.compile(r"[!-~]{1,255}-[!-~]{1,255}-[0-9A-Fa-f]{32}")
+
+
+class LineFormatter(logging.Formatter):
+    """The formatter of lines when the user has none: the message, with the traceback below.
+
+    If arguments do not fit the message, both are shown.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record. Never raises an Exception."""
+        try:
+            if not (record.exc_info or record.exc_text or record.stack_info):
+                return record.getMessage()  # the same, in less time
+            return super().format(record)
+        except Exception:
+            return f"{record.msg} % {record.args!r}"
+
+
+class Agent:
+    """Makes the documents of one application in one environment.
+
+    Args:
+        sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
+            request or logs a record. Its exceptions are counted and reported, and only ``event``, ``page``,
+            ``ajax``, ``javascript`` and ``mobile`` pass them on.
+        app_env: ``<app>-<env>``, without a dash in the environment.
+        zone: the time zone in which the importer reads ``started_at`` (it ignores the offset): a name of the
+            time zone database, or a tzinfo; None: this machine's.
+        host: None: the name of this machine.
+        cluster, datacenter, namespace, revision: added to each document when given.
+        mask: parts of the names of headers and parameters whose values are masked.
+        max_event_bytes: bound on the size of a document.
+        own_ids: a request has the id that it is given; otherwise that id becomes ``labels_request_id``.
+        reporter: logs own errors.
+        lost: called for each document that was not made or not taken.
+        moved: called with the number of ids that became other fields.
+
+    Raises:
+        ConfigError: an argument breaks a rule.
+    """
+
+    formatter = LineFormatter()
+
+    def __init__(
+        self,
+        sink: Sink,
+        app_env: str,
+        *,
+        zone: str | datetime.tzinfo | None = None,
+        host: str | None = None,
+        cluster: str | None = None,
+        datacenter: str | None = None,
+        namespace: str | None = None,
+        revision: str | None = None,
+        mask: Iterable[str] = MASKED,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        own_ids: bool = True,
+        reporter: Reporter | None = None,
+        lost: Callable[[], object] | None = None,
+        moved: Callable[[int], object] | None = None,
+    ) -> None:
+        split_app_env(app_env)
+        if isinstance(mask, str):
+            raise ConfigError("mask: must be several parts of names, not one string")
+        self.sink = sink
+        self.app_env = app_env
+        self.zone = _zone(zone)
+        self._clock = document.Clock(self.zone)
+        self.masks = document.Masks(mask)
+        self.failed = 0  # documents that were not made or not taken
+        place = {
+            "host": client.node_name() if host is None else host,
+            "cluster": cluster,
+            "datacenter": datacenter,
+            "namespace": namespace,
+            "revision": revision,
+        }
+        self.place = {name: document.name_text(value) for name, value in place.items() if value is not None}
+        self.own_ids = own_ids
+        self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
+        self._reporter = reporter or Reporter()
+        self._lost = lost
+        self._moved = moved
+
+    def request(
+        self,
+        action: object = None,
+        *,
+        request_id: str | None = None,
+        trace_id: str | None = None,
+        caller_id: str | None = None,
+        caller_action: str | None = None,
+        request_info: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Begin a request. Use it in a ``with`` statement, or call its ``end``.
+
+        Args:
+            action: ``<module>#<method>``; may be set later.
+            request_id: with ``own_ids``, 32 hex digits; others are replaced. Without, it becomes the field
+                ``labels_request_id``. None: the id of the event that carries the document, unless
+                ``Request.request_id`` is read before.
+            trace_id: id of the chain of requests that this one is part of.
+            caller_id: ``<app>-<environment>-<request_id>`` of the request that asked for this one.
+            caller_action: the action of that request.
+            request_info: ``method``, ``url``, ``headers``, ``query_parameters``, ``body_parameters``.
+            fields: more fields at the top of the document.
+        """
+        request = Request(self, action)
+        if request_id is not None:
+            request.request_id = request_id
+        request.trace_id = trace_id
+        request.caller_id = caller_id
+        request.caller_action = caller_action
+        request.request_info.update(request_info or {})
+        request.fields.update(fields or {})
+        return request
+
+    def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
+        """Add a record as a line to the request of this context, or make a document of it.
+
+        Args:
+            record: the record. An exception in it is named in the request: from ERROR on in ``exceptions``,
+                below in ``soft_exceptions``.
+            made: the result of a formatter: the text of the line, or fields with the text as ``message``.
+                None: the message, with the traceback below.
+
+        Returns:
+            False when neither was possible.
+        """
+        try:
+            fields: dict[str, Any] = {}
+            if isinstance(made, dict):
+                fields = dict(made)
+                made = str(fields.pop("message", ""))
+            text = self.formatter.format(record) if made is None else made
+            request = current(self)
+            while request is not None and not request.line(record.levelno, text, record.created):
+                request = running(request.parent, self)  # the request has just ended
+            if request is None:
+                return self.record(record, text, fields)
+            request.fields.update(fields)
+            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+            if error is not None:
+                request.exception(error, soft=record.levelno < logging.ERROR)
+                request._shown = error
+        except Exception as error:
+            self.complain(error, f"a record of logger {getattr(record, 'name', '?')!r}")
+            return False
+        return True
+
+    def text(self, text: str) -> dict[str, Any]:
+        """Return the document of a plain text: one line, of the action ``Unknown#line``."""
+        now = time.time()
+        return {
+            "action": "Unknown#line",
+            **self.times(now),
+            "total_time": 1.0,
+            "code": 200,
+            "severity": INFO,
+            **self.place,
+            "process_id": os.getpid(),
+            "lines": [[INFO, document.timestamp(now, self.zone), document.line_text(text, INFO)]],
+        }
+
+    def complete(self, fields: dict[Any, Any]) -> dict[Any, Any]:
+        """Return a user's document with a ``started_at``, without which the importer would drop it.
+
+        The time is that of ``started_ms`` if there is one, else now. A document that the importer will drop
+        anyway is not changed, and reported at most once a minute.
+        """
+        now = time.time()
+        started = fields.get("started_at")
+        if started is None:
+            ms = fields.get("started_ms")
+            if ms is None:
+                return {**fields, **self.times(now)}
+            try:
+                started = self._clock.text(ms / 1000)
+            except (TypeError, ValueError, OverflowError, OSError):
+                started = self._clock.text(now)
+            fields = {**fields, "started_at": started}
+        if not self._clock.takes(started, now):
+            self._reporter.complain(
+                "logjam:started_at",
+                f"started_at {document.text_of(started)[:40]!r}: importers drop this document; it must begin "
+                f"as in {self._clock.text(now)[:19]}, and be within 48 hours of their clocks",
+            )
+        return fields
+
+    def record(
+        self, record: logging.LogRecord, text: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Make a document with one line of a record that was logged outside of any request.
+
+        The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on.
+
+        Returns:
+            Whether the document was taken.
+        """
+        try:
+            severity = document.severity_of(record.levelno)
+            line = document.line_text(record.getMessage() if text is None else text, severity)
+            values = document.Values()
+            made = {
+                "action": document.action_name(f"{record.name}#{record.funcName or ''}"),
+                **self.times(record.created),
+                "total_time": 1.0,  # the importer turns 0 into this
+                "code": 500 if severity >= ERROR else 200,
+                "severity": severity,
+                **self.place,
+                "process_id": record.process or os.getpid(),
+                "lines": [[severity, document.timestamp(record.created, self.zone), line]],
+            }
+            error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+            if error is not None:
+                made["exceptions" if severity >= ERROR else "soft_exceptions"] = [error_name(error)]
+            extra = {name: value for name, value in record.__dict__.items() if name not in _record_names()}
+            self.add_fields(made, {**extra, **(fields or {})}, values)
+            self.put(made, LOGS, record.levelno)
+        except Exception as error:
+            self.complain(error, "a record")
+            return False
+        return True
+
+    def event(self, label: object, **fields: Any) -> Any:
+        """Ship an event of the whole application, such as a deployment.
+
+        Returns:
+            What the sink returns.
+
+        Raises:
+            EncodeError: there is no label.
+        """
+        text = document.cut(document.text_of(label), document.MAX_STRING)
+        if not text:
+            raise EncodeError("label: an event needs one")
+        return self._small(EVENTS, {"label": text}, fields)
+
+    def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
+        """Ship the timings of a page in a browser.
+
+        Args:
+            request_id: the X-Logjam-Request-Id header of the page's request. The importer takes each once,
+                and only after that request.
+            timings: 16 times in ms since 1970, 0 where there was none, as in the browser's PerformanceTiming:
+                navigationStart, fetchStart, domainLookupStart, domainLookupEnd, connectStart, connectEnd,
+                requestStart, responseStart, responseEnd, domLoading, domInteractive,
+                domContentLoadedEventStart, domContentLoadedEventEnd, domComplete, loadEventStart,
+                loadEventEnd. A list, or text with commas.
+            action: the action of the page's request.
+            fields: ``user_agent``, ``url`` and other fields.
+
+        Returns:
+            What the sink returns.
+
+        Raises:
+            EncodeError: the importer would drop it.
+        """
+        times = _timings(timings, PAGE_TIMINGS)
+        base = times[0] or times[1]
+        if not base:
+            raise EncodeError("timings: neither navigationStart nor fetchStart is there")
+        shown = [time and time - base for time in times]
+        steps = [shown[n] for n in (6, 7, 8, 13, 15)]
+        if steps[0] < 0 or steps != sorted(steps) or shown[10] <= 0:
+            raise EncodeError(
+                "timings: requestStart, responseStart, responseEnd, domComplete and loadEventEnd must rise, "
+                "and domInteractive be there"
+            )
+        return self._frontend(PAGE, request_id, times, action, fields)
+
+    def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
+        """Ship how long a browser waited for a request of a page: begin and end, in ms.
+
+        Args:
+            request_id: as for ``page``.
+            timings: two times in ms since 1970. A list, or text with a comma.
+            action: as for ``page``.
+            fields: as for ``page``.
+
+        Returns:
+            What the sink returns.
+
+        Raises:
+            EncodeError: the importer would drop it.
+        """
+        times = _timings(timings, AJAX_TIMINGS)
+        if times[1] < times[0]:
+            raise EncodeError("timings: the end is before the begin")
+        return self._frontend(AJAX, request_id, times, action, fields)
+
+    def javascript(
+        self, description: object, *, action: object = None, request_id: str | None = None, **fields: Any
+    ) -> Any:
+        """Ship an error in a browser's script.
+
+        Args:
+            description: the importer counts errors by it, so leave out addresses and numbers if possible.
+            action: the action of the page's request.
+            request_id: the X-Logjam-Request-Id header of that request.
+            fields: ``url``, ``line``, ``user_agent`` and other fields.
+
+        Returns:
+            What the sink returns.
+
+        Raises:
+            EncodeError: there is no description.
+        """
+        text = document.name_text(description)
+        if not text:
+            raise EncodeError("description: a javascript error needs one")
+        known = {"description": text, "logjam_action": document.action_name("" if action is None else action)}
+        if request_id is not None:
+            known["logjam_request_id"] = document.name_text(request_id)
+        return self._small(JAVASCRIPT, known, fields)
+
+    def mobile(self, **fields: Any) -> Any:
+        """Ship a report of a mobile application; importers ignore it today. Returns the sink's result."""
+        return self._small(MOBILE, {}, fields)
+
+    def complain(self, error: BaseException, what: str) -> None:
+        """Count a document that was lost here, and log it, at most once a minute for each kind of error."""
+        self.failed += 1
+        if self._lost is not None:
+            self._lost()
+        self._reporter.complain(f"logjam:{type(error).__name__}", f"{what}: {type(error).__name__}: {error}")
+
+    def _frontend(
+        self, topic: int, request_id: str, times: list[int], action: object, fields: dict[str, Any]
+    ) -> Any:
+        if not isinstance(request_id, str) or not _FULL_ID.fullmatch(request_id):
+            raise EncodeError("request_id: must be <app>-<environment>-<32 hex digits>, as the page's header")
+        known = {
+            "logjam_request_id": request_id,
+            "logjam_action": document.action_name("" if action is None else action),
+            "rts": ",".join(map(str, times)),
+        }
+        return self._small(topic, known, fields)
+
+    def _small(self, topic: int, known: dict[str, Any], fields: Mapping[str, Any]) -> Any:
+        made = {**known, **self.times(time.time()), **self.place}
+        self.add_fields(made, fields, document.Values())
+        return self.put(made, topic, logging.INFO)
+
+    def times(self, seconds: float) -> dict[str, Any]:
+        """Return the fields for a time in seconds since 1970."""
+        return {"started_at": self._clock.text(seconds), "started_ms": int(seconds * 1000)}
+
+    def count_moved(self, count: int) -> None:
+        """Count ids of the application that became other fields."""
+        if count and self._moved is not None:
+            self._moved(count)
+
+    def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
+        """Add the user's fields to a document, under names that are free."""
+        self.count_moved(_add_fields(made, fields, values))
+
+    def put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
+        """Encode a document and hand it to the sink; return what the sink returns."""
+        body = self._encoder.encode(made)[0]
+        return self.sink(body, level, topic << K_TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
+
+
+def _zone(zone: str | datetime.tzinfo | None) -> datetime.tzinfo | None:
+    if zone is None or isinstance(zone, datetime.tzinfo):
+        return zone
+    if zone == "UTC":  # works without a time zone database
+        return datetime.UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(zone)
+    except (KeyError, ValueError, OSError, TypeError):
+        raise ConfigError("zone: must be a name of the time zone database, such as Europe/Berlin") from None
+
+
+def _timings(given: Sequence[int] | str, count: int) -> list[int]:
+    try:
+        found = [int(time) for time in (given.split(",") if isinstance(given, str) else given)]
+    except (TypeError, ValueError, OverflowError):
+        found = []
+    if len(found) != count or not all(0 <= time < 1 << 62 for time in found):
+        raise EncodeError(f"timings: must be {count} times in ms, whole and not negative")
+    return found
+
+
+def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> int:
+    """Add the user's fields under names that are free, and return how many of them were ids."""
+    ids = 0
+    alike = document.Alike()
+    if not isinstance(fields, Mapping):  # the application has replaced the dict
+        fields = {"fields": fields}
+    for name, value in list(fields.items()):
+        key = values.key(name)
+        plain = values.plain(value)
+        if key in ("request_id", "uuid"):
+            key = f"labels_{key}"
+            ids += 1
+        if key.endswith(("_time", "_calls")) and (
+            isinstance(plain, bool) or not isinstance(plain, (int, float))
+        ):
+            key = f"{document.cut(key, document.MAX_NAME - 1)}_"  # the importer would take it for a number
+        if key in made or key in document.OWN:
+            other = alike.other(key, made)
+            if other is None:
+                continue
+            key = other
+        made[key] = plain
+    return ids
+
+
+_names: frozenset[str] = frozenset()
+
+
+def _record_names() -> frozenset[str]:
+    """Return the attributes that every record has; all others come from the user's ``extra``."""
+    global _names
+    if not _names:
+        plain = logging.LogRecord("", 0, "", 0, "", None, None).__dict__
+        _names = frozenset({*plain, "message", "asctime", "taskName"})
+    return _names

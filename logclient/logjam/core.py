@@ -1,0 +1,239 @@
+"""Logjam: the client without I/O.
+
+States of a connection, for a client that asks for replies::
+
+    state     waiting for    encode            reply to the oldest          any other reply
+    IDLE      0              -> WAITING        --                           broken
+    WAITING   1 .. limit-1   -> WAITING, FULL  202: acked; 400: rejected    broken
+    FULL      limit          refused           -> WAITING, IDLE             broken
+    BROKEN    as it was      refused           ignored                      ignored
+
+    connected: any -> IDLE          connection_lost: any -> IDLE, the requests are forgotten
+
+A reply names its app-env and nothing else, so replies are matched first in, first out. After any doubt the
+connection is dropped, and its requests are sent again on the next one. ``mode=async`` and
+``logjam+push`` ask for no reply: an event is ``handed`` once ZeroMQ has taken it.
+
+=========  ======================================  ==================
+nibble     topic                                   field with the id
+=========  ======================================  ==================
+0          option ``topic``: ``logs.<app>.<env>``  ``request_id``
+1          ``events.<app>.<env>``                  ``uuid``
+2          ``frontend.page``                       ``uuid``
+3          ``frontend.ajax``                       ``uuid``
+4          ``javascript.<app>.<env>``              ``uuid``
+5          ``mobile``                              ``uuid``
+=========  ======================================  ==================
+
+The nibble is the high one of an event's kind. A field that the user has filled is not changed.
+
+``logclient._ext.logjam`` does the work. `Logjam` gives it the interface of ``protocols.core``; a compiled
+pump drives the same object through ``hot``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from logclient._ext.logjam import Hot
+from logclient.errors import ConfigError
+from logclient.logjam.frames import COMPRESSIONS, Probe, frames
+from logclient.protocols.compiled import CompiledCore, has_ids
+from logclient.protocols.core import CoreEvent, Reply
+
+__all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "frames", "split_app_env"]
+
+TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
+"""How topics begin, by the nibble in an event's kind."""
+
+LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
+"""These nibbles."""
+
+AUTO = ("snappy", "lz4", "zlib")
+"""Choices of ``compression=auto``: the first that works without the GIL (snappy does with libsnappy only), or
+if there is none, the first that is installed."""
+
+_LEVEL = 3  # of zlib
+_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+class Options(NamedTuple):
+    """The options of a Logjam core."""
+
+    app_env: str
+    """``<app>-<env>``, as in ``shop-production``."""
+    topic: str = ""
+    """The topic of events without another one; empty: ``logs.<app>.<env>``."""
+    mode: str = "request"
+    """``request``: each message is answered; ``async``: none is."""
+    push: bool = False
+    """The socket is a PUSH socket: ``async`` only, and nothing ever comes back."""
+    inflight: int = 256
+    """Bound on the requests without a reply."""
+    compression: str = "auto"
+    """``auto`` (see `AUTO`), ``none``, ``zlib``, ``snappy``, ``lz4``."""
+    compress_over: int = 1024
+    """Compress bodies of at least this many bytes, if that makes them smaller."""
+    identity: str = "id"
+    """``id`` or ``own``: insert an id into each event; ``none``: do not."""
+    check: bool = True
+    """Check that raw bodies are one JSON object in UTF-8."""
+    silence: float = 30.0
+    """Seconds without a reply after which the server counts as dead."""
+    batch_bytes: int = 1 << 20
+    """Bodies encoded at once, at most; a larger one goes alone."""
+
+
+def split_app_env(app_env: str) -> tuple[str, str]:
+    """Split an app-env at its last dash into application and environment.
+
+    The device demands printing ASCII and a dash, the importer finds its stream by the name, and both texts
+    of the protocol say letters. Digits, underscores and, in the application, dashes are accepted by all of
+    them.
+
+    Raises:
+        ConfigError: the app-env breaks a rule.
+    """
+    app, dash, env = app_env.rpartition("-")
+    if not dash or not app or not env:
+        raise ConfigError("app-env: <app>-<env>, as in logjam://host/shop-production")
+    if len(app_env) > 255 or not _WORD.issuperset(app_env.replace("-", "_")) or app.startswith("-"):
+        raise ConfigError("app-env: up to 255 letters, digits, underscores and dashes, a dash not first")
+    return app, env
+
+
+def _checked_topic(topic: str) -> str:
+    start = next((name for name in TOPICS if topic == name or topic.startswith(f"{name}.")), None)
+    if start is None:
+        # The device answers 202 to a request with any other topic, and drops it.
+        raise ConfigError(
+            f"topic: one of {', '.join(TOPICS)}, with words behind it, as in logs.shop.production"
+        )
+    if len(topic) > 1000 or not all(
+        word and _WORD.issuperset(word.replace("-", "_")) for word in topic.split(".")
+    ):
+        raise ConfigError("topic: words of letters, digits, underscores and dashes with a dot between them")
+    return topic
+
+
+def _best(hot: Callable[[str], Hot]) -> Hot:
+    installed = []
+    for name in AUTO:
+        try:
+            made = hot(name)
+        except ValueError:
+            continue
+        if not made.holds_gil:
+            return made
+        installed.append(made)
+    return installed[0]  # zlib is always installed
+
+
+class Logjam(CompiledCore):
+    """The client's side of one connection at a time. See ``protocols.core.Core``.
+
+    Args:
+        options: see `Options`; their ranges are checked where users write them (``logclient.config``).
+        producer: the 10 bytes that begin every id of this producer.
+
+    Raises:
+        ConfigError: an option breaks a rule, or the compression is not installed.
+    """
+
+    def __init__(self, options: Options, producer: bytes) -> None:
+        app, env = split_app_env(options.app_env)
+        own = f"{app}.{env}"
+        topics = [_checked_topic(options.topic or f"logs.{own}")]
+        topics += [f"{name}.{own}" if name in ("events", "javascript") else name for name in TOPICS[1:]]
+        identity = has_ids(options.identity)
+        if options.mode not in ("request", "async"):
+            raise ConfigError(f"mode: request or async, not {options.mode!r}")
+        if options.push and options.mode != "async":
+            raise ConfigError("mode: logjam+push is async only: nothing comes back on such a socket")
+        if options.compression not in ("auto", *COMPRESSIONS):
+            raise ConfigError(f"compression: auto, {', '.join(COMPRESSIONS)}, not {options.compression!r}")
+        self.options = options
+
+        def hot(compression: str) -> Hot:
+            return Hot(
+                producer,
+                options.app_env.encode(),
+                [topic.encode() for topic in topics],
+                request=options.mode == "request",
+                inflight=options.inflight,
+                batch_bytes=options.batch_bytes,
+                compression=COMPRESSIONS.index(compression),
+                level=_LEVEL,
+                compress_over=options.compress_over,
+                identity=identity,
+                check=options.check,
+                silence=options.silence,
+            )
+
+        try:
+            made = _best(hot) if options.compression == "auto" else hot(options.compression)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        super().__init__(made)
+        self._token = 0
+        self._asked: list[int] = []  # tokens of pings without a reply
+
+    @classmethod
+    def from_config(cls, config: Any, producer: bytes) -> Logjam:
+        """Make a core from an object with the options as attributes (a ``logclient.config.Config``).
+
+        Raises:
+            ConfigError: the path is no app-env, or an option breaks a rule.
+        """
+        push = config.scheme == "logjam+push"
+        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
+        if push and "mode" not in config.given:
+            same["mode"] = "async"
+        return cls(Options(app_env=config.path[1:], push=push, **same), producer)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests and pings without a reply."""
+        return int(self._hot.requests)
+
+    @property
+    def awaited(self) -> int:
+        """See ``CompiledCore.awaited``."""
+        return self.requests
+
+    def silent(self) -> str:
+        """See ``CompiledCore.silent``."""
+        waiting = self.requests
+        return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._asked.clear()  # pings are not sent again
+
+    def sent(self, rest: int = 0) -> None:
+        """See ``protocols.core.Core.sent``."""
+        self._hot.sent(rest)
+
+    def call(self, kind: str, payload: Any = None) -> int:
+        """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
+
+        Returns:
+            The token of the reply.
+
+        Raises:
+            ValueError: another kind than ``ping``, a PUSH socket, or too many pings without a reply.
+        """
+        if kind != "ping":
+            raise ValueError(f"call: Logjam has no {kind!r}")
+        if self.options.push:
+            raise ValueError("call: nothing comes back on a PUSH socket")
+        self._hot.ping()
+        self._token += 1
+        self._asked.append(self._token)
+        return self._token
+
+    def _replies(self) -> Iterator[CoreEvent]:
+        for host in self._hot.pongs():
+            name = None if host is None else host.decode("utf-8", "backslashreplace")
+            yield Reply(self._asked.pop(0), name)

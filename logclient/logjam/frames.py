@@ -1,0 +1,201 @@
+"""Logjam's messages as frames that people can read, and the probe of ``logclient ping``."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from logclient._ext.constants import FRAME_MORE
+from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
+from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+
+__all__ = ["COMPRESSIONS", "Probe", "frames"]
+
+COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
+"""Names of the compression methods, by their numbers on the wire."""
+
+_META = 24
+
+
+def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
+    """Yield the messages of one direction, each followed by its frames, with bodies unpacked.
+
+    Faults are those that the decoder of captures finds. Replies are recognized by their form.
+
+    Args:
+        data: the bytes, or some of them.
+        max_unpacked: bound on the size of a body that is unpacked.
+    """
+    view = memoryview(data)
+    decoder = Decoder(max_unpacked=max_unpacked)
+    at = 0
+    while at < len(view):
+        spans, end = _spans(view, at)
+        unit = bytes(view[at:end])
+        if end < 0:
+            wrong = f"cut inside a message: {len(view) - at:,} bytes of it"
+            yield _marked(Frame(at, 0, len(view) - at, "", {}), wrong, view)
+            return
+        yield from _message(unit, at, spans, decoder, max_unpacked, view)
+        at = end
+
+
+def _spans(view: memoryview, at: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the (begin, size) of each frame, and where the message ends, or -1 when it is cut."""
+    spans = []
+    while len(view) - at >= 4:
+        head = int.from_bytes(view[at : at + 4], "little")
+        size = head & (FRAME_MORE - 1)
+        if len(view) - at - 4 < size:
+            break
+        spans.append((at + 4, size))
+        at += 4 + size
+        if not head & FRAME_MORE:
+            return spans, at
+    return spans, -1
+
+
+def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
+    data, begin = around(view, frame.offset)
+    return frame._replace(wrong=wrong, around=data, around_at=begin)
+
+
+def _message(
+    unit: bytes,
+    at: int,
+    spans: list[tuple[int, int]],
+    decoder: Decoder,
+    max_unpacked: int,
+    view: memoryview,
+) -> Iterator[Frame]:
+    parts = [bytes(view[begin : begin + min(size, BODY_KEPT)]) for begin, size in spans]
+    count = f"{len(spans)} frame{'s'[: len(spans) != 1]}"
+    if _is_reply(parts):
+        fields: dict[str, Any] = {"type": "reply", "app_env": _text(parts[0]), "status": _text(parts[1])}
+        if len(parts) == 3:
+            fields["host"] = _text(parts[2])
+        yield Frame(at, 0, len(unit), f"reply {' '.join(fields[k] for k in list(fields)[1:])}", fields)
+        return
+    row = decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
+    status = row.status[0]
+    name = STATUS_NAMES[status]
+    known = row.app_env_length[0] or row.topic_length[0]
+    kind = "ping" if name == "ping" else "request" if row.request[0] else "message"
+    fields = {"type": kind, "frames": len(spans)}
+    title = f"{kind} of {count}"
+    if known:
+        first = row.request[0]
+        app_env, topic = (
+            (parts[first + 1], parts[first]) if kind == "ping" else (parts[first], parts[first + 1])
+        )
+        fields |= {"app_env": _text(app_env), "topic": _text(topic)}
+        title += f", {_text(app_env)}, {_text(topic)}"
+    if known and name not in ("no_meta", "old_meta", "bad_meta"):
+        compression = row.compression[0]
+        fields |= {
+            "compression": COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else compression,
+            "device": row.device[0],
+            "created_ms": row.created_ms[0],
+            "sequence": row.number[0],
+        }
+        title += (
+            f", {fields['compression']}, device {row.device[0]}, created {row.created_ms[0]}, "
+            f"sequence {row.number[0]}"
+        )
+    wrong = ""
+    if status > OK + 3 and name not in ("ping", "heartbeat"):
+        wrong = _WRONG[name]
+    frame = Frame(at, 0, len(unit), title, fields)
+    yield _marked(frame, wrong, view) if wrong else frame
+    body_at = 2 + row.request[0]
+    for place, (begin, size) in enumerate(spans):
+        if known and not wrong and place != body_at:
+            continue  # all that is in it was said
+        body, length, words = parts[place], size, f"frame {place + 1}, {size:,} byte{'s'[: size != 1]}"
+        if known and place == body_at and row.compression[0] and not wrong:
+            # as it is where it does not open: that was said above
+            opened = expand(unit, max_unpacked)
+            begin_at = begin - at
+            length = len(opened) - len(unit) + size
+            body = opened[begin_at : begin_at + min(length, BODY_KEPT)]
+            words += f", {length:,} unpacked"
+        inner = Frame(begin - 4, 1, 4 + size, words, {"type": "frame", "length": size}, body, length)
+        if known and place == body_at and status == OK + 3:
+            inner = _marked(inner, "not one JSON object in UTF-8", view)
+        yield inner
+
+
+def _is_reply(parts: list[bytes]) -> bool:
+    if len(parts) == 2:
+        return parts[1] in (b"202 Accepted", b"400 Bad Request")
+    return len(parts) == 3 and parts[:2] == [b"ping", b"200 OK"]
+
+
+def _text(data: bytes) -> str:
+    return data[:256].decode("utf-8", "backslashreplace")
+
+
+_WRONG = {
+    "torn": "its frames do not add up",
+    "bad_frames": "a message has four frames, a request an empty one before them",
+    "no_meta": "three frames: the meta is missing",
+    "old_meta": "a meta of 22 bytes, as the producer text has it: servers want 24 bytes",
+    "bad_meta": "no meta: 24 bytes that begin with cabd, compression and version 1",
+    "bad_app_env": "an app-env that the device refuses: ASCII with a dash in it",
+    "bad_topic": "a topic that the device drops without a word",
+    "bad_compression": "a compression that nobody knows",
+    "bad_zlib": "its body is no whole zlib stream (gzip and raw deflate are none): importers hang on it",
+    "bad_snappy": "its body is no snappy block",
+    "bad_lz4": "its body is no LZ4 block behind a big-endian length: importers abort on it",
+    "too_large": "its body unpacks to more than 64 MiB: importers hang or abort on it",
+    "no_library": "its body cannot be opened here: python-snappy or lz4 is not installed",
+}
+
+
+class Probe:
+    """A question that a Logjam server answers without making an event of it: a ping.
+
+    For a PUSH socket the probe only tells that the connection was made.
+    """
+
+    silence = "a logjam-device answers to a ping at once"
+
+    def __init__(self, config: Any) -> None:
+        self._app_env = config.path[1:].encode()
+        self._push = config.scheme == "logjam+push"
+        self._data = b""
+        self.about: dict[str, Any] = {}
+
+    def ask(self) -> list[bytes]:
+        """Return what to send, nothing where there are no answers. May be called again after an answer."""
+        self._data = b""
+        if self._push:
+            return []
+        # tag, compression 0, version 1, and zeros: the device, when (the server fills it in), the number
+        meta = b"\xca\xbd\x00\x01" + bytes(_META - 4)
+        return [_joined([b"", b"ping", self._app_env, b"{}", meta])]
+
+    def insist(self) -> list[bytes]:
+        """Return nothing: a ZeroMQ connection loses no single message."""
+        return []
+
+    def receive_data(self, data: bytes) -> bool | None:
+        """Return True for an answer of Logjam, False for any other, None while it is incomplete."""
+        self._data += data
+        expected = _joined([b"ping", b"200 OK", b""])[:-4]
+        if self._data[: len(expected)] != expected[: len(self._data)]:
+            return False
+        rest = self._data[len(expected) :]
+        if len(rest) < 4:
+            return None
+        size = int.from_bytes(rest[:4], "little")
+        return None if len(rest) - 4 < size < 1024 else len(rest) - 4 == size
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    last = len(parts) - 1
+    return b"".join(
+        (len(part) | (FRAME_MORE if place < last else 0)).to_bytes(4, "little") + part
+        for place, part in enumerate(parts)
+    )

@@ -1,0 +1,467 @@
+"""Requests: what an application logs while it serves one becomes one document."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from logclient import threads
+from logclient.errors import ConfigError
+from logclient.logjam import document
+from logclient.logjam.core import LOGS
+from logclient.logjam.document import ERROR, INFO
+
+if TYPE_CHECKING:
+    from logclient.logjam.agent import Agent
+
+__all__ = ["Active", "Measure", "Request", "current", "error_name", "running"]
+
+MAX_EXCEPTIONS = 100
+
+_AGES = 1e9  # seconds; no request takes longer, and NaN counts as 0
+
+_HEX_ID = re.compile(r"[0-9a-f]{32}")
+_METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+
+_innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logclient_request", default=None)
+
+
+def current(agent: Agent | None = None) -> Request | None:
+    """Return the innermost request of this context that has not ended: of `agent`, or of any agent."""
+    return running(_innermost.get(), agent)
+
+
+class Request:
+    """One request while it runs. ``Agent.request`` makes it.
+
+    Several threads may use it. Calls after its end have no effect.
+
+    Attributes:
+        action: ``<module>#<method>``; None until it is known.
+        code: the status code of the answer; None: 200, or 500 if an exception ended the request.
+        caller_id, caller_action, trace_id: the request that asked for this one.
+        ip: the address of the client.
+        find_action: returns the action so far, for ``caller_headers`` of a request that gets it only at its
+            end.
+        request_info: see ``Agent.request``; masked when the document is made.
+        fields: more fields at the top of the document. A name that the document uses itself gets a ``_``
+            appended; the value of a name that ends with ``_time`` or ``_calls`` must be a number.
+        started: seconds since 1970.
+    """
+
+    def __init__(self, agent: Agent, action: object = None) -> None:
+        self.agent = agent
+        self.action = action
+        self.code: int | None = None
+        self.caller_id: str | None = None
+        self.caller_action: str | None = None
+        self.trace_id: str | None = None
+        self.ip: str | None = None
+        self.request_info: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
+        self.find_action: Callable[[], object] | None = None
+        self.ended = False
+        self.parent = current()
+        self.pid = os.getpid()
+        self.started = time.time()
+        self._began = time.perf_counter()
+        self._took: float | None = None  # seconds; None while it runs
+        self._waited = 0.0
+        self._lock = threads.RLock()  # a destructor may come here in the middle of a measure
+        self._lines: deque[list[Any]] = deque()  # [severity, seconds, text]
+        self._size = 0
+        self._severity = -1
+        self._times: dict[str, float] = {}
+        self._calls: dict[str, int] = {}
+        self._exceptions: dict[str, None] = {}
+        self._soft: dict[str, None] = {}
+        self._shown: BaseException | None = None  # the last exception whose traceback is in a line
+        self._id: str | None = None
+        self._given: object = None  # the application's id, when it must not be the request's
+        self._before: Request | None = None
+
+    # -- what it is
+
+    @property
+    def request_id(self) -> str:
+        """32 hex digits, made when first asked for.
+
+        A value that is set becomes the field ``labels_request_id`` if the agent has ``own_ids`` off.
+        """
+        if self._id is None:
+            with self._lock:
+                if self._id is None:
+                    self._id = _new_id()
+        return self._id
+
+    @request_id.setter
+    def request_id(self, value: str) -> None:
+        if not self.agent.own_ids:
+            self._given = value
+            return
+        text = document.text_of(value).replace("-", "").lower()
+        self._id = text if _HEX_ID.fullmatch(text) else _new_id()
+
+    @property
+    def full_id(self) -> str:
+        """``<app>-<environment>-<request_id>``: the request's name for other applications."""
+        return f"{self.agent.app_env}-{self.request_id}"
+
+    def caller_headers(self) -> dict[str, str]:
+        """Return the headers for a request that is made on behalf of this one."""
+        headers = {"X-Logjam-Caller-Id": self.full_id}
+        if self.trace_id is not None:
+            headers["X-Logjam-Trace-Id"] = _header_text(document.name_text(self.trace_id))
+        action, find = self.action, self.find_action
+        if action is None and find is not None:
+            action = find()
+        if action is not None:
+            action = _header_text(document.action_name(action))
+            headers["X-Logjam-Action"] = headers["X-Logjam-Caller-Action"] = action
+        return headers
+
+    @property
+    def severity(self) -> int:
+        """The highest severity of its lines so far; 1 (INFO) before the first."""
+        return INFO if self._severity < 0 else self._severity
+
+    # -- what happens in it
+
+    def line(self, level: int, text: object, created: float | None = None) -> bool:
+        """Add a line.
+
+        Args:
+            level: a level number of ``logging``.
+            text: cut at 2048 characters, or from ERROR on at 10,000 bytes.
+            created: seconds since 1970; None: now.
+
+        Returns:
+            False when the request has ended.
+        """
+        if self.ended:
+            return False
+        severity = document.severity_of(level)
+        if severity > self._severity:
+            self._severity = severity
+        if self._size > document.MAX_LINES_BYTES or len(self._lines) >= document.MAX_LINES:
+            self._size = document.MAX_LINES_BYTES + 1
+            return True
+        said = document.line_text(text, severity)
+        self._size += len(said) if said.isascii() else len(said.encode())
+        line = [severity, time.time() if created is None else created, said]
+        self._lines.append(line)
+        if self.ended:
+            # It ended in another thread meanwhile. Either that has taken the line, or we remove it.
+            try:
+                self._lines.remove(line)
+            except ValueError:
+                return True
+            return False
+        return True
+
+    def measure(self, name: str) -> Measure:
+        """Return a context manager that adds its time to ``<name>_time`` (ms) and counts in ``<name>_calls``.
+
+        A measurement inside another one of the same name counts twice.
+
+        Raises:
+            ConfigError: not the name of a metric, or one that the document uses itself (``total``, ``wait``).
+        """
+        return Measure(self, name)
+
+    def add_time(self, name: str, seconds: float, calls: int = 1) -> None:
+        """Add a measured time, as ``measure`` does.
+
+        Raises:
+            ConfigError: as for ``measure``.
+        """
+        _check_metric(name)
+        if not -_AGES < seconds < _AGES:
+            seconds = 0.0
+        with self._lock:
+            self._times[name] = self._times.get(name, 0.0) + seconds
+            self._calls[name] = self._calls.get(name, 0) + calls
+
+    def waited(self, seconds: float) -> None:
+        """Set how long the request waited before it got here.
+
+        That is part of its time, and moves its start back.
+        """
+        self._waited = seconds if 0.0 < seconds < _AGES else 0.0
+
+    def exception(self, error: BaseException, *, soft: bool = False) -> None:
+        """Name an exception that failed the request, or with `soft` one that it recovered from."""
+        names = self._soft if soft else self._exceptions
+        if len(names) < MAX_EXCEPTIONS:
+            names[error_name(error)] = None
+
+    def failed_with(self, error: BaseException) -> None:
+        """Note the unhandled exception that ended the request.
+
+        It is named, its traceback becomes a line unless one was logged already, and the code is 500 if none
+        is set.
+        """
+        try:
+            self.exception(error)
+            self._severity = max(self._severity, ERROR)
+            if self.code is None:
+                self.code = 500
+            if self._shown is not error:
+                import traceback
+
+                self.line(logging.ERROR, "".join(traceback.format_exception(error)).rstrip())
+        except Exception as ours:
+            self.agent.complain(ours, "an exception of a request")
+
+    # -- its context
+
+    def active(self) -> Active:
+        """Return a context manager that makes this the innermost request of the context, without ending it.
+
+        Use it in a thread that does not run in a copy of the request's context.
+        """
+        return Active(self)
+
+    def __enter__(self) -> Request:
+        self._before = _innermost.get()
+        _innermost.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Without a token, and only if this is the innermost: a generator or a task may end in another context
+        # than it began in, or out of order, and must not affect the requests of others.
+        if _innermost.get() is self:
+            _innermost.set(_alive(self._before))
+        self._before = None
+        if error is not None and not isinstance(error, GeneratorExit):
+            self.failed_with(error)
+        self.end()
+
+    # -- its end
+
+    def stop_clock(self) -> None:
+        """Exclude everything from now on from the request's time, such as work after the answer."""
+        if self._took is None:
+            self._took = time.perf_counter() - self._began
+
+    def end(self) -> None:
+        """Make the document and hand it over. Idempotent, never raises an Exception."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+        try:
+            # A forked child has a copy of the request; the parent sends it.
+            if self.pid == os.getpid():
+                self.stop_clock()
+                made = self._document()
+                self.agent.put(made, LOGS, 10 * (made["severity"] + 1))
+        except Exception as error:
+            self.agent.complain(error, "a request")
+        finally:
+            self.parent = _alive(self.parent)  # else each request would keep its parent for ever
+            self.fields = {}
+            self.request_info = {}
+            self.find_action = None
+            self._shown = None
+
+    def _document(self) -> dict[str, Any]:
+        agent = self.agent
+        values = document.Values()
+        total = (self._took or 0.0) + self._waited
+        lines = self._taken_lines()
+        made: dict[str, Any] = {
+            "action": document.action_name("" if self.action is None else self.action),
+            **agent.times(self.started - self._waited),
+            # The importer turns 0 into 1.0.
+            "total_time": max(0.001, round(total * 1000.0, 3)),
+            "code": _code(self.code),
+            "severity": self.severity,
+        }
+        if self._id is not None:
+            made["request_id"] = self._id
+        for name in ("trace_id", "caller_id", "caller_action"):
+            value = getattr(self, name)
+            if value is not None:
+                made[name] = document.name_text(value)
+        made.update(agent.place)
+        made["process_id"] = self.pid
+        if self.ip is not None:
+            made["ip"] = document.name_text(self.ip)
+        if self._waited:
+            made["wait_time"] = round(self._waited * 1000.0, 3)
+        for name, seconds in list(self._times.items()):
+            made[f"{name}_time"] = round(seconds * 1000.0, 3)
+            made[f"{name}_calls"] = self._calls.get(name, 0)
+        if self._exceptions:
+            made["exceptions"] = list(self._exceptions)
+        if self._soft:
+            made["soft_exceptions"] = list(self._soft)
+        if self.request_info and isinstance(self.request_info, Mapping):
+            made["request_info"] = self._info(values)
+        if lines:
+            made["lines"] = lines
+        if self._given is not None:
+            made["labels_request_id"] = document.name_text(self._given)
+            agent.count_moved(1)
+        agent.add_fields(made, self.fields, values)
+        return made
+
+    def _taken_lines(self) -> list[list[Any]]:
+        time_text = document.timestamps(self.agent.zone)
+        lines: list[list[Any]] = []
+        dropped = self._size > document.MAX_LINES_BYTES
+        room = document.MAX_LINES_BYTES
+        last = self.started
+        while self._lines:
+            severity, created, text = self._lines.popleft()
+            room -= len(text) if text.isascii() else len(text.encode())
+            # Check the bounds again: two threads that added a line at once may both have found room.
+            if room < 0 or len(lines) == document.MAX_LINES - 1:
+                dropped = True
+                continue
+            lines.append([severity, _line_time(created, time_text), text])
+            last = created
+        if dropped:
+            lines.append([self.severity, _line_time(last, time_text), document.LINES_DROPPED])
+        return lines
+
+    def _info(self, values: document.Values) -> dict[str, Any]:
+        masks = self.agent.masks
+        given = dict(self.request_info)
+        info: dict[str, Any] = {}
+        values.masks = masks
+        try:
+            # The importer assumes that these two are strings.
+            if given.get("method") is not None:
+                info["method"] = values.string(given["method"])
+            if given.get("url") is not None:
+                info["url"] = values.string(masks.url(document.text_of(given["url"])))
+            headers = values.mapping(given.get("headers", {}))
+            for name, value in headers.items():
+                if isinstance(value, str) and name.lower() in ("referer", "referrer", "location"):
+                    headers[name] = masks.url(value)
+            if headers:
+                info["headers"] = headers
+            for name, value in given.items():
+                if name in ("query_parameters", "body_parameters"):
+                    info[name] = values.mapping(value)
+                elif name not in ("method", "url", "headers"):
+                    info.update(values.mapping({name: value}))
+        finally:
+            values.masks = None
+        return info
+
+    def __repr__(self) -> str:
+        return f"<Request {document.action_name('' if self.action is None else self.action)}>"
+
+
+class Active:
+    """The context manager of ``Request.active``."""
+
+    __slots__ = ("_before", "_request")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._before: Request | None = None
+
+    def __enter__(self) -> Request:
+        self._before = _innermost.get()
+        _innermost.set(self._request)
+        return self._request
+
+    def __exit__(self, *_: object) -> None:
+        # Also ends what was entered inside and never left, such as the request of a generator.
+        inner = _innermost.get()
+        while inner is not None and inner is not self._request:
+            inner = inner.parent
+        if inner is not None:
+            _innermost.set(_alive(self._before))
+
+
+class Measure:
+    """The context manager of ``Request.measure``."""
+
+    __slots__ = ("_began", "_name", "_request")
+
+    def __init__(self, request: Request, name: str) -> None:
+        _check_metric(name)
+        self._request = request
+        self._name = name
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._request.add_time(self._name, time.perf_counter() - self._began)
+
+
+def running(request: Request | None, agent: Agent | None) -> Request | None:
+    """Return the request, or the next one around it, that takes lines of this process and this agent."""
+    pid = os.getpid()
+    while request is not None and (
+        request.ended or request.pid != pid or not (agent is None or request.agent is agent)
+    ):
+        request = request.parent
+    return request
+
+
+def _alive(request: Request | None) -> Request | None:
+    while request is not None and request.ended:
+        request = request.parent
+    return request
+
+
+def _new_id() -> str:
+    """Return a UUID of version 4, without the module for UUIDs, whose import takes milliseconds."""
+    digits = bytearray(os.urandom(16))
+    digits[6] = digits[6] & 0x0F | 0x40
+    digits[8] = digits[8] & 0x3F | 0x80
+    return digits.hex()
+
+
+def _header_text(text: str) -> str:
+    """Return the text as one line of ASCII, as a header can carry it."""
+    return re.sub(r"[^ -~]", "?", text)
+
+
+def error_name(error: BaseException) -> str:
+    """Return ``package::module::Class``, as the importer replaces dots, or the class alone for builtins."""
+    kind = type(error)
+    module = getattr(kind, "__module__", "")
+    name = kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+    return document.name_text(name.replace(".", "::").replace("$", "_"))
+
+
+def _code(code: object) -> int:
+    if code is None:
+        return 200
+    try:
+        number = int(code)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return 500
+    return int(number) if -(1 << 31) <= number < 1 << 31 else 500
+
+
+def _check_metric(name: str) -> None:
+    if not isinstance(name, str) or not _METRIC.fullmatch(name):
+        raise ConfigError("name: a metric's is letters, digits and _, up to 63, a letter first")
+    if f"{name}_time" in document.OWN:
+        raise ConfigError(f"name: {name}_time is the document's own")
+
+
+def _line_time(seconds: float, time_text: Callable[[float], str]) -> str:
+    try:
+        return time_text(seconds)
+    except (OverflowError, ValueError, OSError, TypeError):  # a record made by the application
+        return time_text(0.0)

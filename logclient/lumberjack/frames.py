@@ -1,0 +1,275 @@
+"""Lumberjack's bytes as frames that people can read, and the probe of ``logclient ping``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from logclient._ext.lumberjack import Reader, check_json
+from logclient.protocols.readable import BODY_KEPT, Bytes, Frame, around
+
+__all__ = ["MAX_INFLATED", "Probe", "frames"]
+
+MAX_INFLATED = 64 << 20
+"""Bound on the bytes of a compressed frame with everything in it, inflated: the reader's."""
+
+_HEADS = {b"W": 6, b"A": 6, b"C": 6, b"J": 10, b"D": 10}
+_DEEPEST = 2  # levels of compressed frames, as the reader accepts them
+_PIECE = 1 << 16
+_PAIRS_KEPT = 1000
+
+
+def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
+    """Yield the frames of one direction of a connection in order, with the contents of compressed frames.
+
+    This shows what is there; `Reader` decides what is allowed. After a fault the walk goes on as long as
+    frames can be told apart, and frames are judged again from the next window on. Bytes that begin with an
+    ack are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of
+    version 1 for the literal form, as it is captured.
+
+    Args:
+        data: the bytes, or some of them.
+        max_inflated: bound on the size to which a compressed frame is inflated.
+    """
+    view = memoryview(data)
+    head = bytes(view[:2])
+    judge = _Judge(head[1:] == b"A", head in (b"1J", b"1D", b"1C"), max_inflated)
+    for frame, whole, content in _walk(view, 0, max_inflated):
+        wrong = judge.look(frame, view) if whole else ""
+        if wrong:
+            frame = _marked(frame, f"{wrong}; {frame.wrong}" if frame.wrong else wrong, view)
+        yield frame
+        if content is not None:
+            yield from _inside(content, 1, max_inflated - len(content))
+        if not whole:
+            return
+    wrong = judge.end()
+    if wrong:
+        yield _marked(Frame(len(view), 0, 0, "", {}), wrong, view)
+
+
+class _Judge:
+    """Finds the fault of a frame that is whole."""
+
+    def __init__(self, acks: bool, literal: bool, max_inflated: int) -> None:
+        self.acks = acks
+        self.max_inflated = max_inflated
+        # A unit of the literal form has no window frame.
+        self.reader: Reader | None = None if acks else Reader(max_inflated=max_inflated, strict_spec=literal)
+
+    def look(self, frame: Frame, view: memoryview) -> str:
+        kind = frame.fields["type"]
+        if self.acks:
+            return "" if kind == "A" else f"a '{kind}' frame among acks"
+        if self.reader is None:
+            if kind != "W":
+                return ""  # the window is already at fault
+            self.reader = Reader(max_inflated=self.max_inflated)
+        chunk = view[frame.offset : frame.offset + frame.size]
+        wrong = self._read(chunk)
+        if wrong and kind == "W":
+            # Most likely it came too early, and begins the next window anyway.
+            self.reader = Reader(max_inflated=self.max_inflated)
+            self._read(chunk)
+        return wrong
+
+    def _read(self, chunk: memoryview) -> str:
+        assert self.reader is not None
+        self.reader.receive_data(chunk)
+        wrong = self.reader.error
+        if wrong is None:
+            return ""
+        self.reader = None
+        return wrong
+
+    def end(self) -> str:
+        if self.reader is None:
+            return ""
+        self.reader.receive_eof()
+        return self.reader.error or ""
+
+
+def _inside(content: Bytes, depth: int, budget: int) -> Iterator[Frame]:
+    for frame, _, inner in _walk(memoryview(content), depth, budget):
+        yield frame
+        if inner is not None:
+            yield from _inside(inner, depth + 1, budget - len(inner))
+
+
+def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
+    data, begin = around(view, frame.offset)
+    return frame._replace(wrong=wrong, around=data, around_at=begin)
+
+
+def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool, Bytes | None]]:
+    """Yield each frame, whether the next one can be found after it, and the content of a compressed frame.
+
+    Args:
+        view: the bytes.
+        depth: how many compressed frames are around them.
+        budget: bound on the content, in bytes.
+    """
+    at = 0
+    whole = True
+    while whole and at < len(view):
+        frame, whole, content = _frame(view, at, depth, budget)
+        yield _marked(frame, frame.wrong, view) if frame.wrong else frame, whole, content
+        at += frame.size
+
+
+def _frame(view: memoryview, at: int, depth: int, budget: int) -> tuple[Frame, bool, Bytes | None]:
+    head = bytes(view[at : at + 10])
+    left = len(view) - at
+    kind = head[1:2]
+    wrong = ""
+    if head[0] not in b"12":
+        wrong = f"no frame: its version is byte 0x{head[0]:02x}, not '1' or '2'"
+    elif kind and kind not in _HEADS:
+        wrong = f"no frame: its type is byte 0x{kind[0]:02x}"
+    elif not kind or left < _HEADS[kind]:
+        wrong = f"cut inside the head of a frame: {left} byte{'s'[: left != 1]} of it"
+    if wrong:
+        return Frame(at, depth, left, "", {}, wrong=wrong), False, None
+    number = int.from_bytes(head[2:6], "big")
+    name = head[:2].decode()
+    fields: dict[str, Any] = {"version": int(name[0]), "type": name[1]}
+    if kind == b"W":
+        fields["window"] = number
+        return Frame(at, depth, 6, f"{name} window of {_count(number, 'event')}", fields), True, None
+    if kind == b"A":
+        fields["ack"] = number
+        title = f"{name} ack {number}" + ("" if number else " (keep-alive)")
+        return Frame(at, depth, 6, title, fields), True, None
+    body: bytes | list[tuple[bytes, bytes]]
+    content = None
+    if kind == b"D":
+        fields["sequence"] = number
+        count = int.from_bytes(head[6:10], "big")
+        size, body = _pairs(view, at, count)
+        length = min(size, left) - 6
+        title = f"{name} sequence {number}, {_count(count, 'pair')}"
+    else:
+        begin = _HEADS[kind]
+        length = int.from_bytes(head[begin - 4 : begin], "big")
+        size = begin + length
+        payload = view[at + begin : at + size]
+        body = bytes(payload[:BODY_KEPT]) if kind == b"J" else b""
+        if kind == b"J":
+            fields["sequence"] = number
+            title = f"{name} sequence {number}, {_count(length, 'byte')}"
+            if size <= left and check_json(payload) is None:
+                wrong = "not one JSON object in UTF-8"
+        else:
+            title = f"{name} compressed, {_count(length, 'byte')}"
+            if depth >= _DEEPEST:
+                wrong = "a compressed frame nested more than once is not opened"
+            elif size <= left:
+                content, behind, wrong = _inflated(payload, budget)
+                if content is not None:
+                    fields["inflated"] = len(content)
+                    title += f", {len(content):,} inflated"
+                if behind:
+                    title += f", {_count(behind, 'byte')} behind the stream"
+    fields["length"] = length
+    if size > left:
+        wrong = f"cut: {left:,} of its {size:,} bytes" if kind != b"D" else f"cut after {left:,} bytes"
+    frame = Frame(at, depth, min(size, left), title, fields, body, length, wrong)
+    return frame, size <= left, content
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s'[: n != 1]}"
+
+
+def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Return the size of the 'data' frame at `at` and its first pairs.
+
+    The size is more than the bytes that are there when the frame is cut.
+    """
+    kept: list[tuple[bytes, bytes]] = []
+    here = at + 10
+    key = b""
+    for n in range(2 * count):
+        if here + 4 > len(view):
+            return len(view) - at + 1, kept
+        size = int.from_bytes(view[here : here + 4], "big")
+        here += 4
+        if here + size > len(view):
+            return len(view) - at + 1, kept
+        if len(kept) < _PAIRS_KEPT:
+            text = bytes(view[here : here + min(size, BODY_KEPT)])
+            if n % 2:
+                kept.append((key, text))
+            key = text
+        here += size
+    return here - at, kept
+
+
+def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]:
+    """Inflate the content of a compressed frame as far as possible.
+
+    Returns:
+        The content (None when it is more than `budget` bytes), the number of bytes behind its end, and its
+        fault.
+    """
+    import zlib
+
+    content, behind, wrong = _inflate(payload, budget, zlib.MAX_WBITS)
+    if wrong and content is not None and len(payload) > 1 and payload[0] & 15 == 8:
+        # A damaged zlib stream: inflate it again without its checksum, to show what is left.
+        content, _, _ = _inflate(payload[2:], budget, -zlib.MAX_WBITS, 64)
+    return content, behind, wrong
+
+
+def _inflate(
+    payload: memoryview, budget: int, wbits: int, step: int = _PIECE
+) -> tuple[Bytes | None, int, str]:
+    import zlib
+
+    inflater = zlib.decompressobj(wbits)
+    content = bytearray()
+    try:
+        for at in range(0, len(payload), step):
+            piece: Bytes = payload[at : at + step]
+            while len(piece):
+                content += inflater.decompress(piece, _PIECE)
+                if len(content) > budget:
+                    return None, 0, f"not opened: it inflates to more than {budget:,} bytes"
+                if inflater.eof:
+                    return content, len(inflater.unused_data) + max(0, len(payload) - at - step), ""
+                piece = inflater.unconsumed_tail
+    except zlib.error as error:
+        return content, 0, str(error).rpartition(": ")[2]
+    return content, 0, ""
+
+
+class Probe:
+    """Questions that a Lumberjack reader answers without making an event of them.
+
+    The first is an empty window. Logstash acknowledges it at once, with 0. The server of go-lumber accepts it
+    silently: it answers to nothing but events. Before silence counts as such, the head of another empty
+    window is sent. Its number ends in line feeds, because an HTTP server waits for them before it complains.
+    """
+
+    silence = "it may be one that answers to events only, as go-lumber's does: --event would tell"
+
+    def __init__(self, config: Any) -> None:
+        self._version = str(config.version).encode()
+        self._data = b""
+        self.about: dict[str, Any] = {}
+
+    def ask(self) -> list[bytes]:
+        """Return what to send. May be called again after an answer."""
+        self._data = b""
+        return [self._version + b"W\0\0\0\0"]
+
+    def insist(self) -> list[bytes]:
+        """Return what to send when there was no answer for a while."""
+        return [self._version + b"W\0\0\n\n"]
+
+    def receive_data(self, data: bytes) -> bool | None:
+        """Return True for an answer of Lumberjack, False for any other, None while it is incomplete."""
+        self._data = (self._data + data)[:6]
+        if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
+            return False
+        return True if len(self._data) == 6 else None
