@@ -121,14 +121,14 @@ cdef class Decoder(BatchDecoder):
     cdef int decode_unit(self, const uint8_t *unit, size_t size) noexcept nogil:
         cdef lc_message m
         cdef lc_rows *r = &self.rows
-        cdef lc_id nobody
+        cdef lc_id no_id
         cdef size_t rows = r.n, foreigners = r.foreigners
         cdef uint8_t *p
         cdef const uint8_t *where
         cdef Status status
         cdef int done
         memset(&m, 0, sizeof(m))
-        clear_id(&nobody)
+        clear_id(&no_id)
         p = scan_room(self, size)
         if p == NULL:
             return -1
@@ -137,7 +137,7 @@ cdef class Decoder(BatchDecoder):
         if not self.messages:
             done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
             if self.identity and (done == 0 or m.kind != J_OBJECT):
-                return add_common(r, S_NOT_JSON, &nobody, xxh64_of(p, size, SEED), self.unit, 0, size)
+                return add_common(r, S_NOT_JSON, &no_id, xxh64_of(p, size, SEED), self.unit, 0, size)
             return add_action(self, p, p, size, &m.id)
         done = scan_message(self, &m, p, p + size, 1)
         if done < 0:
@@ -165,7 +165,7 @@ cdef class Decoder(BatchDecoder):
             where = p
         r.n = rows                   # servers reject the whole message
         r.foreigners = foreigners
-        return add_common(r, status, &nobody, 0, self.unit, where - p, p + size - where)
+        return add_common(r, status, &no_id, 0, self.unit, where - p, p + size - where)
 
 
 cdef inline bint is_text(const lc_element *e, const char *words, size_t size) noexcept nogil:

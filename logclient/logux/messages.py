@@ -210,17 +210,17 @@ def describe(error: Error, secret: str = "") -> str:
     """
     options = hide(error.options, secret) if isinstance(error.options, str) else error.options
     if error.type == "wrong-protocol" and isinstance(options, dict) and _is_number(options.get("supported")):
-        told = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
+        details = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
     elif isinstance(options, dict) and "supported" in options:
-        told = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
+        details = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
     elif error.type == "timeout":
-        told = f"{options!r} ms"
+        details = f"{options!r} ms"
     else:
-        told = "" if options is None else repr(options)
+        details = "" if options is None else repr(options)
     # repr escapes characters that are not printable.
     kind = hide(error.type, secret)
     kind = kind if kind.isprintable() else repr(kind)
-    return kind[:64] + (f": {hide(told, secret)[:200]}" if told else "")
+    return kind[:64] + (f": {hide(details, secret)[:200]}" if details else "")
 
 
 def printable(text: str, length: int) -> str:

@@ -2,7 +2,7 @@
 
 When one action fails, the server undoes everything that it has queued behind it, with the reason ``error``.
 The first action of such a run is the suspect. The others are added again at once, under new ids. When all of
-them have an outcome, the suspect is added again, with nothing beside it: if it is undone once more, it is
+them have an outcome, the suspect is added again, alone: if it is undone once more, it is
 failed(error). Meanwhile nothing new is sent. If nothing at all is processed between two runs, fewer actions
 are sent at a time, down to one, and more again once some are processed.
 """
