@@ -1,14 +1,13 @@
 # The four compressions of Logjam: none, zlib (deflate.pxd), snappy (a raw block), LZ4 (u32 big-endian
 # length and a raw block).
 #
-# LZ4's functions are called without the GIL where the extension of the lz4 package gives them away (its
-# wheels do): it is looked up in what the interpreter has loaded, as libz is. python-snappy's gives nothing
-# away: snappy goes without the GIL through the system's libsnappy (its C interface, snappy-c.h), and where
-# there is none the package is called, with the GIL. A writer that needs the GIL takes it once for all it
-# encodes in a call (see `packer_needs_gil`), not for each message; with four busy Python threads that is a
-# fifth of what goes without.
+# LZ4 works without the GIL when the extension of the lz4 package exports its functions, as its wheels do.
+# They are looked up in the loaded library, like those of libz. python-snappy exports none: snappy works
+# without the GIL through the system's libsnappy (snappy-c.h), and otherwise through the package, with the
+# GIL. A codec that needs the GIL takes it once for each encode call (see `packer_needs_gil`), not for each
+# message. With four busy Python threads that has a fifth of the throughput of a compressor without the GIL.
 #
-# A reader makes no room on the word of a sender: a length is believed as far as so many bytes can hold it.
+# The announced size of a body is believed only as far as its compressed bytes can hold that much.
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -41,7 +40,7 @@ cdef enum Compression:
 cdef enum:
     UNPACK_MISSING = -4          # the package is not installed
     LZ4_MOST = 0x7E000000
-    LZ4_RATIO = 255              # a block holds at most so many times its size ...
+    LZ4_RATIO = 255              # a block holds at most this many times its size ...
     SNAPPY_RATIO = 32            # ... (a copy of 64 bytes takes 3)
 
 cdef extern from *:
@@ -96,7 +95,7 @@ ctypedef struct lc_packer:
     lc_deflater deflater
     lc_lz4 lz4
     lc_snappy snappy
-    void *python                 # borrowed: snappy, or lz4.block, when their functions cannot be had
+    void *python                 # borrowed: snappy or lz4.block, when there is no C function
 
 
 ctypedef struct lc_unpacker:
@@ -107,7 +106,7 @@ ctypedef struct lc_unpacker:
     void *lz4_block
 
 
-# The package behind a method, or None.
+# The package for a method, or None.
 cdef inline object block_module(int method):
     try:
         if method == SNAPPY:
@@ -136,7 +135,7 @@ cdef inline bint snappy_open(lc_snappy *z) noexcept:
     return True
 
 
-# The owner keeps what is returned: the package, or None.
+# The owner must keep the returned package, or None.
 cdef inline object packer_open(lc_packer *k, int method, int level):
     memset(k, 0, sizeof(lc_packer))
     k.method = method
@@ -173,7 +172,7 @@ cdef inline int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_w
             small = module.compress(<bytes> data[:size])
         else:
             small = module.compress(<bytes> data[:size], store_size=False)
-    except BaseException:            # out of memory, or an interrupt: either way no block
+    except BaseException:            # out of memory, or an interrupt
         return -1
     to = wire_reserve(out, len(small) + 1)
     if to == NULL:
@@ -183,7 +182,7 @@ cdef inline int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_w
     return 0
 
 
-# Append a body as its method carries it; -1 when memory is out (out.size is then anything).
+# Append a packed body. -1: out of memory; out.size is then undefined.
 cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept nogil:
     cdef uint8_t *to
     cdef size_t room
@@ -218,7 +217,7 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
     return python_pack(k, data, size, out)
 
 
-# The owner keeps what is returned.
+# The owner must keep the returned packages.
 cdef inline object unpacker_open(lc_unpacker *k):
     memset(k, 0, sizeof(lc_unpacker))
     import zlib
@@ -257,7 +256,7 @@ cdef inline int python_unpack(lc_unpacker *k, int method, const uint8_t *data, s
     return 0
 
 
-# Append what a body holds: 0, or INFLATE_BAD, INFLATE_TOO_LARGE (more than limit), INFLATE_MEMORY,
+# Append an unpacked body. 0, or INFLATE_BAD, INFLATE_TOO_LARGE (more than limit), INFLATE_MEMORY,
 # UNPACK_MISSING.
 cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, size_t size, lc_wire *out,
                             size_t limit) noexcept nogil:

@@ -1,8 +1,8 @@
 # XXH64 and MurmurHash3 (x86, 32 bits), inline and nogil, for every extension that hashes a body.
 #
-# XXH64's seed 42 is the house's: Spark's xxhash64() of the same bytes is this number, so a verifier that
-# has the body in a column needs none of this code. MurmurHash3's seed 0 is plog's. It is not Spark's
-# hash(), which takes the last bytes one by one, and signed.
+# XXH64 is used with seed 42, as in Spark: its xxhash64() of the same bytes is the same number, so a verifier
+# with the body in a column needs none of this code. MurmurHash3 is used with seed 0, as in plog. It differs
+# from Spark's hash(), which takes the last bytes one by one, as signed numbers.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -171,7 +171,7 @@ cdef inline uint64_t xxh64_merge(uint64_t h, uint64_t acc) noexcept nogil:
     return (h ^ xxh64_round(0, acc)) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
 
 
-# What follows the whole stripes of 32 bytes: the last size % 32 bytes at p, and the mixing.
+# Hash what follows the whole stripes: the last size % 32 bytes at p. Then mix.
 cdef inline uint64_t xxh64_finish(uint64_t h, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + (size & 31)
     h += size
@@ -218,7 +218,7 @@ cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noex
     return xxh64_finish(xxh64_join(a, b, c, d), p, size)
 
 
-# Two at a time: each waits for its own multiplications, so the second costs little beside the first.
+# Hash two at once. Each waits for its own multiplications, so the second costs little more than the first.
 cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size_t length, uint64_t seed,
                            uint64_t *first, uint64_t *second) noexcept nogil:
     cdef size_t both = min(size, length) >> 5
@@ -267,7 +267,7 @@ cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size
     second[0] = xxh64_finish(e, q, length)
 
 
-# How many texts xxh64_each is best given: four, where their lanes lie side by side in one register.
+# The best number of texts for xxh64_each: four, if the lanes of four fit one register.
 cdef inline uint32_t xxh64_lanes() noexcept nogil:
     return 4 if lc_can_four() else 2
 

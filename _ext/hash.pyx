@@ -3,8 +3,6 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from logclient._ext.decoder cimport BorrowedBuffer
-
 
 def xxh64(data, uint64_t seed=SEED):
     """Return the XXH64 hash of `data`, 0 to 2**64 - 1."""
@@ -30,23 +28,33 @@ def xxh64_many(data, offsets, lengths, out, uint64_t seed=SEED):
     Raises:
         ValueError: sizes differ, or a slice is not inside `data`.
     """
-    cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
-    cdef BorrowedBuffer size = BorrowedBuffer(lengths)
-    cdef Py_buffer to
+    cdef Py_buffer view, at, size, to
     cdef Py_ssize_t n, i
-    PyObject_GetBuffer(out, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        n = at.b.len // 8
-        if at.b.len % 8 or size.b.len != at.b.len or to.len != at.b.len:
-            raise ValueError(f"offsets, lengths and out must be int64, equally many: "
-                             f"{at.b.len}, {size.b.len}, {to.len} bytes")
-        with nogil:
-            i = hash_slices(<const uint8_t *> view.b.buf, view.b.len, <const int64_t *> at.b.buf,
-                            <const int64_t *> size.b.buf, <uint64_t *> to.buf, n, seed)
-        if i < n:
-            raise ValueError(f"slice {i} leaves the data of {view.b.len} bytes")
+        PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
+            try:
+                PyObject_GetBuffer(out, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
+                try:
+                    n = at.len // 8
+                    if at.len % 8 or size.len != at.len or to.len != at.len:
+                        raise ValueError(f"offsets, lengths and out must be int64, equally many: "
+                                         f"{at.len}, {size.len}, {to.len} bytes")
+                    with nogil:
+                        i = hash_slices(<const uint8_t *> view.buf, view.len, <const int64_t *> at.buf,
+                                        <const int64_t *> size.buf, <uint64_t *> to.buf, n, seed)
+                    if i < n:
+                        raise ValueError(f"slice {i} leaves the data of {view.len} bytes")
+                finally:
+                    PyBuffer_Release(&to)
+            finally:
+                PyBuffer_Release(&size)
+        finally:
+            PyBuffer_Release(&at)
     finally:
-        PyBuffer_Release(&to)
+        PyBuffer_Release(&view)
 
 
 # The number of slices hashed: fewer than n when the next one leaves the data.

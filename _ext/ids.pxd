@@ -5,7 +5,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_lanes, xxh64_of
 from logclient._ext.hot cimport STOP_MEMORY, lc_batch, lc_wire
 from logclient._ext.jsonscan cimport lc_span
 
@@ -138,6 +138,38 @@ cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t 
     xxh64_each(p, sizes, count, SEED, hashes)
     for i in range(count):
         batch.hash[index[i]] = hashes[i]
+
+
+# Bodies of one encode call that are not hashed yet.
+ctypedef struct lc_unhashed:
+    uint32_t count
+    uint32_t lanes               # hashed at once
+    size_t at[HASH_LANES]        # offsets in the buffer
+    size_t sizes[HASH_LANES]
+    uint32_t index[HASH_LANES]   # in the batch
+
+
+cdef inline void begin_hashes(lc_unhashed *u) noexcept nogil:
+    u.count = 0
+    u.lanes = xxh64_lanes()
+
+
+# Hash the remaining bodies, which are at their offsets in `data`.
+cdef inline void finish_hashes(lc_unhashed *u, lc_batch *batch, const uint8_t *data) noexcept nogil:
+    if u.count:
+        hash_bodies(batch, data, u.at, u.sizes, u.index, u.count)
+        u.count = 0
+
+
+# Add the body of event i to them; hash them all when there are enough.
+cdef inline void add_hash(lc_unhashed *u, lc_batch *batch, const uint8_t *data, size_t at, size_t size,
+                          uint32_t i) noexcept nogil:
+    u.at[u.count] = at
+    u.sizes[u.count] = size
+    u.index[u.count] = i
+    u.count += 1
+    if u.count == u.lanes:
+        finish_hashes(u, batch, data)
 
 
 # -- decoders --------------------------------------------------------------------------------------

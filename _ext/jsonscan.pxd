@@ -1,16 +1,16 @@
-# The checking pass: is a body one JSON object, and has it taken a carrier of the id?
+# The JSON scanner: is a body one JSON object, and where are the fields that can carry an id?
 #
-# Strict grammar of RFC 8259, valid UTF-8, and what makes a real server refuse the event (and with
-# it, for ever, the window it is in): nesting beyond 1,000 and numbers beyond 1,000 characters
-# (Logstash's parser), numbers no double can hold (go-lumber). A lone surrogate as an escape passes,
-# as it does there; so do equal keys, of which the last one counts.
+# The grammar is that of RFC 8259 with valid UTF-8, and without anything for which a real server refuses an
+# event (and with it, for ever, its window): nesting beyond 1,000 levels and numbers beyond 1,000 characters
+# (Logstash's parser), numbers that no double can hold (go-lumber). Escaped lone surrogates pass, as they do
+# there, and so do equal keys, of which the last one counts.
 #
-# Two ways through it. Most bodies are one flat object without an escape and without anything beyond
-# ASCII: while such a body is copied, each quote in it becomes a bit of a map, and scan_plain hops from
-# bit to bit. What that one does not know, scan_object does, which knows everything.
+# There are two scanners. Most bodies are one flat object without escapes and in ASCII. While such a body is
+# copied, each of its quotes becomes a bit of a map, and scan_plain goes from bit to bit. It hands all other
+# bodies to scan_object.
 #
-# No bounds are checked on the way: the byte after the text is 0, which JSON allows nowhere, and
-# SCAN_PAD bytes behind the text may be read.
+# No bounds are checked: the byte after the text is 0, which JSON allows nowhere, and SCAN_PAD bytes after the
+# text may be read.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -32,7 +32,7 @@ cdef extern from "jsonscan.h":
     const char *lc_too_big
 
 
-# Bytes of a body: of a string, what is between the quotes. NULL: there is none.
+# Some bytes of a body; for a string, those between the quotes. NULL: there is no such value.
 ctypedef struct lc_span:
     const uint8_t *at
     size_t size
@@ -42,8 +42,8 @@ ctypedef struct lc_object:
     const uint8_t *start     # the opening brace
     const uint8_t *close     # the closing brace
     bint empty
-    bint has_metadata        # a key "@metadata", whatever is in it
-    bint flat_event          # a key "event", and what it stands for is no object
+    bint has_metadata        # a key "@metadata" with any value
+    bint flat_event          # a key "event" whose value is not an object
     lc_span metadata_id      # "@metadata": {"_id": ...}
     lc_span dotted_id        # "event.id": ...
     lc_span event_id         # "event": {"id": ...}
@@ -85,14 +85,14 @@ cdef inline const uint8_t *utf8_end(const uint8_t *p) noexcept nogil:
     return p + 4
 
 
-# 64 bytes of the text and which of them end a run of plain characters. Found out once, a string's
-# end is a shift and a count away; a vector search from each quote on would wait for the one before.
+# 64 bytes of the text, and which of them end a run of plain characters. Computed once, so that the end of a
+# string is a shift and a bit scan away; vector searches from quote to quote would wait for each other.
 ctypedef struct lc_block:
     const uint8_t *at
     uint64_t special
 
 
-# The first special byte from p on; p never goes back.
+# Find the first special byte from p on; p never goes back.
 cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexcept nogil:
     cdef uint64_t special
     while True:
@@ -105,7 +105,7 @@ cdef inline const uint8_t *next_special(lc_block *block, const uint8_t *p) noexc
         p = block.at + 64
 
 
-# The closing quote of a string, from its first special byte on, or NULL. Sets escaped, never clears it.
+# Find the closing quote of a string from its first special byte on, or NULL. Sets escaped, never clears it.
 cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
     cdef uint8_t c
     while True:
@@ -133,7 +133,7 @@ cdef inline const uint8_t *string_rest(lc_block *block, const uint8_t *p, bint *
         p = next_special(block, p)
 
 
-# ... of one whose first character is at p. Most have nothing special in them: no call for those.
+# Find the closing quote of the string whose first character is at p. Inline for strings without specials.
 cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *escaped) noexcept nogil:
     p = next_special(block, p)
     return p if p[0] == c'"' else string_rest(block, p, escaped)
@@ -526,7 +526,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 open_span = NULL
 
 
-# The quotes of a text, as bits, and where the next one is looked for.
+# The quotes of a text as bits, and the position in them.
 ctypedef struct lc_map:
     const uint8_t *at            # the text of `bits`
     const uint64_t *word
@@ -534,7 +534,7 @@ ctypedef struct lc_map:
     uint64_t bits                # those not yet taken
 
 
-# The next quote, taken; NULL: there is none.
+# Take the next quote; NULL: there is none.
 cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
     cdef const uint8_t *p
     while m.bits == 0:
@@ -548,9 +548,8 @@ cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
     return p
 
 
-# Scan p[0:n], copied and mapped, with nothing in it that ends a run of plain characters but quotes; as
-# scan_object needs it behind its end. True: one object, flat, without an id that Lumberjack knows;
-# False: ask scan_object.
+# Scan p[0:n], copied and mapped, in which only quotes end runs of plain characters, with the same bytes after
+# its end as for scan_object. True: a flat object without an id that Lumberjack knows; False: ask scan_object.
 cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, lc_object *o) noexcept nogil:
     cdef lc_map m
     cdef const uint8_t *end = p + n
@@ -621,7 +620,7 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
             return False
 
 
-# Copy a body to where it is checked: MAP_LEAST bytes of room behind it, and a 0. As scan_object.
+# Copy a body to `to`, with SCAN_PAD bytes of room behind it, and scan it there as scan_object does.
 cdef inline int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_object *o) noexcept nogil:
     cdef uint64_t quotes[MAP_WORDS]
     cdef bint plain = False
@@ -635,7 +634,7 @@ cdef inline int copy_object(uint8_t *to, const uint8_t *source, size_t n, lc_obj
     return scan_object(to, to + n, o)
 
 
-# The braces of p[0:size] (room for one byte behind it), whatever is between them. 0, or -1: there are none.
+# Find the outer braces of p[0:size], which has room for one more byte. 0, or -1: there are none.
 cdef inline int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogil:
     cdef const uint8_t *close = p + size - 1
     p[size] = 0
@@ -650,7 +649,7 @@ cdef inline int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogi
     return 0
 
 
-# The user's own id, as the decoder looks for it: "@metadata"._id, "event.id", "event".id.
+# The user's own id: the first of "@metadata"._id, "event.id" and "event".id.
 cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     if o.metadata_id.at != NULL:
         return &o.metadata_id
@@ -659,7 +658,7 @@ cdef inline lc_span *user_id(lc_object *o) noexcept nogil:
     return &o.event_id
 
 
-# What the decoder finds instead of it where "@metadata" is gone: another id, or NULL.
+# The other id that a reader finds when "@metadata" is gone, or NULL.
 cdef inline const lc_span *second_id(const lc_object *o) noexcept nogil:
     cdef const lc_span *own = &o.dotted_id if o.dotted_id.at != NULL else &o.event_id
     if o.metadata_id.at == NULL or own.at == NULL:

@@ -58,7 +58,7 @@ from logclient._ext.handing cimport (
     handing_took,
     lc_handing,
 )
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
+from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -90,7 +90,9 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    hash_bodies,
+    add_hash,
+    begin_hashes,
+    finish_hashes,
     keep_user_id,
     lc_get32,
     lc_get64,
@@ -100,6 +102,7 @@ from logclient._ext.ids cimport (
     lc_put_digits,
     lc_rows,
     lc_spell,
+    lc_unhashed,
     trim,
 )
 from logclient._ext.jsonscan cimport (

@@ -43,7 +43,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport OutcomeList
 from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, identify, scan_room
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
+from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -68,12 +68,15 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    hash_bodies,
+    add_hash,
+    begin_hashes,
+    finish_hashes,
     keep_user_id,
     lc_id,
     lc_put_digits,
     lc_rows,
     lc_spell,
+    lc_unhashed,
     trim,
 )
 from logclient._ext.jsonscan cimport (

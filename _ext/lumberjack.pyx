@@ -59,7 +59,7 @@ from logclient._ext.deflate cimport (
     lc_deflater,
     lc_inflater,
 )
-from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_lanes, xxh64_of
+from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.hot cimport (
     ACKED,
     FAILED,
@@ -88,7 +88,9 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    hash_bodies,
+    add_hash,
+    begin_hashes,
+    finish_hashes,
     is_ours,
     keep_second_id,
     keep_user_id,
@@ -98,6 +100,7 @@ from logclient._ext.ids cimport (
     lc_put32,
     lc_put_digits,
     lc_spell,
+    lc_unhashed,
     read_id,
     trim,
 )

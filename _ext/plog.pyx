@@ -58,7 +58,7 @@ from logclient._ext.handing cimport (
     handing_took,
     lc_handing,
 )
-from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_lanes, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_of
 from logclient._ext.hot cimport (
     FAILED,
     INFLIGHT,
@@ -84,7 +84,9 @@ from logclient._ext.ids cimport (
     ID_SIZE,
     PRODUCER_SIZE,
     add_common,
-    hash_bodies,
+    add_hash,
+    begin_hashes,
+    finish_hashes,
     keep_foreign,
     keep_user_id,
     lc_get32,
@@ -93,6 +95,7 @@ from logclient._ext.ids cimport (
     lc_put_digits,
     lc_rows,
     lc_spell,
+    lc_unhashed,
     trim,
 )
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_object, lc_span

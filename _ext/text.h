@@ -27,7 +27,7 @@
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
 
-/* The keys of a document that mean something to us, as they stand before a string: ,"key":"
+/* The keys of a document with a meaning of their own, as written before a string: ,"key":"
  * (KEY_EVENTS is `event`: Windows has a macro of that name.) */
 enum {
     KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
@@ -47,7 +47,7 @@ static const lc_key lc_keys[KEYS] = {
     LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
 };
 
-/* What the name of a user's field means: KEY_... of one of our own, or: */
+/* The meaning of the name of a user's field: one of KEY_..., or: */
 enum {
     NAME_OBJECT = KEYS,      /* an object of ECS */
     NAME_FILLED,             /* ... into which records write */
@@ -98,7 +98,7 @@ static const lc_name lc_names[] = {
 };
 enum { LC_NAMES = sizeof(lc_names) / sizeof(lc_names[0]), LC_LONGEST = 20 };
 
-/* What `n` ASCII characters are the name of; NAME_PLAIN: of nothing. */
+/* The meaning of a name of `n` ASCII characters; NAME_PLAIN: none. */
 static inline int lc_what(const void *text, size_t n) {
     /* of each length: where its names begin, and which letters they begin with */
     static const uint8_t at[LC_LONGEST + 2] = {
@@ -120,9 +120,8 @@ static inline int lc_what(const void *text, size_t n) {
     return NAME_PLAIN;
 }
 
-/* What a thread keeps: whether it is a sender's (what it logs is never shipped), and what its last
- * document had in some places and what that was made from. Bytes and numbers only, compared before they
- * are used. */
+/* The state of a thread: whether it is a sender (whose own records are never shipped), and parts of its last
+ * document, each with the values that it was made from. Bytes and numbers only, compared before use. */
 typedef struct {
     int own;
     int64_t minute;          /* since 1970, plus 1; 0: none yet */
@@ -195,7 +194,7 @@ static inline uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad) {
     return to + 4;
 }
 
-/* The high bit of a byte is set where v has one >= 0x80, < ' ', a quote or a backslash; a borrow may set
+/* Sets the high bit of each byte of v that is >= 0x80, < ' ', a quote or a backslash; a borrow may set
  * more of them above such a byte, never without one. */
 static inline uint64_t lc_odd8(uint64_t v) {
     const uint64_t ones = UINT64_MAX / 255;
@@ -269,7 +268,7 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
     }
 }
 
-/* A whole string that has nothing odd, without a loop; else, and when it is longer, lc_quote1. */
+/* A short string of plain characters, quoted without a loop; lc_quote1 does all others. */
 static inline uint8_t *lc_quote_short(uint8_t *to, const uint8_t *from, size_t n) {
     if (n >= 8 && n <= 16) {
         uint64_t v, w;
@@ -293,7 +292,7 @@ static inline uint8_t *lc_quote_short(uint8_t *to, const uint8_t *from, size_t n
     return lc_quote1(to, from, n);
 }
 
-/* A key of ours and an ASCII string. */
+/* One of these keys and an ASCII string. */
 static inline uint8_t *lc_field(uint8_t *to, int key, const void *from, size_t n) {
     memcpy(to, lc_keys[key].text, 32);
     to = lc_quote_short(to + lc_keys[key].n + 5, (const uint8_t *)from, n);

@@ -46,7 +46,7 @@ CHANGES = [
     ("_ext/ids.pxd", "capacity = r.capacity * 2 if r.capacity else 1024\n", "capacity = r.capacity + 1\n"),
     ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),
-    ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
+    ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
     ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
     ("_ext/plog/reassembler.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),
     ("_ext/record.pyx", "    STACK = 8192\n", "    STACK = 64\n"),

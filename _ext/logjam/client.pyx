@@ -127,18 +127,14 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_topic *topic
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, body, taken = 0
-    cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
-    cdef size_t sizes[HASH_LANES]
-    cdef uint32_t index[HASH_LANES]
-    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
-    cdef uint32_t i, limit, n = 0
+    cdef lc_unhashed unhashed
+    cdef uint32_t i, n = 0
     cdef uint8_t compression
     cdef int64_t done
     if w.wrong:
         return 0
-    limit = client_room(w)
-    if events > limit:
-        events = limit
+    events = min(events, client_room(w))
+    begin_hashes(&unhashed)
     for i in range(batch.cursor, batch.n):
         if n == events:
             break
@@ -179,13 +175,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             w.packed.size = 0
             trim(&w.packed, ROOM_KEPT)
         elif done > 0:
-            at[waiting] = body
-            sizes[waiting] = done
-            index[waiting] = i
-            waiting += 1
-            if waiting == lanes:
-                hash_bodies(batch, wire.data, at, sizes, index, waiting)
-                waiting = 0
+            add_hash(&unhashed, batch, wire.data, body, done, i)
         if done < 0:
             if n:
                 break            # send what there is; the next call reports it
@@ -207,8 +197,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             w.count += 1
         else:
             handing_add(&w.handing, batch.seq[i], wire.size - begin)
-    if waiting:
-        hash_bodies(batch, wire.data, at, sizes, index, waiting)
+    finish_hashes(&unhashed, batch, wire.data)
     w.handing.written += wire.size - begin
     return n
 

@@ -193,10 +193,8 @@ cdef inline size_t put_prefix(lc_client *w) noexcept nogil:
 cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, int64_t ms, uint64_t last,
                      size_t *begin, bint *held) noexcept nogil:
     cdef uint32_t k = free_sync(w)
-    cdef uint32_t i, n = 0, waiting = 0, lanes = xxh64_lanes()
-    cdef size_t at[HASH_LANES]       # actions that wait to be hashed
-    cdef size_t sizes[HASH_LANES]
-    cdef uint32_t index[HASH_LANES]
+    cdef uint32_t i, n = 0
+    cdef lc_unhashed unhashed
     cdef uint64_t taken = 0
     cdef int64_t done
     cdef int64_t own[2]
@@ -211,6 +209,7 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
     if wire_reserve(&w.wire, PREFIX_ROOM) == NULL:
         return STOP_MEMORY
     w.wire.size = PREFIX_ROOM
+    begin_hashes(&unhashed)
     for i in range(batch.cursor, batch.n):
         if n == events or n == w.window:
             break
@@ -264,21 +263,14 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         else:
             new_id(w, a, ms)
         enlist(w, k * w.window + n)
-        at[waiting] = w.wire.size + 1
-        sizes[waiting] = done
-        index[waiting] = i
-        waiting += 1
-        if waiting == lanes:
-            hash_bodies(batch, w.wire.data, at, sizes, index, waiting)
-            waiting = 0
+        add_hash(&unhashed, batch, w.wire.data, w.wire.size + 1, done, i)
         w.wire.size = put_meta(w, p + 1 + done, a) - w.wire.data
         batch.fate[i] = INFLIGHT
         taken += size
         n += 1
     if n == 0:
         return 0
-    if waiting:
-        hash_bodies(batch, w.wire.data, at, sizes, index, waiting)
+    finish_hashes(&unhashed, batch, w.wire.data)
     w.wire.data[w.wire.size] = c']'          # META_ROOM includes it
     w.wire.size += 1
     open_sync(w, k, n, now)

@@ -207,10 +207,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_wire *to
     cdef uint8_t *p
     cdef size_t begin = wire.size, size, room, taken = 0, body = 0
-    cdef size_t at[HASH_LANES]       # bodies on the wire, not hashed yet
-    cdef size_t sizes[HASH_LANES]
-    cdef uint32_t index[HASH_LANES]
-    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
+    cdef lc_unhashed unhashed
     cdef int64_t done
     cdef uint32_t i, n = 0
     cdef uint32_t number = w.next if w.literal else 1
@@ -219,6 +216,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         return 0
     if events > w.window:
         events = w.window
+    begin_hashes(&unhashed)
     window = &w.windows[(w.head + w.count) % w.inflight]
     window.n = window.acked = window.runs = window.run = window.used = 0
     if w.compress:
@@ -265,13 +263,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             batch.fate[i] = FAILED
             batch.reason[i] = R_NOT_JSON if w.json else R_UNENCODABLE
             continue
-        at[waiting] = to.size + body
-        sizes[waiting] = done
-        index[waiting] = i
-        waiting += 1
-        if waiting == lanes:
-            hash_bodies(batch, to.data, at, sizes, index, waiting)
-            waiting = 0
+        add_hash(&unhashed, batch, to.data, to.size + body, done, i)
         to.size += body + done
         taken += room
         batch.fate[i] = INFLIGHT
@@ -287,7 +279,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     if n == 0:
         wire.size = begin
         return 0
-    hash_bodies(batch, to.data, at, sizes, index, waiting)
+    finish_hashes(&unhashed, batch, to.data)
     if w.compress:
         p = wire_reserve(wire, head + 6)
         if p != NULL:

@@ -86,13 +86,9 @@ cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const u
     return STOP_MEMORY if keep_user_id(batch, i, &own) < 0 else <int64_t> size
 
 
-# Messages on the wire that wait to be hashed, several at a time. Places are offsets: buffers move.
-ctypedef struct lc_unhashed:
-    uint32_t count
-    uint32_t lanes
-    size_t at[HASH_LANES]
-    size_t size[HASH_LANES]
-    uint32_t index[HASH_LANES]
+# Messages that wait to be hashed, several at a time, and where their headers are in the wire.
+ctypedef struct lc_messages:
+    lc_unhashed bodies
     bint boxed[HASH_LANES]
     lc_place place[HASH_LANES]
     lc_cut cut[HASH_LANES]
@@ -100,25 +96,25 @@ ctypedef struct lc_unhashed:
 
 # Hash the messages, which are whole in `data`, and write the hashes into the headers in `wire`.
 cdef inline void hash_messages(lc_batch *batch, const uint8_t *data, uint8_t *wire,
-                           lc_unhashed *u) noexcept nogil:
+                               lc_messages *m) noexcept nogil:
+    cdef lc_unhashed *u = &m.bodies
     cdef uint32_t hashes[HASH_LANES]
     cdef const uint8_t *p[HASH_LANES]
-    cdef uint32_t i
-    if u.count == 0:
+    cdef uint32_t i, n = u.count
+    if n == 0:
         return
-    hash_bodies(batch, data, u.at, u.size, u.index, u.count)
-    for i in range(u.count):
+    for i in range(n):
         p[i] = data + u.at[i]
-    murmur3_many(p, u.size, u.count, hashes)
-    for i in range(u.count):
-        if u.boxed[i]:
-            put_hash(wire, u.place[i], &u.cut[i], hashes[i])
-    u.count = 0
+    murmur3_many(p, u.sizes, n, hashes)
+    finish_hashes(u, batch, data)
+    for i in range(n):
+        if m.boxed[i]:
+            put_hash(wire, m.place[i], &m.cut[i], hashes[i])
 
 
 # Hash the messages of several datagrams, which are whole in the scratch memory.
-cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_unhashed *u) noexcept nogil:
-    hash_messages(batch, w.scratch.data, wire.data, u)
+cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_messages *m) noexcept nogil:
+    hash_messages(batch, w.scratch.data, wire.data, m)
     w.scratch.size = 0
     trim(&w.scratch, ROOM_KEPT)
 
@@ -134,7 +130,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef lc_run run
     cdef lc_cut cut
     cdef lc_place place
-    cdef lc_unhashed small, large
+    cdef lc_messages small, large
+    cdef lc_messages *m
     cdef lc_unhashed *u
     cdef const uint8_t *body
     cdef const uint8_t *tags
@@ -145,8 +142,8 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
     cdef bint simple, tagged, several
     cdef uint8_t *p
     memset(&run, 0, sizeof(run))
-    small.count = large.count = 0
-    small.lanes = large.lanes = xxh64_lanes()
+    begin_hashes(&small.bodies)
+    begin_hashes(&large.bodies)
     pace_fill(&w.pace, now)
     events = min(events, handing_room(&w.handing))
     for i in range(batch.cursor, batch.n):
@@ -179,7 +176,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         several = not simple and HEADER_SIZE + tags_size + guess > w.room
         at = 0
         if several:
-            if large.count and w.scratch.size + guess > SCRATCH_MOST:
+            if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
                 hash_large(w, batch, wire, &large)
             p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
         else:
@@ -198,7 +195,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             simple = done > 0 and goes_unboxed(w, p[0], done, tags_size)
             if simple:
                 cut.count = 1
-            u = &small if cut.count == 1 else &large
+            m = &small if cut.count == 1 else &large
             at = w.scratch.size
             length = <uint32_t> done
             if cut.count > 1:
@@ -225,16 +222,17 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             if n:
                 break            # send what there is; the pump learns of it at its next turn
             return STOP_MEMORY
+        u = &m.bodies
         u.at[u.count] = at
-        u.size[u.count] = done
+        u.sizes[u.count] = done
         u.index[u.count] = i
-        u.boxed[u.count] = not simple
-        u.place[u.count] = place
-        u.cut[u.count] = cut
+        m.boxed[u.count] = not simple
+        m.place[u.count] = place
+        m.cut[u.count] = cut
         u.count += 1
-        if small.count == small.lanes:
+        if small.bodies.count == small.bodies.lanes:
             hash_messages(batch, wire.data, wire.data, &small)
-        if large.count == large.lanes:
+        if large.bodies.count == large.bodies.lanes:
             hash_large(w, batch, wire, &large)
         batch.fate[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
@@ -260,16 +258,14 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
 cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
                       lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
-    cdef size_t at[HASH_LANES]       # messages on the wire, not hashed yet
-    cdef size_t sizes[HASH_LANES]
-    cdef uint32_t index[HASH_LANES]
-    cdef uint32_t waiting = 0, lanes = xxh64_lanes()
+    cdef lc_unhashed unhashed
     cdef uint32_t i, n = 0
     cdef uint64_t size, taken = 0
     cdef size_t begin = wire.size
     cdef int64_t done
     cdef uint8_t *p
     pace_fill(&w.pace, now)
+    begin_hashes(&unhashed)
     events = min(events, handing_room(&w.handing))
     for i in range(batch.cursor, batch.n):
         if n == events:
@@ -297,20 +293,13 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
             batch.reason[i] = R_UNENCODABLE
             continue
         p[done] = c'\n'
-        at[waiting] = wire.size
-        sizes[waiting] = done
-        index[waiting] = i
-        waiting += 1
-        if waiting == lanes:
-            hash_bodies(batch, wire.data, at, sizes, index, waiting)
-            waiting = 0
+        add_hash(&unhashed, batch, wire.data, wire.size, done, i)
         wire.size += done + 1
         batch.fate[i] = INFLIGHT
         handing_add(&w.handing, batch.seq[i], wire.size - begin)
         n += 1
         taken += size
-    if waiting:
-        hash_bodies(batch, wire.data, at, sizes, index, waiting)
+    finish_hashes(&unhashed, batch, wire.data)
     w.simple += n
     w.handing.written += wire.size - begin
     return n

@@ -20,9 +20,9 @@ cut or left out, within the limits of ``document``.
 
 `Subscriber` is the other side: it reads what a device publishes.
 
-Modules: ``client``, ``agent`` and ``request`` (the public classes), ``core`` (the client without I/O),
-``document`` (the rules for documents), ``frames`` (messages as frames that people can read, and the probe of
-``logclient ping``).
+Modules: ``client``, ``agent`` and ``request`` (the public classes), ``core`` (the client without I/O) and its
+``options``, ``document`` (the rules for documents), ``frames`` (messages as frames that people can read, and
+the probe of ``logclient ping``).
 """
 
 from __future__ import annotations

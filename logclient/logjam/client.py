@@ -19,9 +19,9 @@ class Pong(NamedTuple):
     """A device's answer to a ping."""
 
     host: str | None
-    """What it calls itself; None: it did not take our ping for one."""
+    """The name of the device, or None if it called the ping a bad request."""
     seconds: float
-    """From the ping's way into ZeroMQ to its answer."""
+    """From the hand-over of the ping to ZeroMQ to its answer."""
 
 
 class Client(client.Client):

@@ -34,11 +34,13 @@ pump drives the same object through ``hot``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from logclient._ext.logjam import Hot
+from logclient.config import Config
 from logclient.errors import ConfigError
 from logclient.logjam.frames import COMPRESSIONS, Probe, frames
+from logclient.logjam.options import Options
 from logclient.protocols.compiled import CompiledCore, has_ids
 from logclient.protocols.core import CoreEvent, Reply
 
@@ -56,33 +58,6 @@ if there is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-
-
-class Options(NamedTuple):
-    """The options of a Logjam core."""
-
-    app_env: str
-    """``<app>-<env>``, as in ``shop-production``."""
-    topic: str = ""
-    """The topic of events without another one; empty: ``logs.<app>.<env>``."""
-    mode: str = "request"
-    """``request``: each message is answered; ``async``: none is."""
-    push: bool = False
-    """The socket is a PUSH socket: ``async`` only, and nothing ever comes back."""
-    inflight: int = 256
-    """Bound on the requests without a reply."""
-    compression: str = "auto"
-    """``auto`` (see `AUTO`), ``none``, ``zlib``, ``snappy``, ``lz4``."""
-    compress_over: int = 1024
-    """Compress bodies of at least this many bytes, if that makes them smaller."""
-    identity: str = "id"
-    """``id`` or ``own``: insert an id into each event; ``none``: do not."""
-    check: bool = True
-    """Check that raw bodies are one JSON object in UTF-8."""
-    silence: float = 30.0
-    """Seconds without a reply after which the server counts as dead."""
-    batch_bytes: int = 1 << 20
-    """Bodies encoded at once, at most; a larger one goes alone."""
 
 
 def split_app_env(app_env: str) -> tuple[str, str]:
@@ -180,17 +155,13 @@ class Logjam(CompiledCore):
         self._asked: list[int] = []  # tokens of pings without a reply
 
     @classmethod
-    def from_config(cls, config: Any, producer: bytes) -> Logjam:
-        """Make a core from an object with the options as attributes (a ``logclient.config.Config``).
+    def from_config(cls, config: Config, producer: bytes) -> Logjam:
+        """Make a core with the options of a URL.
 
         Raises:
             ConfigError: the path is no app-env, or an option breaks a rule.
         """
-        push = config.scheme == "logjam+push"
-        same = {name: getattr(config, name) for name in Options._fields if hasattr(config, name)}
-        if push and "mode" not in config.given:
-            same["mode"] = "async"
-        return cls(Options(app_env=config.path[1:], push=push, **same), producer)
+        return cls(Options.from_config(config), producer)
 
     @property
     def requests(self) -> int:

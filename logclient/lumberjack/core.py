@@ -36,38 +36,15 @@ compiled pump drives the same object through ``hot``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from logclient._ext.lumberjack import Hot
+from logclient.config import Config
 from logclient.lumberjack.frames import Probe, frames
+from logclient.lumberjack.options import Options
 from logclient.protocols.compiled import CompiledCore, has_ids
 
 __all__ = ["Lumberjack", "Options", "Probe", "frames", "pair_block"]
-
-
-class Options(NamedTuple):
-    """The options of a Lumberjack core."""
-
-    version: int = 2
-    """2: 'json' frames; 1: 'data' frames, always in a compressed frame."""
-    window: int = 2048
-    """Bound on the events in a window; 1 to 10,000."""
-    inflight: int = 2
-    """Bound on the unacknowledged windows."""
-    compression: int = 3
-    """0: none (version 1: stored blocks in an envelope); 1 to 9: zlib's levels."""
-    identity: str = "id"
-    """``id`` or ``own``: insert an id into each event; ``none``: do not."""
-    check: bool = True
-    """Check that raw bodies are what the protocol carries."""
-    silence: float = 30.0
-    """Seconds without a byte from the reader after which it counts as dead."""
-    window_bytes: int = 1 << 20
-    """Bound on the bytes in a window before compression; a longer event travels alone."""
-    frames: str = ""
-    """``json`` or ``data``; empty: the version's own, or ``json`` with `strict_spec`."""
-    strict_spec: bool = False
-    """Write the literal form, in version 1."""
 
 
 class Lumberjack(CompiledCore):
@@ -102,9 +79,9 @@ class Lumberjack(CompiledCore):
         super().__init__(hot)
 
     @classmethod
-    def from_config(cls, config: Any, producer: bytes) -> Lumberjack:
-        """Make a core from an object with the options as attributes (a ``logclient.config.Config``)."""
-        return cls(Options(*(getattr(config, name) for name in Options._fields)), producer)
+    def from_config(cls, config: Config, producer: bytes) -> Lumberjack:
+        """Make a core with the options of a URL."""
+        return cls(Options.from_config(config), producer)
 
     @property
     def windows(self) -> int:
