@@ -6,9 +6,12 @@ cdef class Outbox:
     cdef Py_ssize_t views
 
 
-cdef class CodecBase:
-    cdef lc_hot hot              # filled by the codec
+cdef class OutcomeList:
     cdef lc_outcomes out
+
+
+cdef class CodecBase(OutcomeList):
+    cdef lc_hot hot              # filled by the codec
     cdef Outbox box
     cdef list full
 

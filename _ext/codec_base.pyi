@@ -10,7 +10,13 @@ class Outbox:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class CodecBase:
+class OutcomeList:
+    """The outcomes and signs of life that were received; the base class of what tracks events in flight."""
+
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """Return (first, last, fate, reason) of each range since the last call, signs of life, progress."""
+
+class CodecBase(OutcomeList):
     """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
 
     @property
@@ -28,5 +34,3 @@ class CodecBase:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
     def deadline(self) -> float:
         """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
-    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return (first, last, fate, reason) of each range since the last call, signs of life, progress."""

@@ -69,17 +69,39 @@ cdef void release_codec(object capsule) noexcept:
     Py_DECREF(<object> PyCapsule_GetContext(capsule))
 
 
-cdef class CodecBase:
+cdef class OutcomeList:
+    """The outcomes and signs of life that were received; the base of everything that tracks events in
+    flight."""
+
+    def __cinit__(self):
+        memset(&self.out, 0, sizeof(lc_outcomes))
+
+    def __dealloc__(self):
+        free(self.out.items)
+
+    def outcomes(self):
+        """Return what was learned since the last call.
+
+        Returns:
+            Ranges of sequences as (first, last, fate, reason), the number of signs of life from the peer, and
+            the number of acknowledgements of progress.
+        """
+        cdef lc_outcomes *out = &self.out
+        cdef uint32_t i
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status, <int> out.items[i].reason)
+                  for i in range(out.n)]
+        result = ranges, out.alive, out.progress
+        out.n = out.alive = out.progress = 0
+        return result
+
+
+cdef class CodecBase(OutcomeList):
     """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
 
     def __cinit__(self):
         memset(&self.hot, 0, sizeof(lc_hot))
-        memset(&self.out, 0, sizeof(lc_outcomes))
         self.box = Outbox()
         self.full = []
-
-    def __dealloc__(self):
-        free(self.out.items)
 
     @property
     def capsule(self):
@@ -160,18 +182,3 @@ cdef class CodecBase:
         """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
         self.made()
         return self.hot.deadline(self.hot.self)
-
-    def outcomes(self):
-        """Return what was learned since the last call.
-
-        Returns:
-            Ranges of sequences as (first, last, fate, reason), the number of signs of life from the peer, and
-            the number of acknowledgements of progress.
-        """
-        cdef lc_outcomes *out = &self.out
-        cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status, <int> out.items[i].reason)
-                  for i in range(out.n)]
-        result = ranges, out.alive, out.progress
-        out.n = out.alive = out.progress = 0
-        return result

@@ -1,8 +1,4 @@
-"""plog's compiled half: the client (`Hot`), fragments and what is made of them again, the decoder of captures.
-
-What is to be sent and what was received are runs of datagrams, each behind its head: u32 bytes of the run and
-u32 segment, little-endian; a run's datagrams are `segment` bytes each, the last may be shorter (``hot.pxd``).
-"""
+"""plog: the client (`Hot`), fragments and their reassembly, the decoder of captures."""
 
 from collections.abc import Iterable
 from typing import Final, final
@@ -26,60 +22,19 @@ MAX_ID: Final[int]
 # -- fragments -----------------------------------------------------------------------------------
 
 def fragments(payload: ReadableBuffer, id: int, *, datagram: int = ..., tags: bytes = b"") -> list[bytes]:
-    """The datagrams of one boxed message.
-
-    Args:
-        id: of the message, 0 to 2**31 - 1.
-        datagram: bytes of each, at most.
-        tags: as they travel.
-
-    Raises:
-        ValueError: an argument outside its range, or more than 65,535 fragments.
-    """
+    """Cut a boxed message into datagrams."""
 
 def datagrams(runs: ReadableBuffer, /) -> list[bytes]:
-    """The datagrams in whole runs.
-
-    Raises:
-        ValueError: the data are no whole runs.
-    """
+    """Return the datagrams in whole runs."""
 
 def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
-    """Datagrams as runs, as many in one as go: one send with UDP GSO takes a run.
-
-    Raises:
-        ValueError: one is longer than a datagram can be.
-    """
+    """Join datagrams into as few runs as possible."""
 
 # -- the client ----------------------------------------------------------------------------------
 
 @final
 class Hot(CodecBase):
-    """The client: events out as runs of datagrams, replies in, all of it without the GIL behind `capsule`.
-
-    An event whose kind has the high nibble 1 has its own tags before its body: u16 big-endian, and as many
-    bytes. The id goes into ``uuid`` of what is one JSON object without it, unless the kind says that it is
-    bytes; all else travels as it is, and the ledger keeps the hash of the user's ``uuid``, or of the body.
-
-    Args:
-        producer: the 10 bytes that begin every id.
-        datagram: bytes of a datagram at most, 25 to 65,507.
-        tags: of messages that have none of their own, as they travel.
-        unboxed: send without a box what may travel so: no tags, in one datagram, a first byte above 31.
-        max_message: bytes of a message at most, the id in; a longer one fails as too_large, as does one of
-            more than 65,535 fragments.
-        batch_bytes: bodies encoded at once, at most; a larger one goes alone.
-        identity: splice the id in.
-        check: check that raw bodies are one JSON object in UTF-8 before the id goes in.
-        packets, burst: a second, and at once after a pause; 0 packets a second: no bound.
-        size, size_burst: the same in bytes of datagrams.
-        number: of the first message of each socket; after 2**31 - 1 comes 1.
-        lines: for TCP: each message is a line, without box and tags. One with a line end in it, or a CR at
-            its end, fails as unencodable.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
+    """The client: events out as runs of datagrams or as lines, replies in."""
 
     def __init__(
         self,
@@ -100,20 +55,17 @@ class Hot(CodecBase):
         lines: bool = False,
     ) -> None: ...
     @property
-    def compressor(self) -> str: ...
+    def compressor(self) -> str:
+        """Always ``none``."""
     @property
-    def error(self) -> None: ...
+    def error(self) -> None:
+        """Always None: a server cannot break this protocol."""
     @property
     def now(self) -> float:
-        """The clock when it was seen last, by whoever drives this."""
+        """The latest time that was passed to a method, in seconds of the monotonic clock."""
     @property
     def datagram(self) -> int:
-        """Bytes of a datagram at most; of what is encoded from now on.
-
-        Raises:
-            ValueError: 25 to 65,507, and room for the tags.
-        """
-
+        """Bytes of a datagram at most, for messages encoded from now on."""
     @datagram.setter
     def datagram(self, size: int) -> None: ...
     def pace(
@@ -125,58 +77,59 @@ class Hot(CodecBase):
         burst: float | None = None,
         size_burst: float | None = None,
     ) -> None:
-        """Packets and bytes a second from now on, 0: no bound; between two calls of a pump, never beside one."""
+        """Set the pace: packets and bytes per second, and at once after a pause."""
     def ready(self, now: float) -> float:
-        """When the pace lets the next message go; 0: now."""
+        """Return when the pace allows the next message; 0: now."""
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Messages encoded with a box, without one, and the datagrams of both."""
+        """Boxed messages, unboxed messages, and datagrams of both, encoded so far."""
     def connected(self, now: float) -> None:
-        """A new socket: messages are numbered anew."""
-    def connection_lost(self) -> None: ...
+        """Begin with a new socket."""
+    def connection_lost(self) -> None:
+        """Forget what was in flight and what was received."""
     def sent(self, rest: int = 0) -> None:
-        """The kernel has taken all that was ready but its last `rest` bytes, whole runs."""
+        """Settle what was sent: the kernel has taken all but the last `rest` bytes, whole runs."""
     @property
     def unsent(self) -> int:
-        """Events that are in flight: the transport has not all of their datagrams."""
+        """Events in flight: the transport has not taken all of their datagrams."""
     def command(self, datagram: bytes) -> None:
-        """Put a datagram behind what is to be sent; the pace is not asked."""
+        """Append a datagram to what is to be sent, whatever the pace."""
     def heard(self) -> list[bytes]:
-        """The datagrams that came since the last call; at most 1 MiB of them wait."""
+        """Return the datagrams received since the last call."""
 
-# -- put together again --------------------------------------------------------------------------
+# -- the reassembler -----------------------------------------------------------------------------
 
 MESSAGE: Final = 0
-"""A boxed message, whole with this datagram."""
+"""A boxed message, complete with this datagram."""
 SIMPLE: Final = 1
 """An unboxed message."""
 FRAGMENT: Final = 2
-"""One of several fragments, kept: others are missing. A second copy of one is that too."""
+"""One of several fragments, kept: others are missing. A second copy of a fragment is one, too."""
 COMMAND: Final = 3
-"""What follows the two zeroes is the payload: the letters and all."""
+"""A command. The payload is everything after the two zero bytes, with the letters."""
 EMPTY: Final = 4
-"""No message: an empty datagram. The real server takes it for what an earlier one left in its buffer."""
+"""An empty datagram. The real server reads what an earlier one has left in its buffer."""
 BAD_VERSION: Final = 5
-"""No message: a first byte of 1 to 31."""
+"""A first byte of 1 to 31."""
 BAD_TYPE: Final = 6
-"""No message: neither a command nor a fragment."""
+"""Neither a command nor a fragment."""
 BAD_HEADER: Final = 7
-"""No message: shorter than the header, a count of 0, an index not below it, a total below 0, tags beyond it."""
+"""Too short, an index that is not below the count, a total below 0, or tags beyond the end."""
 OUT_OF_BOUNDS: Final = 8
-"""No message: an offset beyond the total, tags beyond the server's buffer; it throws."""
+"""An offset beyond the total, or tags beyond the server's buffer, at which it throws."""
 BAD_FRAGMENT: Final = 9
-"""No fragment of its message: another count, size, hash or length. A good one may still come."""
+"""Another count, size, hash or length than its message. A good fragment may still arrive."""
 BAD_CHECKSUM: Final = 10
-"""No message: all of it is there, and its hash is another."""
+"""A complete message with another hash."""
 TOO_LARGE: Final = 11
-"""No message: a total that is not kept."""
+"""A message that is too large to be kept."""
 
 VERDICT_NAMES: Final[tuple[str, ...]]
-"""Lower-case words for them, for reports."""
+"""Lower-case names of these, for reports."""
 
 @final
 class Judged:
-    """Datagrams, judged: a row each, in order."""
+    """Judged datagrams: a row for each, in order."""
 
     def __len__(self) -> int: ...
     @property
@@ -184,53 +137,36 @@ class Judged:
         """uint8: `MESSAGE` and so on."""
     @property
     def opened(self) -> Column:
-        """uint8: 1 for the first fragment that was seen of its message: what a server counts holes by."""
+        """uint8: 1 for the first fragment seen of its message, by which servers count holes."""
     @property
     def id(self) -> Column:
-        """uint32: the message's, 0 where there is none."""
+        """uint32: the id of the message; 0 without one."""
     @property
     def count(self) -> Column:
-        """uint16: fragments of the message, 0 where it is none."""
+        """uint16: fragments of the message; 0 if it is not a fragment."""
     @property
     def index(self) -> Column:
-        """uint16: of the fragment."""
+        """uint16: the index of the fragment."""
     @property
     def begin(self) -> Column:
-        """int64: where the payload begins in the data; below 0: not there, see `payload`."""
+        """int64: where the payload begins in the data; below 0 if it was reassembled: see `payload`."""
     @property
     def length(self) -> Column:
-        """int32: of the payload."""
+        """int32: bytes of the payload."""
     @property
     def tags_begin(self) -> Column:
-        """int64: the same of the tags."""
+        """int64: where the tags begin; like `begin`."""
     @property
     def tags_length(self) -> Column:
-        """int32"""
+        """int32: bytes of the tags."""
     def payload(self, row: int) -> bytes:
-        """The payload of a row, put together where it had several fragments; the data must still be there.
-
-        Raises:
-            IndexError: there is no such row.
-        """
+        """Return the payload of a row, reassembled if it had several fragments."""
     def tags(self, row: int) -> bytes:
-        """The tags of a row as they travelled; of several fragments those that came last."""
+        """Return the tags of a row as they travelled."""
 
 @final
 class Reassembler:
-    """Judges datagrams as the real server does, and puts messages together.
-
-    Fragments may come in any order and more than once. A message that is whole is forgotten: a second one is
-    delivered again, and a fragment too many begins a message that is never whole.
-
-    Args:
-        max_message: bytes of a message of several fragments, at most.
-        max_bytes: for all messages that are not whole, what they say to be and 1/8 byte a fragment; the one
-            that was not touched for longest goes first. Nothing is made room for beyond it.
-        expire: seconds after which a message that was not touched is given up.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
+    """Judges datagrams as the real server does, and reassembles messages."""
 
     def __init__(
         self, *, max_message: int = 262144, max_bytes: int = 1048576, expire: float = 10.0
@@ -243,48 +179,34 @@ class Reassembler:
         streams: ReadableBuffer,
         now: float,
     ) -> Judged:
-        """Judge the datagrams ``data[offset:offset + length]``, in order; the GIL is let go of.
-
-        Args:
-            offsets, lengths: int64 each, equally many.
-            streams: uint64, as many: of whom a datagram is. The real server looks at the port alone.
-            now: seconds of any clock that does not go back.
-
-        Raises:
-            ValueError: sizes differ, or a datagram leaves `data`.
-        """
+        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL."""
     def expire(self, now: float) -> None:
-        """Give up what was not touched for long; `feed` does so too."""
+        """Evict messages that were not touched for long; `feed` does so too."""
     @property
     def open(self) -> list[tuple[int, int, int, int]]:
-        """(stream, id, fragments that are there, fragments in all) of messages that are not whole, the one
-        that was not touched for longest first."""
+        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
     @property
     def held(self) -> int:
-        """Bytes that count in `max_bytes`."""
+        """Bytes that count against `max_bytes`."""
     def counters(self) -> dict[str, int | list[int] | list[list[int]] | dict[str, int]]:
-        """What was judged so far, under the names of the real server's STAT; and ``empty``."""
+        """Return the counters under the names of the real server's STAT, and ``empty``."""
 
 # -- decoding captures ---------------------------------------------------------------------------
 
 OK: Final = 0
-"""The event carries an id of a producer (of `producers`, when they were given)."""
+"""The event has an id of a producer (one of `producers`, if they were given)."""
 FOREIGN: Final = 1
-"""It carries none of those ids: `id_hash` has the hash of the user's own ``uuid``, or of the whole body."""
+"""It has no such id: `id_hash` has the hash of the user's own ``uuid``, or of the whole body."""
 NO_ID: Final = 2
-"""Nobody looked for an id: `identity` is False."""
+"""The body was not searched for an id: `identity` is False."""
 
 STATUS_NAMES: Final[tuple[str, ...]]
-"""Lower-case words for them, for reports: these three, one that never is, the faults from `EMPTY` on under
-the same numbers, ``command``."""
+"""Lower-case names, for reports: of these three, of one that is not used, of the faults from `EMPTY` on under
+the same numbers, and ``command``."""
 
 @final
 class Decoded(Events):
-    """Decoded datagrams: a row for each whole message, and one for each fault and command.
-
-    `offset` and `length` are those of the body in the unit. For a message of several fragments `length` is
-    that of the whole, `unit` the one that completed it, and `offset` where the last part of it begins.
-    """
+    """Decoded datagrams: a row for each whole message, and one for each fault and command."""
 
     @property
     def simple(self) -> Column:
@@ -298,18 +220,7 @@ class Decoded(Events):
 
 @final
 class Decoder(BatchDecoder[Decoded]):
-    """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls.
-
-    Use one decoder for each listener.
-
-    Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
-            one of these. Without them any 32 hex digits in ``uuid`` are an id.
-        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
-        datagrams: False when units are bodies, as in a Kafka topic.
-        max_message, max_bytes, expire: as for `Reassembler`. None for max_bytes: 64 MiB, or one message if
-            that is larger.
-    """
+    """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls."""
 
     def __init__(
         self,
@@ -329,18 +240,7 @@ class Decoder(BatchDecoder[Decoded]):
         streams: ReadableBuffer | None = None,
         received_us: ReadableBuffer | None = None,
     ) -> Decoded:
-        """Decode the units ``data[offset:offset + length]``, without the GIL.
-
-        Args:
-            data: the bytes of all units.
-            offsets: int64, where each unit begins.
-            lengths: int64, the bytes of each unit.
-            streams: uint64, the sender of each unit; None: one sender.
-            received_us: int64, the time of arrival of each unit in microseconds; None: nothing expires.
-
-        Raises:
-            ValueError: the columns differ in size, or a unit is not inside `data`.
-        """
+        """Decode the units ``data[offset:offset + length]``, without the GIL."""
     @property
     def open(self) -> list[tuple[int, int, int, int]]:
         """As `Reassembler.open`."""

@@ -47,15 +47,19 @@ CHANGES = [
     ("_ext/logjam.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
     ("_ext/decoder.pxd", "SCRATCH_KEPT = 1 << 22 ", "SCRATCH_KEPT = 1 << 10 "),
     ("_ext/lumberjack.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
-    ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22\n", "ROOM_KEPT = 1 << 10\n"),
-    ("_ext/plog.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),
+    ("_ext/plog.pyx", "ROOM_KEPT = 1 << 22 ", "ROOM_KEPT = 1 << 10 "),
+    ("_ext/plog/reassembler.pyx", "OPEN_LEAST = 1024 ", "OPEN_LEAST = 4 "),
     ("_ext/record/json_encode.pyx", "    STACK = 8192 ", "    STACK = 64 "),
     (
         "_ext/record/json_encode.pyx",
         "cdef size_t want = 2 * <size_t> (doc.end - doc.base)\n",
         "cdef size_t want = 0\n",
     ),
-    ("_ext/logux.pyx", "room = w.answer_room * 2 if w.answer_room else 64\n", "room = w.answer_room + 1\n"),
+    (
+        "_ext/logux/receive.pyx",
+        "room = w.answer_room * 2 if w.answer_room else 64\n",
+        "room = w.answer_room + 1\n",
+    ),
 ]
 EXACT = {"capacity *= 2": "rooms are as large as they must be in these builds: see fuzz/build.py"}
 

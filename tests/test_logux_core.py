@@ -173,6 +173,11 @@ class TestOptions:
             lambda: unmade.sample_clocks(0.0, 0.0),
             lambda: unmade.made_at(0, 0.0, 1),
             lambda: unmade.to_wall(0.0),
+            lambda: unmade.connection_lost(),
+            lambda: unmade.encode_alone(1, b"{}", 0, -1, 0.0, 0.0),
+            lambda: unmade.receive(b"[]", 0.0),
+            lambda: unmade.remove(1, 1, 0.0),
+            lambda: unmade.synced(1.0, 0.0),
         ):
             with pytest.raises(TypeError, match="not made"):
                 call()

@@ -106,7 +106,7 @@ def test_others(unit: str, said: str) -> None:
         ("x", "message of 1 byte", "WRONG at byte 0: no JSON text in UTF-8 from here on"),
         ('["sync",1', "sync of 9 bytes", "WRONG at byte 9: no JSON"),
         ('["ping","1"]', "ping of 12 bytes", "WRONG at byte 8: no list with a type in front, or not what"),
-        ('["ready",0]', "message of 11 bytes", "WRONG at byte 1: a type that nobody knows"),
+        ('["ready",0]', "message of 11 bytes", "WRONG at byte 1: an unknown type"),
         ('["sync",1,{"type":"x"}]', "sync of 23 bytes", "WRONG at byte 22: a sync has a number"),
         ('["sync",1,null,{"id":1,"time":1}]', "sync of 33 bytes", "WRONG at byte 10: no action"),
         ('["sync",1,{"type":"x"},{"id":1}]', "sync of 32 bytes", "WRONG at byte 23: no meta"),

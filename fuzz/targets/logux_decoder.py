@@ -45,11 +45,11 @@ _CLOSED = "            m.close = p\n            p += 1\n            depth -= 1\n
 PLANTS = (
     Plant("length", "_ext/decoder.pxd", "        memset(room + size, 0, SCAN_PAD)\n",
           "        memset(room + size, 0, SCAN_PAD + 1)\n", (ASAN,)),
-    Plant("depth", "_ext/logux.pyx", "            if depth == MESSAGE_DEPTH:\n",
+    Plant("depth", "_ext/logux/decoder.pyx", "            if depth == MESSAGE_DEPTH:\n",
           "            if depth == MESSAGE_DEPTH and False:\n", (ASAN, "the twin says")),
     Plant("allocation", "_ext/decoder.pxd", "    trim(&d.scratch, SCRATCH_KEPT)\n",
           "    wire_reserve(&d.scratch, size << (size & 31))\n", (MEMORY,)),
-    Plant("endless", "_ext/logux.pyx", _CLOSED,
+    Plant("endless", "_ext/logux/decoder.pyx", _CLOSED,
           _CLOSED.replace("1", "depth < 9"), (TIMEOUT,)),
 )  # fmt: skip
 

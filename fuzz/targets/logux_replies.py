@@ -74,13 +74,13 @@ APART = {
 }
 
 PLANTS = (
-    Plant("length", "_ext/logux.pyx", "    if <size_t> (end - p[0]) < n or memcmp",
+    Plant("length", "_ext/jsonscan.pxd", "    if <size_t> (end - p[0]) < n or memcmp",
           "    if <size_t> (end - p[0]) + 12 < n or memcmp", (ASAN,)),
-    Plant("allocation", "_ext/logux.pyx", "realloc(w.answers, room * sizeof(lc_answer))",
+    Plant("allocation", "_ext/logux/receive.pyx", "realloc(w.answers, room * sizeof(lc_answer))",
           "realloc(w.answers, (room + <size_t> added) * sizeof(lc_answer))", (MEMORY,)),
-    Plant("endless", "_ext/logux.pyx", "        i = w.actions[i].next\n    return i\n",
+    Plant("endless", "_ext/logux/inflight.pyx", "        i = w.actions[i].next\n    return i\n",
           "        i = i\n    return i\n", (TIMEOUT,)),
-    Plant("twice", "_ext/logux.pyx", "    p[0] = a.next\n    a.seq = 0\n",
+    Plant("twice", "_ext/logux/inflight.pyx", "    p[0] = a.next\n    a.seq = 0\n",
           "    p[0] = p[0]\n    a.seq = 0\n", ("the twin says", ASAN, TIMEOUT)),
 )  # fmt: skip
 

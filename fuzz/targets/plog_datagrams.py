@@ -55,12 +55,12 @@ APART = {
 }
 
 PLANTS = (
-    Plant("length", "_ext/plog.pyx", "    if tags > size - HEADER_SIZE:\n",
+    Plant("length", "_ext/plog/reassembler.pyx", "    if tags > size - HEADER_SIZE:\n",
           "    if tags > size - HEADER_SIZE + 1:\n", (ASAN, "the twin says bad_header")),
-    Plant("allocation", "_ext/plog.pyx", "        if total > d.max_message:\n",
+    Plant("allocation", "_ext/plog/reassembler.pyx", "        if total > d.max_message:\n",
           "        if total > d.max_message and False:\n",
           (MEMORY, "the twin says too_large", "held beyond the bound")),
-    Plant("endless", "_ext/plog.pyx", "d.expire:\n        evict(d, d.oldest)",
+    Plant("endless", "_ext/plog/reassembler.pyx", "d.expire:\n        evict(d, d.oldest)",
           "d.expire:\n        count_dropped(d, d.oldest)", (TIMEOUT,)),
 )  # fmt: skip
 

@@ -238,6 +238,7 @@ class Logux(Core):
     # -- connections
 
     def connected(self, now: float, random: Callable[[], float]) -> None:
+        """Begin a connection: send the headers and `connect`."""
         self._reset()
         if self._new_client:
             self._new_client = False
@@ -316,6 +317,7 @@ class Logux(Core):
     # -- out
 
     def credit(self, now: float) -> tuple[int, int]:
+        """Return how many events, and bytes of them, may be encoded now."""
         self.sample_clocks(now)
         if self._state != SYNCHRONIZED or self._over:
             return 0, 0
@@ -323,15 +325,11 @@ class Logux(Core):
             self._order_headers()
             if self._headers_blocked:
                 return 0, 0
-        if self._undone.active:
-            step = self._undone.next_step(self._closing)
-            if isinstance(step, Suspect):
-                self._send_alone(step, now)
-                return 0, 0
-            return step, self.options.window_bytes
-        if self._closing:
+        step = self._undone.next_step(self._closing)
+        if isinstance(step, Suspect):
+            self._send_alone(step, now)
             return 0, 0
-        return self._undone.room(), self.options.window_bytes
+        return step, self.options.window_bytes
 
     def _send_alone(self, suspect: Suspect, now: float) -> None:
         # The headers sent last are its own: events with other headers wait until no suspect is left.
@@ -445,11 +443,13 @@ class Logux(Core):
         self._out.append(Wire([text]))
 
     def data_to_send(self) -> list[Wire]:
+        """Return the messages to send; valid until `sent`."""
         if self._tracker.answers_waiting:
             self._out += [Wire([text]) for text in self._tracker.drain_answers()]
         return self._out
 
     def sent(self, rest: int = 0) -> None:
+        """Forget the messages of `data_to_send`: they were sent."""
         self._out.clear()
 
     # -- in
@@ -619,6 +619,7 @@ class Logux(Core):
             self._events.append(Settled(STATUSES[fate], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
+        """Return what happened since the last call."""
         outcomes, alive, progress = self._tracker.outcomes()
         if progress:
             self._add_outcomes(outcomes)
@@ -655,6 +656,7 @@ class Logux(Core):
         self._jam.look()
 
     def next_timeout(self, now: float) -> float | None:
+        """Return when `handle_timeout` must be called."""
         if self._state == DISCONNECTED:
             return None
         silence = self.options.silence
@@ -672,6 +674,7 @@ class Logux(Core):
         return max(self._received_at, self._sent_at) + self.options.ping
 
     def handle_timeout(self, now: float) -> None:
+        """Send a ping, or report silence or a jam, if it is time."""
         timeout = self.next_timeout(now)
         if timeout is None or now < timeout or self._over:
             return

@@ -1,4 +1,4 @@
-"""Logux messages as lines for people, and the question that tells whether a server speaks it."""
+"""Logux: messages as readable frames, and the probe of ``logclient ping``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["Probe", "frames", "masked"]
 
-# -- what travelled, for people
+# -- readable frames
 
-_SAID = 256  # characters of a text that a title repeats
+_MAX_TEXT = 256  # characters of a text in a title
 _TYPE = re.compile(rb'\s*\[\s*"(connect|connected|debug|error|headers|ping|pong|sync|synced)"')
-# A token, and one in a message that an error quotes.
+# A token, and a token in a message that an error quotes.
 _TOKENS = (
     re.compile(rb'((?<!\\)"token"\s*:\s*")((?:[^"\\]|\\.)*)'),
     re.compile(rb'(\\+"token\\+"\s*:\s*\\+")((?:[^"\\]|\\(?!\\*"))*)'),
@@ -40,10 +40,10 @@ _TOKENS = (
 
 
 def frames(data: Bytes) -> Iterator[Frame]:
-    """A message, a sync with its actions in it; or messages, one a line.
+    """Describe a message, with the actions of a sync, or several messages, one in each line.
 
-    What is wrong is what the decoder of captures says of it. Ids and times are shown as they travel, relative
-    to the second time of the connection's ``connected``; a token is not shown.
+    Faults are those that the decoder of captures finds. Ids and times are shown as they travel: relative to
+    the second time of the connection's ``connected``. Tokens are not shown.
     """
     view = memoryview(data)
     decoder = Decoder(identity=False)
@@ -62,7 +62,7 @@ def _decode(decoder: Decoder, unit: memoryview) -> Any:
 
 
 def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
-    """One of them, which begins at `at`."""
+    """Describe one message, which begins at `at`."""
     rows = _decode(decoder, unit)
     text = bytes(unit)
     status = rows.status[0] if len(rows) else -1
@@ -81,7 +81,7 @@ def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
 
 
 def masked(text: bytes) -> bytes:
-    """Without tokens; what takes their place is as long, so that offsets stay what they are."""
+    """Replace tokens by as many asterisks, so that offsets remain valid."""
     for token in _TOKENS:
         text = token.sub(lambda found: found[1] + b"*" * len(found[2]), text)
     return text
@@ -91,20 +91,20 @@ def _sync(text: bytes, at: int, places: list[tuple[int, int]]) -> Iterator[Frame
     first = places[0][0] if places else text.rindex(b"]")
     (added,) = json.loads(text[:first].rstrip().removesuffix(b",").decode() + "]")[1:]
     n = len(places)
-    title = f"sync of {n} action{'s'[: n != 1]}, added {_said(added)}"
+    title = f"sync of {n} action{'s'[: n != 1]}, added {_shown(added)}"
     yield Frame(at, 0, len(text), title, {"type": "sync", "added": added, "actions": n})
     ends = [*(begin for begin, _ in places[1:]), text.rindex(b"]")]
     for (begin, size), end in zip(places, ends, strict=False):
         action = text[begin : begin + size]
-        kind = _loaded(action).get("type", "action")[:_SAID]
+        kind = _loaded(action).get("type", "action")[:_MAX_TEXT]
         meta = _loaded(text[begin + size : end].strip(b", \t\r\n"))
-        title = ", ".join((kind, *(f"{name[:_SAID]} {_said(value)}" for name, value in meta.items())))
+        title = ", ".join((kind, *(f"{name[:_MAX_TEXT]} {_shown(value)}" for name, value in meta.items())))
         fields = {"type": "action", "action": kind, "meta": meta}
         yield Frame(at + begin, 1, size, title, fields, action[:BODY_KEPT], size)
 
 
 def _loaded(text: bytes) -> dict[str, Any]:
-    """A JSON object; nothing of one that is nested deeper than Python's own reader goes."""
+    """Parse a JSON object; return an empty one if it is nested deeper than Python's parser allows."""
     try:
         found: dict[str, Any] = json.loads(text.decode())
     except RecursionError:
@@ -113,7 +113,7 @@ def _loaded(text: bytes) -> dict[str, Any]:
 
 
 def _other(text: bytes, at: int) -> Frame:
-    """Any other message, nothing wrong with it."""
+    """Describe any other message without a fault."""
     try:
         kind, *rest = json.loads(text.decode())
     except RecursionError:
@@ -125,20 +125,20 @@ def _other(text: bytes, at: int) -> Frame:
         number, node_id, when, *options = rest
         fields |= {"protocol": number, "node_id": node_id}
         fields |= {"synced": when} if kind == "connect" else {"start": when[0], "end": when[1]}
-        title += f", protocol {_said(number)}, node id {node_id[:_SAID]}, "
-        title += f"last added {_said(when)}" if kind == "connect" else " to ".join(map(_said, when))
+        title += f", protocol {_shown(number)}, node id {node_id[:_MAX_TEXT]}, "
+        title += f"last added {_shown(when)}" if kind == "connect" else " to ".join(map(_shown, when))
         for name, value in options[0].items() if options else ():
             if name != "token":
                 fields.setdefault("options", {})[name] = value
-                title += f", {name[:_SAID]} {_said(value)}"
+                title += f", {name[:_MAX_TEXT]} {_shown(value)}"
             else:
                 title += ", with a token"
     elif kind in ("ping", "pong", "synced"):
         fields["added"] = rest[0]
-        title += f", added {_said(rest[0])}"
+        title += f", added {_shown(rest[0])}"
     elif kind == "error":
         fields["error"], *more = rest
-        title += f" {rest[0][:_SAID]}"
+        title += f" {rest[0][:_MAX_TEXT]}"
         body = more[0] if more else None
     elif rest:
         body = rest[-1]
@@ -148,8 +148,8 @@ def _other(text: bytes, at: int) -> Frame:
     return Frame(at, 0, len(text), title, fields, carried[:BODY_KEPT], len(carried))
 
 
-def _said(value: Any) -> str:
-    return _dumped(value)[:_SAID].decode()
+def _shown(value: Any) -> str:
+    return _dumped(value)[:_MAX_TEXT].decode()
 
 
 def _dumped(value: Any) -> bytes:
@@ -162,18 +162,22 @@ def _dumped(value: Any) -> bytes:
 _WRONG = {
     "bad_json": "no JSON text in UTF-8 from here on, or nested deeper than 1,024 levels",
     "bad_message": "no list with a type in front, or not what a message of this type has here",
-    "unknown_message": "a type that nobody knows",
+    "unknown_message": "an unknown type",
     "bad_sync": "a sync has a number behind its type, then actions, each with a meta",
     "bad_action": "no action: an object with a string as its type, and no number as its length",
     "bad_meta": "no meta: an object with a number as its time, and an id of one of the three forms",
 }
 
 
-# -- whether a server speaks it
+# -- the probe
 
 
 class Probe:
-    """Questions that a Logux server answers, and of which no action can come: to be let in, then pings."""
+    """Asks whether a Logux server listens, by `connect` and pings, which deliver no action.
+
+    Args:
+        config: the `Config` of the URL.
+    """
 
     silence = "a Logux server answers to connect at once"
 
@@ -184,28 +188,32 @@ class Probe:
             options["token"] = self._secret
         if config.subprotocol:
             options["subprotocol"] = config.subprotocol
-        # A server closes what others have opened under the same client id.
+        # Servers close other connections of the same client id.
         node_id = f"{config.user}:{urandom(8).hex()}:ping"
         self._connect = pack(Connect(PROTOCOL, node_id, 0, options))
         self._asked = 0
         self.about: dict[str, Any] = {}
-        """What the server says of itself; ``time_ms`` is its clock."""
+        """What the server says about itself; ``time_ms`` is its clock."""
 
     def ask(self) -> list[bytes]:
-        """What to send; may be asked again after an answer."""
+        """Return the next question. Callable again after an answer."""
         self._asked += 1
         return [self._connect if self._asked == 1 else pack(PingMessage(0))]
 
     def insist(self) -> list[bytes]:
-        """Nothing: on one connection no message is lost alone."""
+        """Return nothing: a connection does not lose single messages."""
         return []
 
     def receive_data(self, data: bytes) -> bool | None:
-        """True: answered as Logux does; False: as it never does; None: not yet.
+        """Read an answer.
+
+        Returns:
+            True for the answer of a Logux server, False for one that no Logux server gives, None if the
+            answer is still missing.
 
         Raises:
-            CredentialError: the token is not accepted.
-            ProtocolError: we are not let in for another reason.
+            CredentialError: the server does not accept the token.
+            ProtocolError: the server refuses the connection for another reason.
         """
         try:
             message = parse(data)
@@ -216,13 +224,13 @@ class Probe:
                 raise CredentialError("the server does not accept the token (wrong-credentials)")
             raise ProtocolError(f"the server does not let us in: {describe(message, self._secret)}")
         if isinstance(message, Headers) and "env" in message.data:
-            self.about["env"] = str(message.data["env"])[:_SAID]
+            self.about["env"] = str(message.data["env"])[:_MAX_TEXT]
         if isinstance(message, Connected):
-            self.about["node_id"] = message.node_id[:_SAID]
+            self.about["node_id"] = message.node_id[:_MAX_TEXT]
             self.about["protocol"] = message.protocol
             if "subprotocol" in message.options:
                 used = message.options["subprotocol"]
-                self.about["subprotocol"] = used if isinstance(used, int) else _said(used)
+                self.about["subprotocol"] = used if isinstance(used, int) else _shown(used)
             self.about["time_ms"] = message.end
             return True
         if isinstance(message, Connect):

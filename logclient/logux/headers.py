@@ -72,6 +72,7 @@ class HeaderHistory:
 
     @property
     def newest(self) -> bytes:
+        """The headers that were set last, as a message."""
         return self._marks[-1].text
 
     @property

@@ -1,16 +1,16 @@
 """Logux: its nine messages, ids and errors, for either end of a connection.
 
-A message is a JSON array that begins with its type (text, "Messages"). `parse` believes nothing: what it
-returns has the shape the text gives it, and what has not is `WrongFormat` or `UnknownMessage`, which carry
-the error message to answer with. Two rules come from the released server, which goes by JavaScript: an object
-with a number under ``length`` is none to it, and ``null`` in the place of one makes it fall over; both are
-refused here. So are numbers that are none in JSON (NaN, Infinity, 1e999).
+A message is a JSON array that begins with its type (protocol text, "Messages"). `parse` checks everything: a
+message that it returns has the form that the text requires. Other messages raise `WrongFormat` or
+`UnknownMessage`, which carry the error to answer with. Two rules come from the released server, which uses
+JavaScript: it does not recognise an object with a number under ``length``, and it crashes on ``null`` in
+place of an object. Both are refused here, and so are numbers that JSON does not have (NaN, Infinity, 1e999).
 
-An id is a text, ``<ms> <node id> <counter>``; on its way it takes one of three forms, relative to the second
-time of ``connected``, the base time of both ends: see `encode_id`.
+An id is a text, ``<ms> <node id> <counter>``. It travels in one of three forms relative to the base time, the
+second time of ``connected``: see `encode_id`.
 
-Protocol 5 is what @logux/server and @logux/client speak that are released; only a lower one is refused.
-@logux/core 0.12 has protocol 7, with other ids, and refuses all others.
+The released @logux/server and @logux/client speak protocol 5; only lower versions are refused. @logux/core
+0.12 has protocol 7, with other ids, and refuses all others.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ MIN_PROTOCOL = 5
 _RELEASES = {4: "@logux/server 0.13 and older", 5: "@logux/server 0.14", 7: "@logux/core 0.12 and newer"}
 
 MAX_NESTING = 500
-"""Arrays and objects within each other, that of the message included."""
+"""Levels of arrays and objects, including the message itself."""
 
-_MAX_VALUES = 1_000_000  # in one message: each costs tens of bytes once it is an object of Python
-_MAX_NUMBER = 1 << 53  # of those that JavaScript counts with
-_ECHOED = 4096  # characters of a bad message that go back to its sender
-_TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # as `connect` has it, sent back in a text
+_MAX_VALUES = 1_000_000  # in a message: each costs tens of bytes as a Python object
+_MAX_NUMBER = 1 << 53  # the limit of exact integers in JavaScript
+_ECHOED = 4096  # characters of a bad message that are returned to its sender
+_TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # of `connect`, quoted in a text
 
 _NUMBERS = (int, float)
 Number = int | float
@@ -86,7 +86,7 @@ Number = int | float
 
 
 class Connect(NamedTuple):
-    """The first word of a client. ``synced``: the last ``added`` it has of the server's."""
+    """The first message of a client. ``synced``: the last ``added`` received from the server."""
 
     protocol: Number
     node_id: str
@@ -95,7 +95,7 @@ class Connect(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The answer. ``start``: when ``connect`` came; ``end``: now, the base time; both ms since 1970."""
+    """The answer. ``start``: when ``connect`` arrived; ``end``: the base time; both in ms since 1970."""
 
     protocol: Number
     node_id: str
@@ -105,45 +105,45 @@ class Connected(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """What a node says of itself, in place of all it said before."""
+    """The headers of a node. They replace all earlier ones."""
 
     data: dict[str, Any]
 
 
 class Ping(NamedTuple):
-    """Answered with `Pong`. ``synced``: the sender's last ``added``."""
+    """A sign of life, answered with `Pong`. ``synced``: the sender's last ``added``."""
 
     synced: Number
 
 
 class Pong(NamedTuple):
-    """See `Ping`."""
+    """The answer to `Ping`."""
 
     synced: Number
 
 
 class Sync(NamedTuple):
-    """Actions, each with its meta, in which ``id`` and ``time`` are relative: see `decode_id`."""
+    """Actions with their metas, in which ``id`` and ``time`` are relative: see `decode_id`."""
 
     added: Number
     entries: list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 class Synced(NamedTuple):
-    """The answer to `Sync`: it came; not that anything was done about it."""
+    """The answer to `Sync`: it arrived. The actions need not be processed yet."""
 
     synced: Number
 
 
 class Debug(NamedTuple):
-    """For developers; ``error`` is the only type."""
+    """A text for developers. The only type is ``error``."""
 
     type: str
     data: str
 
 
 class Error(NamedTuple):
-    """What the other end did wrong; ``None`` for options: there are none."""
+    """A fault of the other end. ``None``: no options."""
 
     type: str
     options: Any = None
@@ -158,43 +158,43 @@ WRONG_CREDENTIALS = Error("wrong-credentials")
 
 
 def wrong_protocol(supported: int, used: Number) -> Error:
-    """The other end's protocol is older than any we speak."""
+    """Refuse a version of the protocol that is too old."""
     return Error("wrong-protocol", {"supported": supported, "used": used})
 
 
 def wrong_format(text: str) -> Error:
-    """No JSON array, no type in front, or not what its type says; with the message, or how it begins."""
+    """Refuse a text that is no message, and quote its beginning."""
     return Error("wrong-format", text[:_ECHOED])
 
 
 def unknown_message(type: str) -> Error:
-    """None of the nine."""
+    """Refuse a message of an unknown type."""
     return Error("unknown-message", type[:_ECHOED])
 
 
 def missed_auth(text: str) -> Error:
-    """Something else than ``connect``, ``connected`` or ``error`` came first."""
+    """Refuse a first message other than ``connect``, ``connected`` and ``error``."""
     return Error("missed-auth", text[:_ECHOED])
 
 
 def timeout(ms: int) -> Error:
-    """No answer for so long."""
+    """Report that no answer came for so many milliseconds."""
     return Error("timeout", ms)
 
 
 def wrong_subprotocol(supported: Any, used: Any) -> Error:
-    """The application's own protocol is none that the other end speaks."""
+    """Refuse the subprotocol of an application."""
     return Error("wrong-subprotocol", {"supported": supported, "used": used})
 
 
 def version(number: Number) -> str:
-    """A version of the protocol, and where it is found."""
+    """Describe a version of the protocol, with the software that speaks it."""
     release = _RELEASES.get(int(number) if -1e9 < number < 1e9 else 0)
     return f"protocol {number}{f' ({release})' if release else ''}"
 
 
 def hide(text: str, secret: str) -> str:
-    """What the other end wrote, without our token: it may send back what it was sent, or the beginning."""
+    """Remove our token from a text of the other end, which may quote what it received, or the beginning."""
     text = _TOKEN.sub("token ***", text)
     for form in {secret, _encode(secret)[1:-1], _encode_ascii(secret)[1:-1]} if secret else ():
         text = text.replace(form, "***")
@@ -202,24 +202,25 @@ def hide(text: str, secret: str) -> str:
 
 
 def describe(error: Error, secret: str = "") -> str:
-    """A received error in one line; what the other end wrote is cut, and can do nothing to a terminal.
+    """Describe a received error in one line, cut to a safe length and without control characters.
 
     Args:
-        secret: our token, which is not shown.
+        error: the error.
+        secret: our token, which is removed.
     """
     options = hide(error.options, secret) if isinstance(error.options, str) else error.options
     if error.type == "wrong-protocol" and isinstance(options, dict) and _is_number(options.get("supported")):
-        told = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
+        details = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
     elif isinstance(options, dict) and "supported" in options:
-        told = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
+        details = f"{options['supported']!r} is supported, {options.get('used')!r} is used"
     elif error.type == "timeout":
-        told = f"{options!r} ms"
+        details = f"{options!r} ms"
     else:
-        told = "" if options is None else repr(options)
-    # repr of a text escapes what does not print.
+        details = "" if options is None else repr(options)
+    # repr escapes characters that are not printable.
     kind = hide(error.type, secret)
     kind = kind if kind.isprintable() else repr(kind)
-    return kind[:64] + (f": {hide(told, secret)[:200]}" if told else "")
+    return kind[:64] + (f": {hide(details, secret)[:200]}" if details else "")
 
 
 def printable(text: str, length: int) -> str:
@@ -228,7 +229,7 @@ def printable(text: str, length: int) -> str:
 
 
 class Refused(ProtocolError):
-    """A message that is none; ``error`` is what to answer."""
+    """A text that is no valid message; ``error`` is the answer to it."""
 
     def __init__(self, reason: str, error: Error) -> None:
         super().__init__(reason)
@@ -236,11 +237,11 @@ class Refused(ProtocolError):
 
 
 class WrongFormat(Refused):
-    """Not a message of its type, or of any."""
+    """No message, or not in the form of its type."""
 
 
 class UnknownMessage(Refused):
-    """A message of a type that is none of the nine; ``message`` is all of it."""
+    """A message of an unknown type; ``message`` is the whole of it."""
 
     def __init__(self, reason: str, error: Error, message: list[Any]) -> None:
         super().__init__(reason, error)
@@ -249,15 +250,19 @@ class UnknownMessage(Refused):
 
 # --- text -> message ---------------------------------------------------------------------------
 
-# Brackets as one up (1) and one down (255 is -1), commas as neither; quotes part what is text.
+# Opening brackets become 1, closing ones 255 (-1), commas 0. Quotes delimit strings.
 _UP_AND_DOWN = bytes(1 if c in b"[{" else 255 if c in b"]}" else 0 if c == 0x2C else c for c in range(256))
 _NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
-_OUTLINE = 3  # levels: the message, an action, what that has
+_OUTLINE = 3  # levels kept: the message, its actions, their members
 _REST = bytes(c for c in range(256) if c not in b'[]{},"')
 
 
 def _check_size(raw: bytes) -> None:
-    """Before anything is made of it: how deep it is nested, and how many values it has."""
+    """Check the nesting and the number of values of a text before it is parsed.
+
+    Raises:
+        ValueError: it exceeds a limit.
+    """
     if len(raw) <= MAX_NESTING:
         return
     if b"\\" in raw:
@@ -268,13 +273,13 @@ def _check_size(raw: bytes) -> None:
     outside = b"".join(kept.split(b'"')[::2])
     if len(outside) > 3 * _MAX_VALUES:
         raise ValueError(f"more than {_MAX_VALUES} values")
-    # Up to the first place where it is no JSON this is exact, and the decoder goes no further.
+    # Exact up to the first syntax error, where the parser stops anyway.
     if max(accumulate(memoryview(outside).cast("b")), default=0) > MAX_NESTING:
         raise ValueError(f"nested deeper than {MAX_NESTING}")
 
 
 def outline(raw: bytes) -> bytes:
-    """A message in which all that its actions and metas have nested further than one level is null."""
+    """Replace everything nested in the members of a message's actions and metas by null."""
     parts: list[bytes] = []
     depth = at = 0
     for found in _NESTING.finditer(raw):
@@ -307,10 +312,10 @@ _encode_ascii = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def compact(value: Any) -> bytes:
-    """JSON as it goes on the wire."""
+    """Encode a value as compact JSON."""
     try:
         return _encode(value).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can only say in ASCII
+    except UnicodeEncodeError:  # a lone surrogate, which needs an escape
         return _encode_ascii(value).encode()
 
 
@@ -447,11 +452,11 @@ _READERS: dict[str, Callable[[list[Any]], Message]] = {
 
 
 def parse(raw: str | bytes | bytearray | memoryview) -> Message:
-    """The message that a text is.
+    """Parse a message.
 
     Raises:
-        WrongFormat: no JSON, or no message of its type.
-        UnknownMessage: none of the nine types.
+        WrongFormat: the text is no JSON, or no message of its type.
+        UnknownMessage: the type is unknown.
     """
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else bytes(raw)
     try:
@@ -459,7 +464,7 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
         _check_size(data)
         message = _decode(text)
     except (ValueError, RecursionError) as error:
-        # RecursionError: the caller's own stack was nearly full.
+        # RecursionError: the caller's stack was nearly full.
         why = "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error) or "nested too deep"
         bad = data[: 4 * _ECHOED].decode("utf-8", "replace")
         raise WrongFormat(f"message: no JSON: {why}", wrong_format(bad)) from None
@@ -479,11 +484,11 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
 
 
 def pack(message: Message) -> bytes:
-    """The text of a message, in UTF-8.
+    """Encode a message in UTF-8.
 
     Raises:
-        ValueError: something in it has no form in JSON: NaN, a cycle.
-        TypeError: the same, for what is of a type that has none.
+        ValueError: a value has no form in JSON: NaN, a cycle.
+        TypeError: a type has no form in JSON.
     """
     return compact(_PACKERS[type(message)](message))
 
@@ -509,15 +514,15 @@ _PACKERS: dict[type, Callable[[Any], list[Any]]] = {
 
 
 class Identity(NamedTuple):
-    """Who a node is."""
+    """The parts of a node id."""
 
     user: str | None
-    client: str  # user and client, as the server keeps them apart: ``user:client``
-    tab: str  # empty: the node id has none
+    client: str  # user and client, by which servers distinguish clients: ``user:client``
+    tab: str  # empty if the node id has none
 
 
 def parse_id(text: str) -> Identity:
-    """The parts of a node id (``user:client:tab``), or of an action's id, which has one in it."""
+    """Split a node id (``user:client:tab``), or the one in an action's id."""
     node_id = text.split(" ")[1] if " " in text else text
     parts = node_id.split(":", 2)
     if len(parts) == 1:
@@ -526,17 +531,17 @@ def parse_id(text: str) -> Identity:
 
 
 def plain(number: Number) -> Number:
-    """A whole number without a fraction, as JavaScript writes it."""
+    """Convert a float without a fraction to an integer, as JavaScript writes it."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def decode_id(relative: Any, base: Number, node_id: str) -> str:
-    """The absolute id (text, "sync": `id`).
+    """Convert a relative id to an absolute one (protocol text, "sync": `id`).
 
     Args:
         relative: ``shift``, ``[shift, counter]`` or ``[shift, node id, counter]``; see `parse`.
-        base: the second time of ``connected``, ms.
-        node_id: the sender's, where the id names none.
+        base: the second time of ``connected``, in ms.
+        node_id: the sender's, used if the id has none.
     """
     counter: Number = 0
     if type(relative) is list:
@@ -548,15 +553,15 @@ def decode_id(relative: Any, base: Number, node_id: str) -> str:
 
 
 def encode_id(absolute: str, base: int, node_id: str) -> Any:
-    """The shortest form of an id.
+    """Convert an absolute id to the shortest relative form.
 
     Args:
         absolute: ``<ms> <node id> <counter>``.
-        base: the second time of ``connected``, ms.
-        node_id: our own; it is left out.
+        base: the second time of ``connected``, in ms.
+        node_id: our own, which is left out.
 
     Raises:
-        ValueError: it is no id.
+        ValueError: `absolute` is no id.
     """
     try:
         ms, node, count = absolute.split(" ")
@@ -591,13 +596,14 @@ _SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-
 
 
 def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:
-    """Whether an application's subprotocol is too old.
+    """Return whether an application's subprotocol is too old.
 
     Args:
-        used: what ``connect`` says, whatever it is; ``None``: nothing.
-        strict_spec: versions are texts in SemVer (text, "connect") and go by its order; one that is none is
-            too old. Otherwise as the released server has it: JavaScript's ``<``, for which ``"1.0.0"`` is not
-            less than 3, nor is anything that is no number.
+        used: the value in ``connect``, of any type; ``None``: there is none.
+        minimum: the lowest that is accepted.
+        strict_spec: versions are texts in SemVer (protocol text, "connect") and are compared as such;
+            anything else is too old. Otherwise compared as the released server does, with JavaScript's ``<``:
+            neither ``"1.0.0"`` nor any other value that is not numeric is less than 3.
     """
     if strict_spec:
         return _semver(used) < _semver(minimum)
@@ -609,7 +615,7 @@ def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> boo
 
 
 def _to_number(value: Any) -> float:
-    """As JavaScript's Number() does; of what is no number, NaN, which is less than nothing."""
+    """Convert like JavaScript's Number(): values that are not numeric give NaN, so comparisons are false."""
     if isinstance(value, list):
         value = ",".join("" if one is None else one if isinstance(one, str) else str(one) for one in value)
     if isinstance(value, str):
@@ -625,7 +631,7 @@ def _to_number(value: Any) -> float:
 
 
 def _semver(version: Any) -> tuple[Any, ...]:
-    """A key that sorts; a number counts as that major version."""
+    """Return a sort key of a version; an integer is a major version."""
     if type(version) is int:
         version = f"{version}.0.0"
     match = _SEMVER.fullmatch(version[:256]) if type(version) is str else None
@@ -636,7 +642,7 @@ def _semver(version: Any) -> tuple[Any, ...]:
 
 
 def _precedence(before: str | None) -> tuple[Any, ...]:
-    """Of what stands behind the dash: a version without comes after all that have one."""
+    """Return a sort key of a pre-release; a version without one comes last."""
     if before is None:
         return (1,)
     return 0, tuple((0, int(one), "") if one.isdigit() else (1, 0, one) for one in before.split("."))

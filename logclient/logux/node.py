@@ -1,24 +1,24 @@
-"""Logux: the server's end of a connection, as @logux/server has it.
+"""Logux: the server's side of a connection, as @logux/server implements it.
 
-`ServerNode` is one connection, `Server` what all connections of a server share. Messages in, messages out;
-no socket, no clock: ``now`` is monotonic seconds, ``wall`` milliseconds since 1970.
+`ServerNode` is one connection; `Server` has what all connections of a server share. Messages in, messages
+out: no socket, no clock. ``now`` is in monotonic seconds, ``wall`` in milliseconds since 1970.
 
 States of a connection::
 
     state     connect                          sync, ping, ...            error, debug, headers
-    WAITING   -> OPEN, the buffered follow     buffered                   taken
+    WAITING   -> OPEN, then the buffered ones  buffered                   taken
               -> CLOSED, after an error
-    OPEN      -> CLOSED, without a word        answered                   taken
+    OPEN      -> CLOSED, without an answer     answered                   taken
     CLOSED    ignored                          ignored                    ignored
 
-``synced`` says that a ``sync`` came. What became of its actions is said by ``sync`` messages of our own, one
-for each: ``logux/processed`` or ``logux/undo``, which the client answers with ``synced`` in turn. An action
-that is undone for what it is takes the rest of its ``sync`` with it (reason ``error``), as the real server
-undoes what is still in the client's queue. What the real server does to an id it has kept, ours does not: it
-stops to work off that client's queue, for good. Ours ignores the action, as the text says, and goes on.
+``synced`` answers a ``sync`` when it arrives. The outcome of each action follows in a ``sync`` of the server,
+``logux/processed`` or ``logux/undo``, which the client answers with ``synced``. When an action is undone, the
+rest of its ``sync`` is undone with it (reason ``error``), as the real server undoes what is still in the
+client's queue. There is one difference: for an id that it has kept, the real server stops processing that
+client's queue for good. Ours ignores the action, as the protocol's text says, and continues.
 
-With ``strict_spec`` what comes before ``connect`` is answered ``missed-auth``, what is no message is answered
-and the connection goes on, a time-out is said, and subprotocols are texts in SemVer order.
+With ``strict_spec``, messages before ``connect`` are answered with ``missed-auth``, the connection continues
+after an answer to what is no message, time-outs are reported, and subprotocols are texts in SemVer order.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ from logclient.logux.messages import (
 __all__ = ["Heard", "Judge", "Login", "Rules", "Server", "ServerNode"]
 
 ALLOWED_META = frozenset(("id", "time", "subprotocol"))
-"""What a client may say of an action; anything else is denied."""
+"""The members that a client may put into a meta; others are denied."""
 
-_BAD_LOGINS, _BAD_SECONDS = 3, 3.0  # so many from an address in so long, and no token is good any more
+_BAD_LOGINS, _BAD_SECONDS = 3, 3.0  # after so many from an address in so long, no token is accepted
 _ADDRESSES_MAX = 10_000
 _KEPT_MAX = 250_000
 _NODE_ID_MAX = 1024
-_GREETING, _ANSWER = "金木水火土", "板城烧锅酒"  # a tenth message of the real server's, "duilian"
+_GREETING, _ANSWER = "金木水火土", "板城烧锅酒"  # of "duilian", a tenth message of the real server
 
 Judge = Callable[[dict[str, Any], dict[str, Any]], str]
-"""Action and meta, its ``id`` and ``time`` absolute -> "" when it is done, else the reason of the undo."""
+"""``judge(action, meta)``, with absolute ``id`` and ``time``, returns "" or the reason of an undo."""
 
 
 class Login(NamedTuple):
-    """Who wants to connect; the token is whatever JSON the client sent, ``None`` for nothing."""
+    """A client that wants to connect. The token is any JSON value that it sent; ``None``: none."""
 
     user: str | None
     node_id: str
@@ -83,53 +83,54 @@ class Login(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How a server behaves."""
+    """The behaviour of a server."""
 
     node_id: str = "server:logclient"
     subprotocol: int | str = 1
     minimum: int | str = 0
-    """The lowest subprotocol that is taken; 0: any."""
+    """The lowest subprotocol that is accepted; 0: any."""
     authenticate: Callable[[Login], bool] | None = None
-    """None: everybody is let in. User ``server`` never is."""
+    """None: everybody may connect, except the user ``server``."""
     judge: Judge | None = None
-    """Not asked about what the server does itself, which is all types that begin with ``logux/``."""
+    """Not called for types that begin with ``logux/``: the server processes these itself."""
     types: Collection[str] | None = None
-    """The action types there are; None: all."""
+    """The known action types; None: all."""
     headers: dict[str, Any] = {}
     """Sent before ``connected``."""
     development: bool = False
-    """Says so in the headers, and what went wrong in ``debug``."""
+    """Announce it in the headers, and report faults in ``debug``."""
     keep_log: bool = False
-    """Ids of what was processed are remembered, and what comes again under one is ignored."""
+    """Remember the ids of processed actions, and ignore actions that repeat one."""
     strict_spec: bool = False
     timeout: float = 70.0
-    """Seconds for an answer (``connect``, ``synced``, ``pong``); 0: no end."""
+    """Seconds to wait for ``connect``, ``synced`` and ``pong``; 0: for ever."""
     ping: float = 20.0
-    """Seconds without a message before we ask whether the client is there; 0: never."""
+    """Seconds without a message before a ping is sent; 0: never."""
     max_early: int = 1 << 18
-    """Bytes that may come before ``connect`` is accepted."""
+    """Bytes of messages buffered before ``connect`` is accepted, at most."""
 
 
 class Heard(NamedTuple):
-    """What becomes of one message that came."""
+    """The result of one received message."""
 
     raw: bytes
     message: Message | None
-    """None: it is refused, for `reason`."""
+    """None: it was refused, see `reason`."""
     answers: list[bytes]
-    """What goes back at once, in this order: for a sync, ``synced``."""
+    """Messages to send at once, in this order: for a sync, ``synced``."""
     outcomes: list[tuple[bytes, ...]]
-    """For each action that gets a word: the messages, of which the last is a ``sync``. Say `sent` of them."""
+    """For each action with an outcome, its messages, the last of which is a ``sync``. Call `sent` for
+    them."""
     reason: str = ""
     undone: int = 0
-    """How many of the outcomes are ``logux/undo``."""
+    """The number of outcomes that are ``logux/undo``."""
 
 
 class Server:
-    """What the connections of one server share: who is connected, who failed to, what was kept.
+    """What the connections of a server share: connected clients, failed logins, ids of processed actions.
 
     Raises:
-        ConfigError: a rule that cannot be.
+        ConfigError: a rule is not possible.
     """
 
     def __init__(self, rules: Rules | None = None) -> None:
@@ -139,15 +140,15 @@ class Server:
         if rules.ping and not rules.timeout:
             raise ConfigError("ping: needs a timeout")
         self.rules = rules
-        self.clients: dict[str, ServerNode] = {}  #: by user and client, as they came
-        self.last_added = 0  #: of the log, which only ``keep_log`` fills
+        self.clients: dict[str, ServerNode] = {}  #: by user and client, in the order of arrival
+        self.last_added = 0  #: of the log, which is empty without ``keep_log``
         self._kept: dict[str, None] = {}
         self._bad: dict[str, deque[float]] = {}
         self._last_ms = 0
         self._counter = 0
 
     def new_id(self, wall: int) -> tuple[int, int]:
-        """Milliseconds and counter of an id of our own; they rise, whatever the clock does."""
+        """Return milliseconds and counter of a new id; they rise even if the clock goes back."""
         if wall <= self._last_ms:
             self._counter += 1
         else:
@@ -155,15 +156,18 @@ class Server:
         return self._last_ms, self._counter
 
     def keep(self, action_id: str) -> None:
+        """Remember the id of a processed action."""
         self.last_added += 1
         self._kept[action_id] = None
         if len(self._kept) > _KEPT_MAX:
             del self._kept[next(iter(self._kept))]
 
     def keeps(self, action_id: str) -> bool:
+        """Return whether an action with this id was processed."""
         return action_id in self._kept
 
     def bad_login(self, address: str, now: float) -> None:
+        """Count a failed login of an address."""
         if len(self._bad) >= _ADDRESSES_MAX and address not in self._bad:
             self._bad = {one: times for one, times in self._bad.items() if now - times[-1] < _BAD_SECONDS}
             if len(self._bad) >= _ADDRESSES_MAX:
@@ -171,6 +175,7 @@ class Server:
         self._bad.setdefault(address, deque(maxlen=_BAD_LOGINS)).append(now)
 
     def is_brute_force(self, address: str, now: float) -> bool:
+        """Return whether an address had too many failed logins."""
         times = self._bad.get(address)
         return times is not None and len(times) == _BAD_LOGINS and now - times[0] < _BAD_SECONDS
 
@@ -179,20 +184,21 @@ class ServerNode:
     """One connection; see the module.
 
     Args:
-        server: what it shares with others.
-        address: of the client, which bad tokens are counted by.
+        server: shared with other connections.
+        address: the client's, by which failed logins are counted.
+        now: monotonic seconds.
     """
 
     def __init__(self, server: Server, address: str, now: float) -> None:
         self._server = server
         self._rules = server.rules
         self._address = address
-        self.closed = ""  #: why the connection is to be closed, once the answers are sent; empty: it is not
+        self.closed = ""  #: why the connection must be closed after the answers are sent; empty: it stays
         self.open = False  #: a ``connect`` was accepted
         self.node_id = ""
         self.client_id = ""
         self.user: str | None = None
-        self.headers: dict[str, Any] = {}  #: of the client, those it sent last
+        self.headers: dict[str, Any] = {}  #: the last ones of the client
         self.base = 0  #: ms since 1970 that ids and times are relative to
         self._node_json = ""
         self._subprotocol = compact(self._rules.subprotocol).decode() if self._rules.subprotocol else ""
@@ -200,18 +206,18 @@ class ServerNode:
         self._last_sent: Number = 0
         self._early: list[tuple[bytes, Message]] = []
         self._early_bytes = 0
-        self._waiting: deque[list[Any]] = deque()  # [deadline, how many answers are due by then]
+        self._waiting: deque[list[Any]] = deque()  # [deadline, number of answers due by then]
         self._active_at = now
         self._await(1, now)
 
     # --- in
 
     def receive(self, raw: bytes, now: float, wall: int) -> list[Heard]:
-        """A message came.
+        """Take a message.
 
         Returns:
-            What becomes of it; also of those that were buffered, when it is the ``connect`` they waited for;
-            nothing, when it is buffered itself.
+            Its result. After a successful ``connect``, the results of the buffered messages follow. Empty if
+            the message was buffered itself.
         """
         if self.closed:
             return []
@@ -320,7 +326,7 @@ class ServerNode:
             self.headers = message.data
         elif isinstance(message, Connect):
             self.closed = "connect: a second one"
-        # error and debug are for whoever reads them; nobody asked for a connected
+        # error and debug are for people; connected answers nothing that a server sends
         return Heard(raw, message, answers, [], self.closed)
 
     # --- actions
@@ -332,7 +338,7 @@ class ServerNode:
         outcomes: list[tuple[bytes, ...]] = []
         seen: set[str] = set()
         undone = 0
-        poisoned = False  # the rest is undone with it
+        poisoned = False  # the rest is undone with an action before
         for action, meta in message.entries:
             relative = meta["id"]
             node, counter = own, 0
@@ -356,7 +362,7 @@ class ServerNode:
                 undone += 1
                 outcomes.append((self._undo(action, action_id, "error", wall),))
                 continue
-            if server.keeps(action_id):  # as the text has it: silently
+            if server.keeps(action_id):  # silently, as the protocol's text says
                 continue
             kind: str = action["type"]
             debug, reason = "", ""
@@ -381,7 +387,7 @@ class ServerNode:
     def _judged(
         self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
     ) -> tuple[str, str]:
-        """The reason to undo it, empty for none, and what a developer is told."""
+        """Return the reason to undo an action (empty: none) and a text for developers."""
         rules = self._rules
         if kind.startswith("logux/"):
             if kind == "logux/subscribe" or (kind == "logux/unsubscribe" and "channel" not in action):
@@ -405,7 +411,7 @@ class ServerNode:
         return [pack(Debug("error", text))] if text and self._rules.development else []
 
     def _own(self, action: str, wall: int) -> bytes:
-        """An action of the server's, as a message."""
+        """Encode an action of the server as a message."""
         ms, counter = self._server.new_id(wall)
         shift = ms - self.base
         relative = f"[{shift},{counter}]" if counter else str(shift)
@@ -426,11 +432,14 @@ class ServerNode:
         return self._own(compact(undo).decode(), wall)
 
     def add(self, action: dict[str, Any], now: float, wall: int) -> bytes:
-        """An action of the server's own, for this client: the message to send.
+        """Send an action of the server to this client.
+
+        Returns:
+            The message to send.
 
         Raises:
-            ValueError: it has no form in JSON.
-            TypeError: the same, for what is of a type that has none.
+            ValueError: a value has no form in JSON.
+            TypeError: a type has no form in JSON.
         """
         message = self._own(compact(action).decode(), wall)
         self.sent(1, now)
@@ -439,7 +448,7 @@ class ServerNode:
     # --- time
 
     def sent(self, syncs: int, now: float) -> None:
-        """So many outcomes went out: each is to be answered in time."""
+        """Take note that so many outcomes were sent: the client must answer each in time."""
         self._active_at = now
         if syncs:
             self._await(syncs, now)
@@ -454,7 +463,7 @@ class ServerNode:
             self._waiting.append([deadline, answers])
 
     def _answered(self) -> None:
-        """The oldest of what is waited for: an answer does not say which it is for."""
+        """Count an answer for the oldest message that waits for one: answers do not name their message."""
         if self._waiting:
             oldest = self._waiting[0]
             oldest[1] -= 1
@@ -463,11 +472,11 @@ class ServerNode:
 
     @property
     def unanswered(self) -> int:
-        """Answers that are waited for."""
+        """Answers that the client owes."""
         return sum(count for _, count in self._waiting)
 
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` is due."""
+        """Return when `handle_timeout` must be called."""
         if self.closed:
             return None
         due = self._waiting[0][0] if self._waiting else None
@@ -477,7 +486,7 @@ class ServerNode:
         return due
 
     def handle_timeout(self, now: float) -> list[bytes]:
-        """What is due is done: a ping, or the end.
+        """Send a ping or end the connection if it is time.
 
         Returns:
             Messages to send.
@@ -490,12 +499,12 @@ class ServerNode:
             return [pack(timeout(round(rules.timeout * 1000)))] if rules.strict_spec else []
         if rules.ping and self.open and now >= self._active_at + rules.ping:
             self.sent(1, now)
-            self._active_at = float("inf")  # no second one before the client says something
+            self._active_at = float("inf")  # only one ping until the next message
             return [pack(Ping(self._server.last_added))]
         return []
 
     def connection_lost(self) -> None:
-        """It is over; idempotent."""
+        """End the connection; may be called again."""
         self.closed = self.closed or "lost"
         self._early.clear()
         if self._server.clients.get(self.client_id) is self:

@@ -2,7 +2,7 @@
 
 When one action fails, the server undoes everything that it has queued behind it, with the reason ``error``.
 The first action of such a run is the suspect. The others are added again at once, under new ids. When all of
-them have an outcome, the suspect is added again, with nothing beside it: if it is undone once more, it is
+them have an outcome, the suspect is added again, alone: if it is undone once more, it is
 failed(error). Meanwhile nothing new is sent. If nothing at all is processed between two runs, fewer actions
 are sent at a time, down to one, and more again once some are processed.
 """
@@ -67,11 +67,6 @@ class UndoneRuns:
         """Whether suspects wait to be sent."""
         return bool(self._suspects)
 
-    @property
-    def active(self) -> bool:
-        """Whether a suspect waits or is in flight."""
-        return bool(self._suspects or self._alone)
-
     def room(self) -> int:
         """Return how many actions the next sync may have."""
         tracker = self._tracker
@@ -83,7 +78,7 @@ class UndoneRuns:
         return tracker.credit(self._limit or self._max_actions)
 
     def next_step(self, closing: bool) -> int | Suspect:
-        """Decide what is sent next while there are suspects: first the innocent, then each suspect alone.
+        """Decide what is sent next. While there are suspects: first the innocent, then each suspect alone.
 
         Args:
             closing: nothing but suspects is sent any more.
@@ -92,6 +87,8 @@ class UndoneRuns:
             How many actions the next sync may have, or a suspect to send alone.
         """
         tracker = self._tracker
+        if not self._suspects and not self._alone:
+            return 0 if closing else self.room()
         if self._suspects and not self._alone and not self._drained:
             room = self.room()
             if closing or (room and self._offered):

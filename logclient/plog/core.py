@@ -296,15 +296,19 @@ class Plog(CompiledCore):
 
     @property
     def awaited(self) -> int:
+        """Requests without a reply, and events in flight."""
         return len(self._requests) + int(self._hot.unsent)
 
     def silent(self) -> str:
+        """Describe a silent server."""
         return "silence: no reply in time"  # never shown: only commands have replies
 
     def sent(self, rest: int = 0) -> None:
+        """Settle what was sent, but for the last `rest` bytes."""
         self._hot.sent(rest)
 
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
+        """Begin with a new socket."""
         super().connected(now, random)
         if random is not None:
             self._random = random
@@ -371,6 +375,7 @@ class Plog(CompiledCore):
         return payload.encode() if isinstance(payload, str) else bytes(payload)
 
     def receive_data(self, data: bytes, now: float) -> None:
+        """Take datagrams of the server."""
         super().receive_data(data, now)
         self._take_replies(now)
 
@@ -453,6 +458,7 @@ class Plog(CompiledCore):
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
+        """Give up requests whose reply is overdue."""
         for request in list(self._requests):
             if request.at + self.options.reply_timeout <= now:
                 self._give_up(request, f"no answer in {self.options.reply_timeout:g} s")
@@ -502,15 +508,19 @@ class Lines(CompiledCore):
 
     @property
     def awaited(self) -> int:
+        """Events in flight."""
         return int(self._hot.unsent)
 
     def silent(self) -> str:
+        """Describe a silent server."""
         return "silence: nothing is awaited"  # never shown: the server does not answer
 
     def sent(self, rest: int = 0) -> None:
+        """Settle what was sent, but for the last `rest` bytes."""
         self._hot.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
+        """Refuse every command: there are none over TCP."""
         raise ValueError(f"call: plog over TCP has no {kind!r}")
 
 

@@ -30,7 +30,7 @@ class Probe:
         config: the `Config` of the URL.
     """
 
-    silence = "nobody listens there, or what is in between lets no UDP through"
+    silence = "no server listens there, or UDP is blocked on the way"
 
     def __init__(self, config: Any) -> None:
         self._lines = config.scheme == "plog+tcp"

@@ -1,0 +1,443 @@
+# The decoder of captured messages.
+#
+# A unit is a message, [type, ...]. Each action of a sync is a row. The text is read once, without recursion.
+# Only the elements of the message, the members of its objects, and the id of a meta are examined; everything
+# else only has to be JSON. The grammar is that of the checking pass (jsonscan.pxd). The rules for each
+# message are those of the server's core 0.10.
+
+cdef enum Status:
+    S_OK = 0
+    S_FOREIGN
+    S_NO_ID
+    S_NOT_JSON
+    S_BAD_JSON
+    S_BAD_MESSAGE
+    S_UNKNOWN_MESSAGE
+    S_BAD_SYNC
+    S_BAD_ACTION
+    S_BAD_META
+    S_PING
+    S_CONTROL
+
+OK = <int> S_OK
+FOREIGN = <int> S_FOREIGN
+NO_ID = <int> S_NO_ID
+NOT_JSON = <int> S_NOT_JSON
+BAD_JSON = <int> S_BAD_JSON
+BAD_MESSAGE = <int> S_BAD_MESSAGE
+UNKNOWN_MESSAGE = <int> S_UNKNOWN_MESSAGE
+BAD_SYNC = <int> S_BAD_SYNC
+BAD_ACTION = <int> S_BAD_ACTION
+BAD_META = <int> S_BAD_META
+PING = <int> S_PING
+CONTROL = <int> S_CONTROL
+STATUS_NAMES = (
+    "ok", "foreign", "no_id", "not_json", "bad_json", "bad_message", "unknown_message", "bad_sync",
+    "bad_action", "bad_meta", "ping", "control",
+)
+
+cdef enum Kind:
+    J_NONE = 0
+    J_NUMBER
+    J_STRING
+    J_OBJECT
+    J_LIST
+    J_OTHER                      # true, false, null
+
+cdef enum:
+    MESSAGE_DEPTH = 1024         # a body of 1,000 levels fits, with what is around it
+    MESSAGE_WORDS = 16           # of 64 levels each
+    SHAPE_PAIR = J_NUMBER << 3 | J_NUMBER                          # [1, 0]
+    SHAPE_TRIPLE = J_NUMBER << 6 | J_STRING << 3 | J_NUMBER        # [1, "10:uuid", 0]
+    SHAPE_MORE = 1 << 12                                           # any other list
+
+# The types of messages, as far as they are treated differently.
+cdef enum Message:
+    M_NONE = 0
+    M_SYNC
+    M_PING
+    M_OTHER
+
+MAX_DEPTH = <int> MESSAGE_DEPTH
+
+
+# What is kept of a value.
+ctypedef struct lc_value:
+    int kind
+    uint32_t shape               # of a list: the kinds of its elements, three bits each
+    lc_span text                 # a string without its quotes
+
+
+# An element of the message; of an object also the last members of these names.
+ctypedef struct lc_element:
+    lc_value value
+    bint escaped
+    const uint8_t *at
+    lc_value type
+    lc_value id
+    lc_value time
+    lc_value length
+
+
+# A message, as far as it was read.
+ctypedef struct lc_message:
+    const uint8_t *begin
+    const uint8_t *close         # where its list ends
+    bint is_list
+    uint32_t index               # of the next element
+    Message type
+    const char *rest             # what must follow: a letter for each element, upper-case if optional
+    Status status                # the first fault
+    const uint8_t *fault         # where it is
+    const uint8_t *stop          # where the text stops being JSON
+    int kind                     # of the whole text, if it is a body
+    const uint8_t *action
+    size_t action_size
+    lc_value id                  # of the action
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes captured units, a message each: a row for each action of a sync, one for any other message.
+
+    A sync with anything wrong in it has one row, as servers reject all of it. `offset` and `length` are those
+    of the action's text, or of the rest of the unit from the fault on.
+
+    A decoder keeps scratch memory between calls. Use one per thread.
+
+    Args:
+        producers: 10 bytes each, ascending and distinct, joined. With them an ``id`` counts when it begins
+            with one of these, else it is hashed. Without them any 32 hex digits are an id.
+        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
+        messages: False when a unit is the text of an action and nothing else.
+    """
+
+    cdef bint messages
+
+    def __init__(self, producers=b"", *, bint identity=True, bint messages=True):
+        self.begin(Events, b"", producers, identity)
+        self.messages = messages
+
+    cdef int decode_unit(self, const uint8_t *unit, size_t size) noexcept nogil:
+        cdef lc_message m
+        cdef lc_rows *r = &self.rows
+        cdef lc_id no_id
+        cdef size_t rows = r.n, foreigners = r.foreigners
+        cdef uint8_t *p
+        cdef const uint8_t *where
+        cdef Status status
+        cdef int done
+        memset(&m, 0, sizeof(m))
+        clear_id(&no_id)
+        p = scan_room(self, size)
+        if p == NULL:
+            return -1
+        memcpy(p, unit, size)
+        m.begin = p
+        if not self.messages:
+            done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
+            if self.identity and (done == 0 or m.kind != J_OBJECT):
+                return add_common(r, S_NOT_JSON, &no_id, xxh64_of(p, size, SEED), self.unit, 0, size)
+            return add_action(self, p, p, size, &m.id)
+        done = scan_message(self, &m, p, p + size, 1)
+        if done < 0:
+            return -1
+        where = m.close
+        status = m.status
+        if done == 0:
+            status = S_BAD_JSON
+            where = m.stop
+        elif not m.is_list:
+            status = S_BAD_MESSAGE
+            where = skip_space(p)
+        elif m.status != S_OK:
+            where = m.fault
+        elif m.index == 0:
+            status = S_BAD_MESSAGE
+        elif m.type == M_SYNC:
+            if m.index >= 2 and m.index & 1 == 0:
+                return 0
+            status = S_BAD_SYNC
+        elif m.rest[0] >= c'a':
+            status = S_BAD_MESSAGE
+        else:
+            status = S_PING if m.type == M_PING else S_CONTROL
+            where = p
+        r.n = rows                   # servers reject the whole message
+        r.foreigners = foreigners
+        return add_common(r, status, &no_id, 0, self.unit, where - p, p + size - where)
+
+
+cdef inline bint is_text(const lc_element *e, const char *words, size_t size) noexcept nogil:
+    return key_is(e.value.text.at, e.value.text.size, e.escaped, words, size)
+
+
+# n: a number, s: a string, o: an object without a number as its length, p: two numbers, e: "error", a:
+# anything.
+cdef inline void find_type(lc_message *m, const lc_element *e) noexcept nogil:
+    m.type = M_OTHER
+    if is_text(e, b"sync", 4):
+        m.type = M_SYNC
+        m.rest = b""
+    elif is_text(e, b"ping", 4) or is_text(e, b"pong", 4):
+        m.type = M_PING
+        m.rest = b"n"
+    elif is_text(e, b"synced", 6):
+        m.rest = b"n"
+    elif is_text(e, b"connect", 7):
+        m.rest = b"nsnO"
+    elif is_text(e, b"connected", 9):
+        m.rest = b"nspO"
+    elif is_text(e, b"headers", 7):
+        m.rest = b"o"
+    elif is_text(e, b"error", 5):
+        m.rest = b"sA"
+    elif is_text(e, b"debug", 5):
+        m.rest = b"es"
+    elif is_text(e, b"duilian", 7):
+        m.rest = b"s"
+    else:
+        m.type = M_NONE
+
+
+cdef inline bint is_object(const lc_element *e) noexcept nogil:
+    return e.value.kind == J_OBJECT and e.length.kind != J_NUMBER
+
+
+cdef inline bint is_what(const lc_element *e, char what) noexcept nogil:
+    what |= 0x20
+    if what == c'n':
+        return e.value.kind == J_NUMBER
+    if what == c's':
+        return e.value.kind == J_STRING
+    if what == c'o':
+        return is_object(e)
+    if what == c'p':
+        return e.value.kind == J_LIST and e.value.shape == SHAPE_PAIR
+    if what == c'e':
+        return e.value.kind == J_STRING and is_text(e, b"error", 5)
+    return what == c'a'
+
+
+cdef inline bint is_meta(const lc_element *e) noexcept nogil:
+    if not is_object(e) or e.time.kind != J_NUMBER:
+        return False
+    if e.id.kind == J_LIST:
+        return e.id.shape == SHAPE_PAIR or e.id.shape == SHAPE_TRIPLE
+    return e.id.kind == J_NUMBER
+
+
+# Append a row for the action at p, which has the id `own`. -1: out of memory.
+cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, size_t size,
+                           lc_value *own) noexcept nogil:
+    cdef lc_id id_
+    cdef int status = S_NO_ID
+    clear_id(&id_)
+    if d.identity and own.kind != J_NONE:
+        status = identify(d, &own.text, &id_)
+        if status < 0:
+            return -1
+    return add_common(&d.rows, <uint8_t> status, &id_, xxh64_of(p, size, SEED), d.unit, p - begin, size)
+
+
+cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexcept nogil:
+    if m.status == S_OK:
+        m.status = status
+        m.fault = where
+
+
+# Take the next element of the message. -1: out of memory.
+cdef int take_element(Decoder d, lc_message *m, lc_element *e) noexcept nogil:
+    cdef uint32_t i = m.index
+    m.index += 1
+    if m.status != S_OK:
+        return 0
+    if i == 0:
+        if e.value.kind != J_STRING:
+            blame(m, S_BAD_MESSAGE, e.at)
+            return 0
+        find_type(m, e)
+        if m.type == M_NONE:
+            blame(m, S_UNKNOWN_MESSAGE, e.at)
+    elif m.type != M_SYNC:
+        if m.rest[0] == 0 or not is_what(e, m.rest[0]):
+            blame(m, S_BAD_MESSAGE, e.at)
+            return 0
+        m.rest += 1
+    elif i == 1:
+        if e.value.kind != J_NUMBER:
+            blame(m, S_BAD_SYNC, e.at)
+    elif i & 1 == 0:
+        if not is_object(e) or e.type.kind != J_STRING:
+            blame(m, S_BAD_ACTION, e.at)
+            return 0
+        m.action = e.at
+        m.action_size = e.value.text.size
+        m.id = e.id
+    else:
+        if not is_meta(e):
+            blame(m, S_BAD_META, e.at)
+            return 0
+        return add_action(d, m.begin, m.action, m.action_size, &m.id)
+    return 0
+
+
+cdef inline void add_shape(lc_value *v, int kind) noexcept nogil:
+    v.shape = SHAPE_MORE if v.shape >= SHAPE_MORE >> 3 else v.shape << 3 | <uint32_t> kind
+
+
+# Scan p[0:end-p]; end[0] must be 0 and SCAN_PAD bytes from there on readable. A value at level `base` is an
+# element, which is taken when it ends. 1: JSON; 0: not JSON, from m.stop on; -1: out of memory.
+cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t *end,
+                      uint32_t base) noexcept nogil:
+    cdef lc_block block
+    cdef uint64_t stack[MESSAGE_WORDS]          # a bit for each level: is it inside an object?
+    cdef uint32_t depth = 0
+    cdef bint in_object = False, escaped
+    cdef lc_element e
+    cdef lc_value *member = NULL                # where the value of this member of the element is kept
+    cdef const uint8_t *at                      # where the value at hand begins
+    cdef const uint8_t *member_at = NULL        # where the open value of a member begins
+    cdef const uint8_t *q
+    cdef int kind
+    cdef uint8_t c
+    memset(&e, 0, sizeof(e))
+    block.at = p
+    block.special = lc_special(p)
+    p = skip_space(p)
+    m.is_list = p[0] == c'['
+    while True:
+        # The next member of an object, or element of a list.
+        m.stop = p
+        if in_object:
+            if p[0] != c'"':
+                return 0
+            escaped = False
+            q = string_end(&block, p + 1, &escaped)
+            if q == NULL:
+                return 0
+            if depth == base + 1:
+                member = NULL
+                at = p + 1
+                if escaped or at[0] == c't' or at[0] == c'i' or at[0] == c'l':
+                    if key_is(at, q - at, escaped, b"type", 4):
+                        member = &e.type
+                    elif key_is(at, q - at, escaped, b"id", 2):
+                        member = &e.id
+                    elif key_is(at, q - at, escaped, b"time", 4):
+                        member = &e.time
+                    elif key_is(at, q - at, escaped, b"length", 6):
+                        member = &e.length
+            p = skip_space(q + 1)
+            if p[0] != c':':
+                m.stop = p
+                return 0
+            p = skip_space(p + 1)
+            m.stop = p
+        elif depth == base:
+            memset(&e, 0, sizeof(e))
+        # Its value.
+        c = p[0]
+        at = p
+        if c == c'"':
+            escaped = False
+            q = string_end(&block, p + 1, &escaped)
+            if q == NULL:
+                return 0
+            p = q + 1
+            # A shortcut for the most common case, which the code below would treat in the same way.
+            if in_object and (depth > base + 1 or member == NULL) and p[0] == c',' and p[1] == c'"':
+                p += 1
+                continue
+            kind = J_STRING
+            if depth == base:
+                e.escaped = escaped
+        elif c == c'{' or c == c'[':
+            if depth == MESSAGE_DEPTH:
+                return 0
+            kind = J_OBJECT if c == c'{' else J_LIST
+            q = skip_space(p + 1)
+            if q[0] != (c'}' if c == c'{' else c']'):
+                if depth == base:
+                    e.at = p
+                    member = NULL
+                elif depth == base + 1:
+                    member_at = p
+                    if member != NULL:
+                        member.shape = 0
+                if in_object:
+                    stack[depth >> 6] |= <uint64_t> 1 << (depth & 63)
+                else:
+                    stack[depth >> 6] &= ~(<uint64_t> 1 << (depth & 63))
+                depth += 1
+                in_object = c == c'{'
+                p = q
+                continue
+            if member != NULL and depth == base + 1:
+                member.shape = 0
+            p = q + 1
+            m.close = q
+        else:
+            if c == c'-' or c'0' <= c <= c'9':
+                kind = J_NUMBER
+                p = number_end(p)
+                if p == NULL:
+                    return 0
+            else:
+                kind = J_OTHER
+                if c == c't' and memcmp(p, b"true", 4) == 0 or c == c'n' and memcmp(p, b"null", 4) == 0:
+                    p += 4
+                elif c == c'f' and memcmp(p, b"false", 5) == 0:
+                    p += 5
+                else:
+                    return 0
+        while True:
+            # A value ends at p.
+            if depth <= base + 2:
+                if depth == base:
+                    e.at = at
+                    e.value.kind = kind
+                    e.value.text.at = at + (kind == J_STRING)
+                    e.value.text.size = p - at - 2 * (kind == J_STRING)
+                    if base == 0:
+                        m.kind = kind
+                        m.id = e.id
+                    elif m.is_list and take_element(d, m, &e) < 0:
+                        return -1
+                elif depth == base + 1:
+                    if not in_object:
+                        add_shape(&e.value, kind)
+                    elif member != NULL:
+                        member.kind = kind
+                        member.text.at = at + (kind == J_STRING)
+                        member.text.size = p - at - 2 * (kind == J_STRING)
+                elif depth == base + 2 and not in_object and member == &e.id:
+                    add_shape(member, kind)
+            # The next value follows, or the end of one or more levels.
+            p = skip_space(p)
+            if depth == 0:
+                if p == end:
+                    return 1
+                m.stop = p
+                return 0
+            c = p[0]
+            if c == c',':
+                p = skip_space(p + 1)
+                break
+            if c != (c'}' if in_object else c']'):
+                m.stop = p
+                return 0
+            kind = J_OBJECT if in_object else J_LIST
+            m.close = p
+            p += 1
+            depth -= 1
+            in_object = (stack[depth >> 6] >> (depth & 63)) & 1
+            if depth == base:
+                at = e.at
+            elif depth == base + 1:
+                at = member_at
+
+
+def expand(unit):
+    """Return the unit as bytes: nothing in it is compressed."""
+    return bytes(unit)

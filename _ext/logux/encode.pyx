@@ -1,0 +1,280 @@
+# The encoder: events to syncs.
+
+# What servers require and refuse in an action, and its own id.
+ctypedef struct lc_look:
+    bint typed                   # "type" is a string
+    bint has_length              # "length" is a number: servers disconnect
+    lc_span id
+
+
+# Look through the members of an object from its opening brace to its closing brace, `end`. Of equal keys the
+# last counts. 0; -1: not an object.
+cdef int look_through(const uint8_t *p, const uint8_t *end, lc_look *o) noexcept nogil:
+    cdef lc_member m
+    cdef const uint8_t *v
+    cdef int found
+    memset(o, 0, sizeof(lc_look))
+    m.value.at = NULL
+    while True:
+        found = next_member(&p, end, &m)
+        if found <= 0:
+            return found
+        if m.escaped or m.key.at[0] == c't' or m.key.at[0] == c'l' or m.key.at[0] == c'i':
+            v = m.value.at
+            if key_is(m.key.at, m.key.size, m.escaped, b"type", 4):
+                o.typed = v[0] == c'"'
+            elif key_is(m.key.at, m.key.size, m.escaped, b"length", 6):
+                o.has_length = v[0] == c'-' or c'0' <= v[0] <= c'9'
+            elif key_is(m.key.at, m.key.size, m.escaped, b"id", 2):
+                # without the quotes of a string
+                o.id.at = v + (v[0] == c'"')
+                o.id.size = m.value.size - 2 * (v[0] == c'"')
+
+
+cdef inline uint8_t *put_number(uint8_t *p, int64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef uint64_t v = <uint64_t> value
+    cdef int n = 0
+    if value < 0:
+        p[0] = c'-'
+        p += 1
+        v = 0 - v
+    while True:
+        digits[n] = <uint8_t> (c'0' + v % 10)
+        n += 1
+        v //= 10
+        if v == 0:
+            break
+    while n:
+        n -= 1
+        p[0] = digits[n]
+        p += 1
+    return p
+
+
+cdef inline uint8_t *put_text(uint8_t *p, const char *text, size_t n) noexcept nogil:
+    memcpy(p, text, n)
+    return p + n
+
+
+cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noexcept nogil:
+    p = put_text(p, b',{"id":', 7)
+    if a.counter:
+        p[0] = c'['
+        p = put_number(p + 1, a.ms - w.base)
+        p[0] = c','
+        p = put_number(p + 1, <int64_t> a.counter)
+        p[0] = c']'
+        p += 1
+    else:
+        p = put_number(p, a.ms - w.base)
+    p = put_text(p, b',"time":', 8)
+    p = put_number(p, a.time)
+    if a.subprotocol >= 0:
+        p = put_text(p, b',"subprotocol":', 15)
+        p = put_number(p, a.subprotocol)
+    p[0] = c'}'
+    return p + 1
+
+
+# Write the action of event i to p, with room behind it: checked, and with the id. Returns its size; 0: it
+# cannot be encoded, see batch.reason; STOP_MEMORY.
+cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, int nibble) noexcept nogil:
+    cdef const uint8_t *body = batch.body[i]
+    cdef size_t size = batch.size[i]
+    cdef uint8_t *to = p
+    cdef uint8_t *close
+    cdef lc_object o
+    cdef lc_look look
+    cdef bint checked = w.check and batch.kind[i] & K_MASK != K_DOCUMENT
+    cdef size_t tail
+    if nibble == TIMED:
+        body += HEAD_SIZE
+        size -= HEAD_SIZE
+    elif nibble == 0:
+        memcpy(p, w.head, w.head_size)
+        to += w.head_size
+    if checked:
+        if copy_object(to, body, size, &o) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+    else:
+        memcpy(to, body, size)
+        if find_braces(to, size, &o) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+    tail = TAIL_SIZE if w.identity else 1
+    if nibble:
+        if look_through(o.start, o.close, &look) < 0:
+            batch.reason[i] = R_NOT_JSON
+            return 0
+        if not look.typed or look.has_length:
+            batch.reason[i] = R_UNENCODABLE
+            return 0
+        if look.id.at != NULL and w.identity:
+            if keep_user_id(batch, i, &look.id) < 0:
+                return STOP_MEMORY
+            tail = 1
+    size = o.close - o.start
+    if o.start != to:
+        memmove(to, o.start, size)
+    close = to + size
+    if nibble == 0:              # this brace belongs to the data
+        close[0] = c'}'
+        close += 1
+    if tail == 1:
+        close[0] = c'}'
+        return close + 1 - p
+    memcpy(close, w.tail, TAIL_SIZE)
+    lc_put_digits(close + TAIL_SIZE - 14, lc_spell(batch.seq[i]))
+    return close + TAIL_SIZE - p
+
+
+cdef inline lc_doubt *find_doubt(lc_client *w, uint64_t seq) noexcept nogil:
+    cdef size_t low = 0, high = w.doubt_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if w.doubts[middle].seq < seq:
+            low = middle + 1
+        else:
+            high = middle
+    if low < w.doubt_count and w.doubts[low].seq == seq and not w.doubts[low].again:
+        return &w.doubts[low]
+    return NULL
+
+
+# Give an action a new id at `ms` of the wall clock. If that went back, the last ms stays and the counter
+# grows.
+cdef inline void new_id(lc_client *w, lc_action *a, int64_t ms) noexcept nogil:
+    if ms > w.ms:
+        w.ms = ms
+        w.counter = 0
+    else:
+        w.counter += 1
+    a.ms = w.ms
+    a.counter = w.counter
+
+
+cdef inline int64_t server_time(lc_client *w, double at) noexcept nogil:
+    cdef double ms = (at - w.began) * 1e3 + w.lead
+    if not -9e15 < ms < 9e15:
+        return 0
+    return llround(ms)
+
+
+cdef inline void enlist(lc_client *w, uint32_t i) noexcept nogil:
+    cdef uint32_t b = bucket_of(w, w.actions[i].ms, w.actions[i].counter)
+    w.actions[i].next = w.buckets[b]
+    w.buckets[b] = i
+
+
+cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noexcept nogil:
+    cdef lc_sync *s = &w.syncs[k]
+    if w.open == 0:
+        w.oldest = s
+        w.progress_at = now
+    w.added += n
+    s.added = w.added
+    s.count = s.open = n
+    s.synced = False
+    w.open += n
+
+
+# Write the prefix before the first action, which follows PREFIX_ROOM. Returns where the message begins.
+cdef inline size_t put_prefix(lc_client *w) noexcept nogil:
+    cdef uint8_t prefix[PREFIX_ROOM]
+    cdef size_t size = put_number(put_text(prefix, b'["sync",', 8), w.added) - prefix
+    memcpy(w.wire.data + PREFIX_ROOM - size, prefix, size)
+    return PREFIX_ROOM - size
+
+
+# Encode a sync message to w.wire, from `begin` on. Returns how many actions it has, or STOP_MEMORY. `held` is
+# set if an event beyond `last` ended it.
+cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, int64_t ms, uint64_t last,
+                     size_t *begin, bint *held) noexcept nogil:
+    cdef uint32_t k = free_sync(w)
+    cdef uint32_t i, n = 0
+    cdef lc_unhashed unhashed
+    cdef uint64_t taken = 0
+    cdef int64_t done
+    cdef int64_t own[2]
+    cdef size_t size
+    cdef uint8_t *p
+    cdef lc_action *a
+    cdef lc_doubt *doubt
+    cdef int nibble
+    if not w.ready or k == NONE:
+        return 0
+    w.wire.size = 0
+    if wire_reserve(&w.wire, PREFIX_ROOM) == NULL:
+        return STOP_MEMORY
+    w.wire.size = PREFIX_ROOM
+    begin_hashes(&unhashed)
+    for i in range(batch.cursor, batch.n):
+        if n == events or n == w.window:
+            break
+        if batch.status[i] != PENDING:
+            continue
+        if batch.seq[i] > last:
+            held[0] = True
+            break
+        size = batch.size[i]
+        nibble = batch.kind[i] >> K_TOPIC_SHIFT
+        if n and taken + size > w.window_bytes:
+            break
+        if size > BODY_LIMIT:
+            batch.status[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if nibble > TIMED or nibble == TIMED and size < HEAD_SIZE:
+            batch.status[i] = FAILED
+            batch.reason[i] = R_UNENCODABLE
+            continue
+        done = STOP_MEMORY
+        p = wire_reserve(&w.wire, w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM)
+        if p != NULL:
+            p[0] = c','
+            done = put_action(w, batch, i, p + 1, nibble)
+        if done == 0:
+            batch.status[i] = FAILED
+            continue
+        if done < 0:
+            if n:
+                break
+            return STOP_MEMORY
+        a = &w.actions[k * w.window + n]
+        a.seq = batch.seq[i]
+        a.at = <uint32_t> (w.wire.size + 1)
+        a.size = <uint32_t> done
+        a.subprotocol = -1
+        own[0] = NO_TIME
+        if nibble == TIMED:
+            memcpy(own, batch.body[i], HEAD_SIZE)
+            a.subprotocol = own[1]
+        if own[0] != NO_TIME and w.clocks.count:
+            a.time = server_time(w, <double> own[0] * 1e-3 - clock_ahead(&w.clocks))
+        else:
+            a.time = server_time(w, made_at(&w.clocks, batch.created_us[i], now, batch.seq[i]))
+        doubt = find_doubt(w, batch.seq[i]) if w.doubt_count else NULL
+        if doubt != NULL:
+            doubt.again = True
+            a.ms = doubt.ms
+            a.counter = doubt.counter
+        else:
+            new_id(w, a, ms)
+        enlist(w, k * w.window + n)
+        add_hash(&unhashed, batch, w.wire.data, w.wire.size + 1, done, i)
+        w.wire.size = put_meta(w, p + 1 + done, a) - w.wire.data
+        batch.status[i] = INFLIGHT
+        taken += size
+        n += 1
+    if n == 0:
+        return 0
+    finish_hashes(&unhashed, batch, w.wire.data)
+    w.wire.data[w.wire.size] = c']'          # META_ROOM includes it
+    w.wire.size += 1
+    open_sync(w, k, n, now)
+    begin[0] = put_prefix(w)
+    for i in range(k * w.window, k * w.window + n):
+        w.actions[i].at -= <uint32_t> begin[0]
+    return n

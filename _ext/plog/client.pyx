@@ -1,0 +1,557 @@
+# The client: events to runs of datagrams, or to lines; replies in.
+
+# The state of a client: `self` in the C functions.
+ctypedef struct lc_plog:
+    bint identity
+    bint check
+    bint unboxed
+    uint32_t room                # bytes of a datagram at most
+    uint64_t most                # bytes of a message at most
+    uint64_t batch_bytes
+    const uint8_t *tail          # the id as a member, with zeros for the sequence, and the closing brace
+    const uint8_t *tags          # for messages that have none of their own
+    uint32_t tags_size
+    uint32_t id_                 # the number of the next boxed message
+    lc_pace pace
+    lc_wire scratch              # whole messages of several datagrams, until they are hashed
+    lc_handing handing           # events that the kernel has not taken yet
+    lc_wire replies              # runs from the server
+    uint64_t boxed
+    uint64_t simple
+    uint64_t datagrams
+
+
+cdef void plog_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    pace_fill(&w.pace, now)
+    events[0] = 0
+    size[0] = 0
+    if is_drained(&w.pace):
+        return
+    events[0] = handing_room(&w.handing)
+    if w.pace.packets.rate and w.pace.packets.level < events[0]:
+        events[0] = <uint32_t> w.pace.packets.level
+    size[0] = w.batch_bytes
+
+
+cdef double plog_ready(void *self, double now) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    pace_fill(&w.pace, now)
+    # A microsecond late, because rounding could make it early.
+    return now + 1e-6 + pace_wait(&w.pace) if is_drained(&w.pace) else 0
+
+
+cdef void plog_pace(void *self, double now, double packets, double size) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    pace_fill(&w.pace, now)
+    w.pace.packets.rate = packets
+    w.pace.size.rate = size
+
+
+# Copy a body to p, with TAIL_SIZE + SCAN_PAD bytes of room behind it, and insert the id into an event
+# document. Other bodies travel unchanged; the ledger identifies them by their hash. Returns the new size or
+# STOP_MEMORY.
+cdef inline int64_t finish_body(lc_plog *w, lc_batch *batch, uint32_t i, const uint8_t *body, uint8_t *p,
+                                size_t size) noexcept nogil:
+    cdef uint8_t kind = batch.kind[i] & K_MASK
+    cdef lc_object o
+    cdef lc_span own
+    cdef uint8_t *start
+    cdef uint8_t *close
+    cdef bint object_
+    if not w.identity:
+        memcpy(p, body, size)
+        return size
+    if w.check or kind == K_DOCUMENT or kind == K_BYTES:
+        object_ = copy_object(p, body, size, &o) == 0
+    else:
+        memcpy(p, body, size)
+        object_ = size > 1 and find_braces(p, size, &o) == 0
+        o.uuid.at = NULL
+    own.at = p
+    own.size = size
+    if object_ and o.uuid.at != NULL:
+        own = o.uuid
+    elif object_ and kind != K_BYTES:
+        start = <uint8_t *> o.start
+        close = <uint8_t *> o.close
+        # Without the comma in an empty object.
+        memcpy(close, w.tail + o.empty, TAIL_SIZE + 1 - o.empty)
+        close += TAIL_SIZE - o.empty
+        lc_put_digits(close + 1 - TAIL_END, lc_spell(batch.seq[i]))
+        size = close + 1 - start
+        if start != p:
+            memmove(p, start, size)
+        return size
+    return STOP_MEMORY if keep_user_id(batch, i, &own) < 0 else <int64_t> size
+
+
+# Messages that wait to be hashed, several at a time, and where their headers are in the wire.
+ctypedef struct lc_messages:
+    lc_unhashed bodies
+    bint boxed[HASH_LANES]
+    lc_place place[HASH_LANES]
+    lc_cut cut[HASH_LANES]
+
+
+# Hash the messages, which are whole in `data`, and write the hashes into the headers in `wire`.
+cdef inline void hash_messages(lc_batch *batch, const uint8_t *data, uint8_t *wire,
+                               lc_messages *m) noexcept nogil:
+    cdef lc_unhashed *u = &m.bodies
+    cdef uint32_t hashes[HASH_LANES]
+    cdef const uint8_t *p[HASH_LANES]
+    cdef uint32_t i, n = u.count
+    if n == 0:
+        return
+    for i in range(n):
+        p[i] = data + u.at[i]
+    murmur3_many(p, u.sizes, n, hashes)
+    finish_hashes(u, batch, data)
+    for i in range(n):
+        if m.boxed[i]:
+            put_hash(wire, m.place[i], &m.cut[i], hashes[i])
+
+
+# Hash the messages of several datagrams, which are whole in the scratch memory.
+cdef inline void hash_large(lc_plog *w, lc_batch *batch, lc_wire *wire, lc_messages *m) noexcept nogil:
+    hash_messages(batch, w.scratch.data, wire.data, m)
+    w.scratch.size = 0
+    trim(&w.scratch, ROOM_KEPT)
+
+
+# Whether a message may travel without a box.
+cdef inline bint goes_unboxed(lc_plog *w, uint8_t first, uint64_t size, uint32_t tags) noexcept nogil:
+    return w.unboxed and tags == 0 and 0 < size <= w.room and first > 31
+
+
+cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                     lc_outcomes *out) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    cdef lc_run run
+    cdef lc_cut cut
+    cdef lc_place place
+    cdef lc_messages small, large
+    cdef lc_messages *m
+    cdef lc_unhashed *u
+    cdef const uint8_t *body
+    cdef const uint8_t *tags
+    cdef uint32_t tags_size, head, length, i, n = 0
+    cdef uint64_t size, guess, taken = 0
+    cdef size_t begin = wire.size, at
+    cdef int64_t done
+    cdef bint simple, tagged, several
+    cdef uint8_t *p
+    memset(&run, 0, sizeof(run))
+    begin_hashes(&small.bodies)
+    begin_hashes(&large.bodies)
+    pace_fill(&w.pace, now)
+    events = min(events, handing_room(&w.handing))
+    for i in range(batch.cursor, batch.n):
+        if n == events or is_drained(&w.pace):
+            break
+        if batch.status[i] != PENDING:
+            continue
+        size = batch.size[i]
+        if n and taken + size > w.batch_bytes:
+            break
+        body = batch.body[i]
+        tags = w.tags
+        tags_size = w.tags_size
+        tagged = batch.kind[i] >> K_TOPIC_SHIFT != 0
+        if tagged:
+            if batch.kind[i] >> K_TOPIC_SHIFT != K_TAGGED or size < 2 or size - 2 < (
+                    <uint64_t> body[0] << 8 | body[1]):
+                batch.status[i] = FAILED
+                batch.reason[i] = R_UNENCODABLE
+                continue
+            tags_size = <uint32_t> body[0] << 8 | body[1]
+            tags = body + 2
+            body += 2 + tags_size
+            size -= 2 + tags_size
+        # The size is known only after the id is inserted, so the body is written where it most likely
+        # belongs. Messages that may need several datagrams are written to the scratch memory: they are hashed
+        # whole.
+        guess = size + (TAIL_SIZE if w.identity and batch.kind[i] & K_MASK != K_BYTES else 0)
+        simple = size > 0 and goes_unboxed(w, body[0], guess, tags_size)
+        several = not simple and HEADER_SIZE + tags_size + guess > w.room
+        at = 0
+        if several:
+            if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
+                hash_large(w, batch, wire, &large)
+            p = wire_reserve(&w.scratch, size + TAIL_SIZE + SCAN_PAD)
+        else:
+            head = 0 if simple else HEADER_SIZE + tags_size
+            at = (0 if run_takes(&run, head + <uint32_t> guess) else RUN_HEAD) + head
+            p = wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + size + TAIL_SIZE + SCAN_PAD)
+        done = STOP_MEMORY
+        if p != NULL:
+            done = finish_body(w, batch, i, body, p + at, size)
+        if done >= 0 and (<uint64_t> done > w.most or cut_message(done, tags_size, w.room, &cut) < 0):
+            batch.status[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if done >= 0:
+            p += at
+            simple = done > 0 and goes_unboxed(w, p[0], done, tags_size)
+            if simple:
+                cut.count = 1
+            m = &small if cut.count == 1 else &large
+            at = w.scratch.size
+            length = <uint32_t> done
+            if cut.count > 1:
+                length += cut.count * HEADER_SIZE + tags_size
+                if put_fragments(wire, &run, p, <uint32_t> done, &cut, w.id_, 0, tags, tags_size, &place) < 0:
+                    done = STOP_MEMORY
+                else:
+                    w.scratch.size += done
+            elif several and wire_reserve(wire, RUN_HEAD + HEADER_SIZE + tags_size + done) == NULL:
+                done = STOP_MEMORY
+            else:
+                head = 0 if simple else HEADER_SIZE + tags_size
+                length += head
+                at = wire.size + (0 if run_takes(&run, length) else RUN_HEAD) + head
+                if wire.data + at != p:
+                    memmove(wire.data + at, p, done)
+                place.at = run_add(&run, wire, length)
+                place.run = run.at
+                if not simple:
+                    put_header(wire.data + place.at, &cut, w.id_, <uint32_t> done, 0)
+                    put16(wire.data + place.at + 20, tags_size)
+                    memcpy(wire.data + place.at + HEADER_SIZE, tags, tags_size)
+        if done < 0:
+            if n:
+                break            # send what there is; the pump learns of it at its next turn
+            return STOP_MEMORY
+        u = &m.bodies
+        u.at[u.count] = at
+        u.sizes[u.count] = done
+        u.index[u.count] = i
+        m.boxed[u.count] = not simple
+        m.place[u.count] = place
+        m.cut[u.count] = cut
+        u.count += 1
+        if small.bodies.count == small.bodies.lanes:
+            hash_messages(batch, wire.data, wire.data, &small)
+        if large.bodies.count == large.bodies.lanes:
+            hash_large(w, batch, wire, &large)
+        batch.status[i] = INFLIGHT
+        handing_add(&w.handing, batch.seq[i], wire.size - begin)
+        n += 1
+        taken += size
+        w.datagrams += cut.count
+        if simple:
+            w.simple += 1
+        else:
+            w.boxed += 1
+            w.id_ = w.id_ + 1 if w.id_ < ID_MOST else 1
+        if w.pace.packets.rate:
+            w.pace.packets.level -= cut.count
+        if w.pace.size.rate:
+            w.pace.size.level -= length
+    hash_messages(batch, wire.data, wire.data, &small)
+    hash_large(w, batch, wire, &large)
+    w.handing.written += wire.size - begin
+    return n
+
+
+# Encode lines for TCP. A message with a line end in it, or a CR at its end, would arrive as another one.
+cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                      lc_outcomes *out) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    cdef lc_unhashed unhashed
+    cdef uint32_t i, n = 0
+    cdef uint64_t size, taken = 0
+    cdef size_t begin = wire.size
+    cdef int64_t done
+    cdef uint8_t *p
+    pace_fill(&w.pace, now)
+    begin_hashes(&unhashed)
+    events = min(events, handing_room(&w.handing))
+    for i in range(batch.cursor, batch.n):
+        if n == events:
+            break
+        if batch.status[i] != PENDING:
+            continue
+        size = batch.size[i]
+        if n and taken + size > w.batch_bytes:
+            break
+        done = STOP_MEMORY
+        p = wire_reserve(wire, size + TAIL_SIZE + SCAN_PAD + 1)
+        if p != NULL:
+            done = finish_body(w, batch, i, batch.body[i], p, size)
+        if done < 0:
+            if n:
+                break            # send what there is; the pump learns of it at its next turn
+            return STOP_MEMORY
+        if <uint64_t> done > w.most:
+            batch.status[i] = FAILED
+            batch.reason[i] = R_TOO_LARGE
+            continue
+        if (batch.kind[i] >> K_TOPIC_SHIFT or memchr(p, c'\n', done) != NULL
+                or done and p[done - 1] == c'\r'):
+            batch.status[i] = FAILED
+            batch.reason[i] = R_UNENCODABLE
+            continue
+        p[done] = c'\n'
+        add_hash(&unhashed, batch, wire.data, wire.size, done, i)
+        wire.size += done + 1
+        batch.status[i] = INFLIGHT
+        handing_add(&w.handing, batch.seq[i], wire.size - begin)
+        n += 1
+        taken += size
+    finish_hashes(&unhashed, batch, wire.data)
+    w.simple += n
+    w.handing.written += wire.size - begin
+    return n
+
+
+# Servers do not answer over TCP.
+cdef int lines_receive(void *self, const uint8_t *data, size_t size, double now,
+                       lc_outcomes *out) noexcept nogil:
+    out.alive += size > 0
+    return 0
+
+
+# Settle the events of the next `size` bytes: the kernel has taken them.
+cdef void plog_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
+    handing_took(&(<lc_plog *> self).handing, size, out)
+
+
+cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
+                      lc_outcomes *out) noexcept nogil:
+    cdef lc_plog *w = <lc_plog *> self
+    cdef uint8_t *to
+    if size == 0:
+        return 0
+    pace_fill(&w.pace, now)
+    out.alive += 1
+    out.events += 1
+    if w.replies.size + size > REPLIES_MOST:
+        return 0                 # more than our questions can cause: another host sends these datagrams
+    to = wire_reserve(&w.replies, size)
+    if to == NULL:
+        return STOP_MEMORY
+    memcpy(to, data, size)
+    w.replies.size += size
+    return 0
+
+
+# There is no connection that could be silent.
+cdef double plog_deadline(void *self) noexcept nogil:
+    return 0
+
+
+@cython.final
+cdef class Hot(CodecBase):
+    """The client: events out as runs of datagrams or as lines, replies in.
+
+    The pump drives it without the GIL through `capsule`. An event whose kind has the high nibble 1 has its
+    own tags before its body: u16 big-endian, and as many bytes. The id is inserted as ``uuid`` into one JSON
+    object without it, unless the kind says bytes. Other bodies travel unchanged, and the ledger keeps the
+    hash of the user's ``uuid`` or of the body.
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        datagram: bytes of a datagram at most, 25 to 65,507.
+        tags: for messages that have none of their own, as they travel.
+        unboxed: send messages without a box where possible: no tags, one datagram, a first byte above 31.
+        max_message: bytes of a message at most, with the id. A longer one fails as too_large, and so does one
+            of more than 65,535 fragments.
+        batch_bytes: bodies encoded at once, at most; a larger one is encoded alone.
+        identity: insert the id.
+        check: check that raw bodies are one JSON object in UTF-8 before the id is inserted.
+        packets: packets per second; 0: unlimited.
+        burst: packets sent at once after a pause.
+        size: bytes of datagrams per second; 0: unlimited.
+        size_burst: bytes sent at once after a pause.
+        number: of the first message of each socket; 2**31 - 1 is followed by 1.
+        lines: for TCP: each message is a line, without box and tags. A message with a line end in it, or a CR
+            at its end, fails as unencodable.
+
+    Raises:
+        ValueError: an argument is outside its range.
+    """
+
+    cdef lc_plog w
+    cdef bytes tail
+    cdef bytes kept_tags
+    cdef uint32_t first
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_plog))
+
+    def __init__(self, bytes producer, *, int64_t datagram=1452, bytes tags=b"", bint unboxed=False,
+                 int64_t max_message=262144, int64_t batch_bytes=1 << 20, bint identity=True, bint check=True,
+                 double packets=10000.0, double burst=64.0, double size=67108864.0,
+                 double size_burst=131072.0, int64_t number=1, bint lines=False):
+        cdef lc_plog *w = &self.w
+        if w.tail != NULL:
+            raise TypeError("already made")
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        for name, value, low, high in (
+            ("max_message", max_message, 0, MESSAGE_MOST), ("batch_bytes", batch_bytes, 1, 1 << 30),
+            ("number", number, 1, ID_MOST), ("burst", burst, 1.0, 1e9), ("size_burst", size_burst, 1.0, 1e12),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name}: {low} to {high}, not {value}")
+        if handing_open(&w.handing, ROUND) < 0:
+            raise MemoryError()
+        self.kept_tags = tags
+        self.datagram = datagram
+        self.rates(packets, size)
+        self.tail = b',"uuid":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
+        w.tail = <const uint8_t *> PyBytes_AS_STRING(self.tail)
+        w.tags = <const uint8_t *> PyBytes_AS_STRING(tags)
+        w.tags_size = <uint32_t> len(tags)
+        w.identity = identity
+        w.check = check
+        w.unboxed = unboxed
+        w.most = max_message
+        w.batch_bytes = batch_bytes
+        w.id_ = self.first = <uint32_t> number
+        w.pace.packets.level = w.pace.packets.most = burst
+        w.pace.size.level = w.pace.size.most = size_burst
+        self.hot.self = w
+        self.hot.credit = plog_credit
+        self.hot.encode = lines_encode if lines else plog_encode
+        self.hot.sent = plog_sent
+        self.hot.receive = lines_receive if lines else plog_receive
+        self.hot.deadline = plog_deadline
+        self.hot.ready = plog_ready
+        self.hot.pace = plog_pace
+
+    def __dealloc__(self):
+        free(self.w.scratch.data)
+        free(self.w.replies.data)
+        handing_close(&self.w.handing)
+
+    @property
+    def unsent(self):
+        """Events in flight: the transport has not taken all of their datagrams."""
+        return self.w.handing.count
+
+    @property
+    def compressor(self):
+        """Always ``none``."""
+        return "none"
+
+    @property
+    def error(self):
+        """Always None: a server cannot break this protocol."""
+        return None
+
+    @property
+    def datagram(self):
+        """Bytes of a datagram at most, for messages encoded from now on.
+
+        Raises:
+            ValueError: the value is not 25 to 65,507, or has no room for the tags.
+        """
+        return self.w.room
+
+    @datagram.setter
+    def datagram(self, int64_t size):
+        if not DATAGRAM_LEAST <= size <= DATAGRAM_MOST:
+            raise ValueError(f"datagram: {DATAGRAM_LEAST} to {DATAGRAM_MOST} bytes, not {size}")
+        if len(self.kept_tags) > size - HEADER_SIZE:
+            raise ValueError(f"tags: {len(self.kept_tags)} bytes, and a datagram has room for "
+                             f"{size - HEADER_SIZE}")
+        self.w.room = <uint32_t> size
+
+    cdef int rates(self, double packets, double size) except -1:
+        for name, value in (("packets", packets), ("size", size)):
+            if not 0 <= value <= 1e15:
+                raise ValueError(f"{name}: 0 (no bound) or more a second, not {value}")
+        self.w.pace.packets.rate = packets
+        self.w.pace.size.rate = size
+        return 0
+
+    def pace(self, double now, double packets, double size, *, burst=None, size_burst=None):
+        """Set the pace. Call it between two calls of a pump, never during one.
+
+        Args:
+            now: seconds of the monotonic clock.
+            packets: packets per second; 0: unlimited.
+            size: bytes per second; 0: unlimited.
+            burst: packets sent at once after a pause; None: as before.
+            size_burst: bytes sent at once after a pause; None: as before.
+
+        Raises:
+            ValueError: an argument is outside its range.
+        """
+        self.made()
+        pace_fill(&self.w.pace, now)
+        self.rates(packets, size)
+        for bucket_most, name in ((burst, "burst"), (size_burst, "size_burst")):
+            if bucket_most is not None and not 1 <= bucket_most <= 1e12:
+                raise ValueError(f"{name}: 1 or more, not {bucket_most}")
+        if burst is not None:
+            self.w.pace.packets.most = burst
+        if size_burst is not None:
+            self.w.pace.size.most = size_burst
+
+    def ready(self, double now):
+        """Return when the pace allows the next message; 0: now."""
+        self.made()
+        return self.hot.ready(self.hot.self, now)
+
+    @property
+    def now(self):
+        """The latest time that was passed to a method, in seconds of the monotonic clock."""
+        return self.w.pace.filled
+
+    @property
+    def counts(self):
+        """Boxed messages, unboxed messages, and datagrams of both, encoded so far."""
+        return self.w.boxed, self.w.simple, self.w.datagrams
+
+    def connected(self, double now):
+        """Begin with a new socket."""
+        # The server counts messages by the port, so their numbers begin again.
+        self.w.id_ = self.first
+        self.w.pace.filled = now
+        self.w.replies.size = 0
+        handing_forget(&self.w.handing)
+        CodecBase.sent(self)
+
+    def connection_lost(self):
+        """Forget what was in flight and what was received."""
+        self.w.replies.size = 0
+        handing_forget(&self.w.handing)
+        CodecBase.sent(self)
+
+    def sent(self, uint64_t rest=0):
+        """Settle what was sent: the kernel has taken all but the last `rest` bytes, whole runs."""
+        cdef lc_handing *h = &self.w.handing
+        CodecBase.sent(self)
+        if rest <= h.written - h.taken:
+            handing_took(h, h.written - h.taken - rest, &self.out)
+
+    def command(self, bytes datagram):
+        """Append a datagram to what is to be sent, whatever the pace.
+
+        Raises:
+            ValueError: it is empty or longer than a datagram may be.
+        """
+        cdef lc_run run
+        self.made()
+        if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
+            raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
+        if self.box.views:
+            self.full.append(self.box)
+            self.box = type(self.box)()
+        memset(&run, 0, sizeof(run))
+        if wire_reserve(&self.box.wire, RUN_HEAD + len(datagram)) == NULL:
+            raise MemoryError()
+        memcpy(self.box.wire.data + run_add(&run, &self.box.wire, <uint32_t> len(datagram)),
+               <const uint8_t *> PyBytes_AS_STRING(datagram), len(datagram))
+        self.w.handing.written += RUN_HEAD + len(datagram)
+
+    def heard(self):
+        """Return the datagrams received since the last call; of more than 1 MiB the later ones are
+        dropped."""
+        found = split_runs(self.w.replies.data, self.w.replies.size)
+        self.w.replies.size = 0
+        trim(&self.w.replies, 65536)
+        return found or []

@@ -1,0 +1,241 @@
+# Fragments: messages to datagrams, and datagrams to runs.
+
+cdef inline void put16(uint8_t *p, uint32_t v) noexcept nogil:
+    p[0] = <uint8_t> (v >> 8)
+    p[1] = <uint8_t> v
+
+
+# How a message is cut into `count` fragments: each but the last has `size` bytes of it.
+ctypedef struct lc_cut:
+    uint32_t count
+    uint32_t size
+    uint32_t last
+
+
+# Cut a boxed message into datagrams of at most `room` bytes. -1: it takes too many.
+#
+# The last fragment has the tags and the rest of the payload. If they do not fit together, there is one more
+# fragment, whose payload may be empty. The others are made shorter where they would be longer than the
+# payload otherwise, at which the Java client throws.
+cdef inline int cut_message(uint64_t total, uint32_t tags, uint32_t room, lc_cut *cut) noexcept nogil:
+    cdef uint64_t most = room - HEADER_SIZE
+    cdef uint64_t whole, size, last
+    if total > MESSAGE_MOST or tags > most:
+        return -1
+    whole = (total + tags + most - 1) // most
+    whole = whole - 1 if whole else 0        # fragments before the last
+    if whole == 0:
+        cut.count = 1
+        cut.size = <uint32_t> most
+        cut.last = <uint32_t> total
+        return 0
+    while whole < FRAGMENTS_MOST:
+        size = min(total // whole, most)
+        last = total - size * whole
+        if last + tags <= most:
+            cut.count = <uint32_t> whole + 1
+            cut.size = <uint32_t> size
+            cut.last = <uint32_t> last
+            return 0
+        whole += 1
+    return -1
+
+
+cdef inline void put_header(uint8_t *p, const lc_cut *cut, uint32_t id_, uint32_t total,
+                            uint32_t hash_) noexcept nogil:
+    p[0] = 0
+    p[1] = 1
+    put16(p + 2, cut.count)
+    put16(p + 4, 0)
+    put16(p + 6, cut.size)
+    lc_put32(p + 8, id_)
+    lc_put32(p + 12, total)
+    lc_put32(p + 16, hash_)
+    lc_put32(p + 20, 0)
+
+
+# The last run of a wire, while datagrams are added.
+ctypedef struct lc_run:
+    size_t at                    # where its head begins
+    uint32_t size                # bytes in it; 0: there is no run
+    uint32_t segment
+    uint32_t count
+    bint full                    # its last datagram is shorter: nothing may follow
+
+
+cdef inline bint run_takes(const lc_run *run, uint32_t size) noexcept nogil:
+    return (run.size and not run.full and size <= run.segment and run.count < RUN_SEGMENTS
+            and run.size + size <= RUN_MOST)
+
+
+# Add a datagram of this size to the run or to a new one. There must be room. Returns where its bytes begin.
+cdef inline size_t run_add(lc_run *run, lc_wire *wire, uint32_t size) noexcept nogil:
+    cdef size_t at
+    if not run_takes(run, size):
+        run.at = wire.size
+        run.size = run.count = 0
+        run.segment = size
+        lc_put_frame(wire.data + run.at + 4, size)
+        wire.size += RUN_HEAD
+    at = wire.size
+    run.size += size
+    run.count += 1
+    run.full = size < run.segment
+    lc_put_frame(wire.data + run.at, run.size)
+    wire.size += size
+    return at
+
+
+# Where a message's first datagram begins in a wire, and where the head of its run does.
+ctypedef struct lc_place:
+    size_t run
+    size_t at
+
+
+# Write all fragments of a message at p, which is not in the wire. -1: out of memory.
+cdef int put_fragments(lc_wire *wire, lc_run *run, const uint8_t *p, uint32_t total, const lc_cut *cut,
+                       uint32_t id_, uint32_t hash_, const uint8_t *tags, uint32_t tags_size,
+                       lc_place *place) noexcept nogil:
+    cdef uint8_t header[HEADER_SIZE]
+    cdef uint8_t *to
+    cdef size_t at
+    cdef uint32_t i
+    if wire_reserve(wire, <size_t> cut.count * (RUN_HEAD + HEADER_SIZE) + total + tags_size) == NULL:
+        return -1
+    put_header(header, cut, id_, total, hash_)
+    for i in range(cut.count - 1):
+        put16(header + 4, i)
+        at = run_add(run, wire, HEADER_SIZE + cut.size)
+        if i == 0:
+            place.run = run.at
+            place.at = at
+        to = wire.data + at
+        memcpy(to, header, HEADER_SIZE)
+        memcpy(to + HEADER_SIZE, p, cut.size)
+        p += cut.size
+    put16(header + 4, cut.count - 1)
+    put16(header + 20, tags_size)
+    at = run_add(run, wire, HEADER_SIZE + tags_size + cut.last)
+    if cut.count == 1:
+        place.run = run.at
+        place.at = at
+    to = wire.data + at
+    memcpy(to, header, HEADER_SIZE)
+    memcpy(to + HEADER_SIZE, tags, tags_size)
+    memcpy(to + HEADER_SIZE + tags_size, p, cut.last)
+    return 0
+
+
+# Write the hash into the headers of a message's datagrams.
+cdef inline void put_hash(uint8_t *data, lc_place place, const lc_cut *cut, uint32_t hash_) noexcept nogil:
+    cdef size_t at = place.at, end = place.run + RUN_HEAD + lc_get_frame(data + place.run)
+    cdef uint32_t _i
+    for _i in range(cut.count):
+        if at == end:                # the next run begins
+            end += RUN_HEAD + lc_get_frame(data + at)
+            at += RUN_HEAD
+        lc_put32(data + at + 16, hash_)
+        at += HEADER_SIZE + cut.size
+
+
+def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags=b""):
+    """Cut a boxed message into datagrams.
+
+    Args:
+        payload: the message.
+        id: the number of the message, 0 to 2**31 - 1.
+        datagram: bytes of a datagram at most.
+        tags: as they travel.
+
+    Raises:
+        ValueError: an argument is outside its range, or the message needs more than 65,535 fragments.
+    """
+    cdef bytes message = bytes(payload)
+    cdef lc_wire wire
+    cdef lc_run run
+    cdef lc_cut cut
+    cdef lc_place place
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(message)
+    if not 0 <= id <= ID_MOST:
+        raise ValueError(f"id: 0 to {ID_MOST}, not {id}")
+    if not DATAGRAM_LEAST <= datagram <= DATAGRAM_MOST:
+        raise ValueError(f"datagram: {DATAGRAM_LEAST} to {DATAGRAM_MOST} bytes, not {datagram}")
+    if len(tags) > datagram - HEADER_SIZE:
+        raise ValueError(f"tags: {len(tags)} bytes, and a datagram has room for {datagram - HEADER_SIZE}")
+    if len(message) > MESSAGE_MOST:
+        raise ValueError(f"payload: {len(message)} bytes; {MESSAGE_MOST} are the most")
+    if cut_message(len(message), <uint32_t> len(tags), <uint32_t> datagram, &cut) < 0:
+        raise ValueError(f"payload: {len(message)} bytes need more than {FRAGMENTS_MOST} fragments "
+                         f"in datagrams of {datagram}")
+    memset(&wire, 0, sizeof(wire))
+    memset(&run, 0, sizeof(run))
+    try:
+        if put_fragments(&wire, &run, p, <uint32_t> len(message), &cut, <uint32_t> id,
+                         murmur3_of(p, len(message)),
+                         <const uint8_t *> PyBytes_AS_STRING(tags), <uint32_t> len(tags), &place) < 0:
+            raise MemoryError()
+        return split_runs(wire.data, wire.size)
+    finally:
+        free(wire.data)
+
+
+# Copy the datagrams out of whole runs. None: these are no whole runs.
+cdef list split_runs(const uint8_t *p, size_t left):
+    cdef uint32_t size, segment, at
+    found = []
+    while left:
+        if left < RUN_HEAD:
+            return None
+        size = lc_get_frame(p)
+        segment = lc_get_frame(p + 4)
+        p += RUN_HEAD
+        left -= RUN_HEAD
+        if size > left or segment == 0 and size:
+            return None
+        if size == 0:
+            found.append(b"")
+            continue
+        for at in range(0, size, segment):
+            found.append(PyBytes_FromStringAndSize(<const char *> p + at, min(segment, size - at)))
+        p += size
+        left -= size
+    return found
+
+
+def datagrams(runs, /):
+    """Return the datagrams in whole runs.
+
+    Raises:
+        ValueError: the data are no whole runs.
+    """
+    cdef bytes data = bytes(runs)
+    found = split_runs(<const uint8_t *> PyBytes_AS_STRING(data), len(data))
+    if found is None:
+        raise ValueError("no whole runs of datagrams")
+    return found
+
+
+def join_runs(datagrams, /):
+    """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run.
+
+    Raises:
+        ValueError: a datagram is longer than UDP allows.
+    """
+    cdef lc_wire wire
+    cdef lc_run run
+    cdef bytes one
+    cdef size_t at
+    memset(&wire, 0, sizeof(wire))
+    memset(&run, 0, sizeof(run))
+    try:
+        for datagram in datagrams:
+            one = bytes(datagram)
+            if len(one) > DATAGRAM_MOST:
+                raise ValueError(f"datagram: {len(one)} bytes; {DATAGRAM_MOST} are the most")
+            if wire_reserve(&wire, RUN_HEAD + len(one)) == NULL:
+                raise MemoryError()
+            at = run_add(&run, &wire, <uint32_t> len(one))
+            memcpy(wire.data + at, <const uint8_t *> PyBytes_AS_STRING(one), len(one))
+        return PyBytes_FromStringAndSize(<const char *> wire.data, wire.size)
+    finally:
+        free(wire.data)

@@ -1,0 +1,50 @@
+# Pacing: token buckets of packets and of bytes.
+
+# A token bucket. It may be overdrawn: a message is sent whole, and the next one waits until the debt is paid.
+ctypedef struct lc_bucket:
+    double rate                  # tokens a second; 0: unlimited
+    double most
+    double level
+
+
+ctypedef struct lc_pace:
+    lc_bucket packets
+    lc_bucket size               # in bytes
+    double filled                # when the buckets were filled last
+    bint drained                 # wait for a quantum, not for the next packet
+
+
+cdef inline void bucket_fill(lc_bucket *b, double seconds) noexcept nogil:
+    b.level = min(b.level + seconds * b.rate, b.most)
+
+
+# What to wait for when a bucket is empty: five milliseconds of its rate, half of the bucket at most. A
+# wake-up for each packet would cost more than sending it.
+cdef inline double quantum_of(const lc_bucket *b) noexcept nogil:
+    return max(min(b.rate * 0.005, b.most / 2), 1.0)
+
+
+# Seconds until a bucket has a quantum.
+cdef inline double bucket_wait(const lc_bucket *b) noexcept nogil:
+    cdef double quantum = quantum_of(b)
+    return (quantum - b.level) / b.rate if b.rate and b.level < quantum else 0
+
+
+cdef inline double pace_wait(const lc_pace *p) noexcept nogil:
+    return max(bucket_wait(&p.packets), bucket_wait(&p.size))
+
+
+cdef void pace_fill(lc_pace *p, double now) noexcept nogil:
+    if now > p.filled:
+        bucket_fill(&p.packets, now - p.filled)
+        bucket_fill(&p.size, now - p.filled)
+        p.filled = now
+    if p.drained:
+        p.drained = pace_wait(p) > 0
+
+
+# Whether nothing may be sent now.
+cdef inline bint is_drained(lc_pace *p) noexcept nogil:
+    if p.packets.rate and p.packets.level < 1 or p.size.rate and p.size.level < 1:
+        p.drained = True
+    return p.drained

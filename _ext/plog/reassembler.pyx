@@ -1,0 +1,659 @@
+# The reassembler: datagrams to messages, judged as the real server does.
+
+cdef enum Verdict:
+    V_MESSAGE = 0                # a boxed message is complete
+    V_SIMPLE                     # an unboxed message
+    V_FRAGMENT                   # kept: other fragments are missing
+    V_COMMAND
+    V_EMPTY                      # faults from here on
+    V_BAD_VERSION
+    V_BAD_TYPE
+    V_BAD_HEADER
+    V_OUT_OF_BOUNDS
+    V_BAD_FRAGMENT
+    V_BAD_CHECKSUM
+    V_TOO_LARGE
+
+MESSAGE = <int> V_MESSAGE
+SIMPLE = <int> V_SIMPLE
+FRAGMENT = <int> V_FRAGMENT
+COMMAND = <int> V_COMMAND
+EMPTY = <int> V_EMPTY
+BAD_VERSION = <int> V_BAD_VERSION
+BAD_TYPE = <int> V_BAD_TYPE
+BAD_HEADER = <int> V_BAD_HEADER
+OUT_OF_BOUNDS = <int> V_OUT_OF_BOUNDS
+BAD_FRAGMENT = <int> V_BAD_FRAGMENT
+BAD_CHECKSUM = <int> V_BAD_CHECKSUM
+TOO_LARGE = <int> V_TOO_LARGE
+VERDICT_NAMES = (
+    "message", "simple", "fragment", "command", "empty", "bad_version", "bad_type", "bad_header",
+    "out_of_bounds", "bad_fragment", "bad_checksum", "too_large",
+)
+
+cdef enum:
+    RECEIVE_SIZE = 65536         # the buffer of the real server; it throws when it reads beyond
+    BUCKETS = 17
+    OPEN_LEAST = 1024            # places of the table at first
+    MEMORY_LEAST = 16384         # room for a message besides its bytes
+
+
+# An incomplete message. The bits and the payload follow in the same allocation.
+cdef struct lc_open:
+    lc_open *next                # in the same bucket of the table
+    lc_open *older
+    lc_open *newer
+    uint64_t stream
+    uint32_t id_
+    uint32_t count
+    uint32_t size
+    uint32_t total
+    uint32_t hash_
+    uint32_t got
+    double touched
+    size_t charge
+    uint64_t *bits               # one for each fragment: whether it has arrived
+    uint8_t *payload
+    uint8_t *tags
+    uint32_t tags_size
+
+
+# The counters of a server, under the names of its STAT.
+ctypedef struct lc_stat:
+    uint64_t udp_simple_messages
+    uint64_t udp_invalid_version
+    uint64_t v0_invalid_type
+    uint64_t v0_invalid_multipart_header
+    uint64_t v0_commands
+    uint64_t exceptions
+    uint64_t empty
+    uint64_t evictions
+    uint64_t hits
+    uint64_t misses
+    uint64_t v0_fragments[BUCKETS]
+    uint64_t v0_invalid_checksum[BUCKETS]
+    uint64_t v0_invalid_fragments[BUCKETS][BUCKETS]
+    uint64_t dropped_fragments[BUCKETS][BUCKETS]
+
+
+ctypedef struct lc_defrag:
+    uint64_t max_message
+    size_t max_bytes
+    double expire
+    lc_open **table
+    size_t places                # a power of two
+    size_t n
+    size_t bytes
+    lc_open *oldest
+    lc_open *newest
+    lc_open *done                # the message delivered last; freed with the next datagram
+    lc_stat stat
+
+
+# A datagram after the judgement.
+ctypedef struct lc_judged:
+    Verdict verdict
+    bint opened                  # the first fragment seen of its message
+    bint whole                   # reassembled: the payload is not in the datagram
+    uint32_t id_
+    uint32_t count
+    uint32_t index
+    const uint8_t *payload
+    size_t size
+    const uint8_t *tags
+    uint32_t tags_size
+
+
+cdef inline uint32_t get16(const uint8_t *p) noexcept nogil:
+    return <uint32_t> p[0] << 8 | p[1]
+
+
+# The place of a counter by size: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7, ...
+cdef inline uint32_t bucket_of(uint32_t n) noexcept nogil:
+    cdef uint32_t k = 0
+    while n:
+        n >>= 1
+        k += 1
+    return k
+
+
+cdef inline size_t place_of(const lc_defrag *d, uint64_t stream, uint32_t id_) noexcept nogil:
+    cdef uint64_t h = (stream ^ <uint64_t> id_ << 32 ^ id_) * 0x9E3779B185EBCA87ULL
+    return <size_t> (h >> 32) & (d.places - 1)
+
+
+cdef inline void unlink_age(lc_defrag *d, lc_open *m) noexcept nogil:
+    if m.older != NULL:
+        m.older.newer = m.newer
+    else:
+        d.oldest = m.newer
+    if m.newer != NULL:
+        m.newer.older = m.older
+    else:
+        d.newest = m.older
+
+
+cdef inline void link_newest(lc_defrag *d, lc_open *m) noexcept nogil:
+    m.newer = NULL
+    m.older = d.newest
+    if d.newest != NULL:
+        d.newest.newer = m
+    else:
+        d.oldest = m
+    d.newest = m
+
+
+cdef void free_open(lc_open *m) noexcept nogil:
+    if m != NULL:
+        free(m.tags)
+        free(m)
+
+
+# Remove a message from the table and the list by age. The caller owns it then.
+cdef void take_out(lc_defrag *d, lc_open *m) noexcept nogil:
+    cdef lc_open **at = &d.table[place_of(d, m.stream, m.id_)]
+    while at[0] != m:
+        at = &at[0].next
+    at[0] = m.next
+    unlink_age(d, m)
+    d.n -= 1
+    d.bytes -= m.charge
+
+
+# Count the fragments that did not arrive, a word at a time: 65,535 cost no more than 1,024.
+cdef void count_dropped(lc_defrag *d, const lc_open *m) noexcept nogil:
+    cdef uint64_t *to = d.stat.dropped_fragments[bucket_of(m.count - 1)]
+    cdef uint32_t words = (m.count + 63) >> 6, w, i
+    cdef uint64_t missing
+    for w in range(words):
+        missing = ~m.bits[w]
+        if w == words - 1 and m.count & 63:
+            missing &= (<uint64_t> 1 << (m.count & 63)) - 1
+        if w == 0:
+            for i in range(64):
+                to[bucket_of(i)] += missing >> i & 1
+        else:
+            to[bucket_of(64 * w)] += lc_ones(missing)
+
+
+cdef void evict(lc_defrag *d, lc_open *m) noexcept nogil:
+    count_dropped(d, m)
+    d.stat.evictions += 1
+    take_out(d, m)
+    free_open(m)
+
+
+cdef void expire_old(lc_defrag *d, double now) noexcept nogil:
+    while d.oldest != NULL and now - d.oldest.touched >= d.expire:
+        evict(d, d.oldest)
+
+
+cdef void make_room(lc_defrag *d, const lc_open *kept) noexcept nogil:
+    cdef lc_open *m = d.oldest
+    cdef lc_open *newer
+    while d.bytes > d.max_bytes and m != NULL:
+        newer = m.newer
+        if m != kept:
+            evict(d, m)
+        m = newer
+
+
+cdef int grow_table(lc_defrag *d) noexcept nogil:
+    cdef size_t places = d.places * 2 if d.places else OPEN_LEAST
+    cdef lc_open **table = <lc_open **> calloc(places, sizeof(lc_open *))
+    cdef lc_open *m
+    cdef size_t place
+    if table == NULL:
+        return -1
+    free(d.table)
+    d.table = table
+    d.places = places
+    m = d.oldest
+    while m != NULL:
+        place = place_of(d, m.stream, m.id_)
+        m.next = table[place]
+        table[place] = m
+        m = m.newer
+    return 0
+
+
+cdef inline lc_open *find_open(lc_defrag *d, uint64_t stream, uint32_t id_) noexcept nogil:
+    cdef lc_open *m = d.table[place_of(d, stream, id_)] if d.places else NULL
+    while m != NULL and (m.stream != stream or m.id_ != id_):
+        m = m.next
+    return m
+
+
+# Begin a message. NULL: out of memory.
+cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32_t size, uint32_t total,
+                       uint32_t hash_) noexcept nogil:
+    cdef size_t bits = ((v.count + 63) >> 6) * sizeof(uint64_t)
+    cdef size_t charge = sizeof(lc_open) + bits + total
+    cdef lc_open *m
+    cdef size_t place
+    if d.n >= d.places and grow_table(d) < 0:
+        return NULL
+    m = <lc_open *> malloc(charge)
+    if m == NULL:
+        return NULL
+    memset(m, 0, sizeof(lc_open) + bits)
+    m.bits = <uint64_t *> (m + 1)
+    m.payload = <uint8_t *> m.bits + bits
+    m.stream = stream
+    m.id_ = v.id_
+    m.count = v.count
+    m.size = size
+    m.total = total
+    m.hash_ = hash_
+    m.charge = charge
+    place = place_of(d, stream, v.id_)
+    m.next = d.table[place]
+    d.table[place] = m
+    link_newest(d, m)
+    d.n += 1
+    d.bytes += charge
+    return m
+
+
+# Judge a fragment of a message of several. -1: out of memory.
+cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
+                    lc_judged *v) noexcept nogil:
+    cdef uint32_t size = get16(p + 6), total = lc_get32(p + 12), hash_ = lc_get32(p + 16)
+    cdef uint32_t wide = bucket_of(v.count - 1)
+    cdef uint64_t at = <uint64_t> size * v.index
+    cdef lc_open *m
+    cdef uint8_t *tags
+    cdef uint64_t bit = <uint64_t> 1 << (v.index & 63)
+    cdef bint last = v.index == v.count - 1
+    cdef bint good
+    expire_old(d, now)
+    m = find_open(d, stream, v.id_)
+    v.opened = m == NULL
+    if m == NULL:
+        d.stat.misses += 1
+    else:
+        d.stat.hits += 1
+        unlink_age(d, m)
+        link_newest(d, m)
+        m.touched = now
+        good = m.count == v.count and m.size == size and m.hash_ == hash_
+        if not good:
+            v.verdict = V_BAD_FRAGMENT
+            d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
+            return 0
+        total = m.total          # whatever this fragment says
+    good = <int64_t> v.size == (<int64_t> total - <int64_t> at if last else <int64_t> size)
+    v.verdict = V_FRAGMENT
+    if not good:
+        v.verdict = V_BAD_FRAGMENT
+        d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
+    elif at + v.size > total:
+        v.verdict = V_OUT_OF_BOUNDS
+        d.stat.exceptions += 1
+        return 0
+    if m == NULL:
+        if total > d.max_message:
+            # It would be evicted at once, and again with each of its fragments.
+            v.verdict = V_TOO_LARGE
+            d.stat.evictions += 1
+            count_absent(d, v, good)
+            return 0
+        m = add_open(d, stream, v, size, total, hash_)
+        if m == NULL:
+            return -1
+        m.touched = now
+        make_room(d, m)
+    if not good:
+        return 0
+    memcpy(m.payload + at, v.payload, v.size)
+    if v.tags_size:
+        tags = <uint8_t *> realloc(m.tags, v.tags_size)
+        if tags == NULL:
+            return -1
+        memcpy(tags, v.tags, v.tags_size)
+        m.tags = tags
+        m.charge += v.tags_size
+        m.charge -= m.tags_size
+        d.bytes += v.tags_size
+        d.bytes -= m.tags_size
+        m.tags_size = v.tags_size
+        make_room(d, m)
+    if not m.bits[v.index >> 6] & bit:
+        m.bits[v.index >> 6] |= bit
+        m.got += 1
+    if m.got < m.count:
+        return 0
+    take_out(d, m)
+    d.done = m
+    v.payload = m.payload
+    v.size = m.total
+    v.tags = m.tags
+    v.tags_size = m.tags_size
+    v.whole = True
+    v.verdict = V_MESSAGE
+    if murmur3_of(m.payload, m.total) != m.hash_:
+        v.verdict = V_BAD_CHECKSUM
+        d.stat.v0_invalid_checksum[wide] += 1
+    return 0
+
+
+# Count the fragments of a message that was not kept as missing, without this one if it was good.
+cdef void count_absent(lc_defrag *d, const lc_judged *v, bint good) noexcept nogil:
+    cdef uint64_t *to = d.stat.dropped_fragments[bucket_of(v.count - 1)]
+    cdef uint32_t k = 0, low = 0, high = 1
+    while low < v.count:
+        to[k] += min(high, v.count) - low
+        low = high
+        high *= 2
+        k += 1
+    if good:
+        to[bucket_of(v.index)] -= 1
+
+
+# Judge a datagram. -1: out of memory.
+cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, double now,
+               lc_judged *v) noexcept nogil:
+    cdef uint32_t tags
+    memset(v, 0, sizeof(lc_judged))
+    free_open(d.done)
+    d.done = NULL
+    v.payload = p
+    v.size = size
+    if size == 0:
+        v.verdict = V_EMPTY      # the real server reads what an earlier datagram has left in its buffer
+        d.stat.empty += 1
+        return 0
+    if p[0] > 31:
+        v.verdict = V_SIMPLE
+        d.stat.udp_simple_messages += 1
+        return 0
+    if p[0]:
+        v.verdict = V_BAD_VERSION
+        d.stat.udp_invalid_version += 1
+        return 0
+    if size == 1 or p[1] > 1:
+        v.verdict = V_BAD_TYPE
+        d.stat.v0_invalid_type += 1
+        return 0
+    if p[1] == 0:
+        v.verdict = V_COMMAND
+        v.payload = p + 2
+        v.size = size - 2
+        d.stat.v0_commands += 1
+        return 0
+    v.verdict = V_BAD_HEADER
+    if size >= HEADER_SIZE:
+        v.count = get16(p + 2)
+        v.index = get16(p + 4)
+        v.id_ = lc_get32(p + 8)
+    if size < HEADER_SIZE or v.index >= v.count or lc_get32(p + 12) > MESSAGE_MOST:
+        d.stat.v0_invalid_multipart_header += 1
+        return 0
+    tags = get16(p + 20)
+    if tags > size - HEADER_SIZE:
+        if tags > RECEIVE_SIZE - HEADER_SIZE:
+            v.verdict = V_OUT_OF_BOUNDS
+            d.stat.exceptions += 1
+        else:
+            d.stat.v0_invalid_multipart_header += 1
+        return 0
+    v.tags = p + HEADER_SIZE
+    v.tags_size = tags
+    v.payload = v.tags + tags
+    v.size = size - HEADER_SIZE - tags
+    d.stat.v0_fragments[bucket_of(v.index)] += 1
+    if v.count > 1:
+        return judge_part(d, p, stream, now, v)
+    # A single fragment: servers check only the hash.
+    v.opened = True
+    v.verdict = V_MESSAGE
+    if murmur3_of(v.payload, v.size) != lc_get32(p + 16):
+        v.verdict = V_BAD_CHECKSUM
+        d.stat.v0_invalid_checksum[0] += 1
+    return 0
+
+
+cdef int open_defrag(lc_defrag *d, object max_message, object max_bytes, double expire) except -1:
+    if not 0 <= max_message <= MESSAGE_MOST:
+        raise ValueError(f"max_message: 0 to {MESSAGE_MOST} bytes, not {max_message}")
+    if not max_message + MEMORY_LEAST <= max_bytes <= 1 << 40:
+        raise ValueError(f"max_bytes: at least max_message and {MEMORY_LEAST}, not {max_bytes}")
+    if not expire > 0:
+        raise ValueError(f"expire: more than 0 seconds, not {expire}")
+    memset(d, 0, sizeof(lc_defrag))
+    d.max_message = max_message
+    d.max_bytes = max_bytes
+    d.expire = expire
+    return 0
+
+
+cdef void close_defrag(lc_defrag *d) noexcept nogil:
+    cdef lc_open *m = d.oldest
+    cdef lc_open *newer
+    while m != NULL:
+        newer = m.newer
+        free_open(m)
+        m = newer
+    free_open(d.done)
+    free(d.table)
+    memset(d, 0, sizeof(lc_defrag))
+
+
+cdef list opens_of(lc_defrag *d):
+    cdef lc_open *m = d.oldest
+    found = []
+    while m != NULL:
+        found.append((m.stream, m.id_, m.got, m.count))
+        m = m.newer
+    return found
+
+
+cdef enum:
+    JUDGED_COLUMNS = 9
+
+cdef const char *JUDGED_ITEMS = b"\x01\x01\x04\x02\x02\x08\x04\x08\x04"
+cdef const char *JUDGED_CODES = b"BBIHHqiqi"
+
+
+# The columns of `Judged`, in the order of the codes.
+ctypedef struct lc_judgements:
+    uint8_t *verdict
+    uint8_t *opened
+    uint32_t *id_
+    uint16_t *count
+    uint16_t *index
+    int64_t *begin
+    int32_t *length
+    int64_t *tags_begin
+    int32_t *tags_length
+
+
+# Judge n datagrams. Returns how many: fewer when the next one is not inside the data; -1: out of memory.
+cdef Py_ssize_t judge_all(lc_defrag *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
+                          const int64_t *size, const uint64_t *streams, Py_ssize_t n, double now,
+                          lc_judgements *j, lc_wire *bodies) noexcept nogil:
+    cdef lc_judged v
+    cdef uint8_t *to
+    cdef Py_ssize_t i
+    for i in range(n):
+        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
+            return i
+        if judge(d, p + at[i], <size_t> size[i], streams[i], now, &v) < 0:
+            return -1
+        j.verdict[i] = v.verdict
+        j.opened[i] = v.opened
+        j.id_[i] = v.id_
+        j.count[i] = <uint16_t> v.count
+        j.index[i] = <uint16_t> v.index
+        j.length[i] = <int32_t> v.size
+        j.tags_length[i] = <int32_t> v.tags_size
+        if v.whole:
+            # It follows the data: offsets below zero, from -1 down.
+            to = wire_reserve(bodies, v.size + v.tags_size)
+            if to == NULL:
+                return -1
+            memcpy(to, v.payload, v.size)
+            if v.tags_size:
+                memcpy(to + v.size, v.tags, v.tags_size)
+            j.begin[i] = -1 - <int64_t> bodies.size
+            j.tags_begin[i] = j.begin[i] - <int64_t> v.size
+            bodies.size += v.size + v.tags_size
+        else:
+            j.begin[i] = v.payload - p
+            j.tags_begin[i] = v.tags - p if v.tags != NULL else 0
+    return n
+
+
+@cython.final
+cdef class Judged:
+    """Judged datagrams: a row for each, in order."""
+
+    cdef readonly Column verdict, opened, id, count, index, begin, length, tags_begin, tags_length
+    cdef object data
+    cdef bytes bodies
+    cdef Py_ssize_t n
+
+    def __len__(self):
+        return self.n
+
+    cdef bytes piece(self, Py_ssize_t row, Column begin, Column length):
+        cdef int64_t at
+        cdef int32_t size
+        if not 0 <= row < self.n:
+            raise IndexError(f"row {row} of {self.n}")
+        at = (<int64_t *> begin.data)[row]
+        size = (<int32_t *> length.data)[row]
+        if at < 0:
+            return self.bodies[-1 - at:-1 - at + size]
+        return bytes(self.data[at:at + size])
+
+    def payload(self, Py_ssize_t row):
+        """Return the payload of a row, reassembled if it had several fragments.
+
+        The data that were fed must still exist.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        return self.piece(row, self.begin, self.length)
+
+    def tags(self, Py_ssize_t row):
+        """Return the tags of a row as they travelled; of several fragments with tags, those that came
+        last."""
+        return self.piece(row, self.tags_begin, self.tags_length)
+
+
+@cython.final
+cdef class Reassembler:
+    """Judges datagrams as the real server does, and reassembles messages.
+
+    Fragments may arrive in any order and more than once. A complete message is forgotten: a second copy of it
+    is delivered again, and a surplus fragment begins a message that is never complete.
+
+    Args:
+        max_message: bytes of a message of several fragments, at most.
+        max_bytes: bytes of all incomplete messages, by their announced sizes and 1/8 byte for each fragment.
+            The message that was not touched for longest is evicted first.
+        expire: seconds after which an untouched message is evicted.
+
+    Raises:
+        ValueError: an argument is outside its range.
+    """
+
+    cdef lc_defrag d
+
+    def __cinit__(self):
+        memset(&self.d, 0, sizeof(lc_defrag))
+
+    def __init__(self, *, max_message=262144, max_bytes=1 << 20, double expire=10.0):
+        if self.d.max_bytes:
+            raise TypeError("already made")
+        open_defrag(&self.d, max_message, max_bytes, expire)
+
+    def __dealloc__(self):
+        close_defrag(&self.d)
+
+    def feed(self, data, offsets, lengths, streams, double now):
+        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
+
+        Args:
+            data: the bytes of all datagrams.
+            offsets: int64, where each datagram begins.
+            lengths: int64, the bytes of each datagram.
+            streams: uint64, the sender of each datagram. The real server distinguishes senders by port only.
+            now: seconds of any monotonic clock.
+
+        Raises:
+            ValueError: the columns differ in size, or a datagram is not inside `data`.
+        """
+        cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
+        cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)
+        cdef Py_ssize_t n = count_units(at, size, stream), i = 0
+        cdef lc_judgements j
+        cdef void **columns = <void **> &j
+        cdef lc_wire bodies
+        cdef Judged out = Judged.__new__(Judged)
+        if not self.d.max_bytes:
+            raise TypeError("not made")
+        memset(&bodies, 0, sizeof(bodies))
+        memset(&j, 0, sizeof(j))
+        try:
+            for i in range(JUDGED_COLUMNS):
+                columns[i] = malloc(n * JUDGED_ITEMS[i] + 1)
+                if columns[i] == NULL:
+                    raise MemoryError()
+            with nogil:
+                i = judge_all(&self.d, <const uint8_t *> view.b.buf, view.b.len, <const int64_t *> at.b.buf,
+                              <const int64_t *> size.b.buf, <const uint64_t *> stream.b.buf, n, now, &j,
+                              &bodies)
+            if i < 0:
+                raise MemoryError()
+            if i < n:
+                raise ValueError(f"datagram {i} leaves the data of {view.b.len} bytes")
+            out.n = n
+            out.data = memoryview(data).cast("B")
+            out.bodies = PyBytes_FromStringAndSize(<const char *> bodies.data, bodies.size)
+            found = [make_column(&columns[i], n, JUDGED_ITEMS[i], JUDGED_CODES[i])
+                     for i in range(JUDGED_COLUMNS)]
+            (out.verdict, out.opened, out.id, out.count, out.index, out.begin, out.length, out.tags_begin,
+             out.tags_length) = found
+            return out
+        finally:
+            free(bodies.data)
+            for i in range(JUDGED_COLUMNS):
+                free(columns[i])
+
+    def expire(self, double now):
+        """Evict messages that were not touched for long; `feed` does so too."""
+        expire_old(&self.d, now)
+
+    @property
+    def open(self):
+        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
+        return opens_of(&self.d)
+
+    @property
+    def held(self):
+        """Bytes that count against `max_bytes`."""
+        return self.d.bytes
+
+    def counters(self):
+        """Return the counters under the names of the real server's STAT, and ``empty`` for empty
+        datagrams."""
+        cdef lc_stat *s = &self.d.stat
+        cdef int i, k
+        return {
+            "udp_simple_messages": s.udp_simple_messages,
+            "udp_invalid_version": s.udp_invalid_version,
+            "v0_invalid_type": s.v0_invalid_type,
+            "v0_invalid_multipart_header": s.v0_invalid_multipart_header,
+            "v0_commands": s.v0_commands,
+            "exceptions": s.exceptions,
+            "empty": s.empty,
+            "v0_fragments": [s.v0_fragments[i] for i in range(BUCKETS)],
+            "v0_invalid_checksum": [s.v0_invalid_checksum[i] for i in range(BUCKETS)],
+            "v0_invalid_fragments": [
+                [s.v0_invalid_fragments[i][k] for k in range(i + 1)] for i in range(BUCKETS)],
+            "dropped_fragments": [[s.dropped_fragments[i][k] for k in range(i + 1)] for i in range(BUCKETS)],
+            "defragmenter": {"evictions": s.evictions, "hits": s.hits, "misses": s.misses},
+        }
