@@ -88,8 +88,8 @@ cdef class OutcomeList:
         """
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
-        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status, <int> out.items[i].reason)
-                  for i in range(out.n)]
+        ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
+                   <int> out.items[i].reason) for i in range(out.n)]
         result = ranges, out.alive, out.progress
         out.n = out.alive = out.progress = 0
         return result
