@@ -12,7 +12,7 @@ Importing this package imports nothing else: a public name is loaded when it is 
 
 from __future__ import annotations
 
-# Spelled out because importing `typing` for one constant would cost every importing program.
+# Importing `typing` for this constant would slow down every import of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logclient.aio import AsyncClient as AsyncClient
@@ -63,13 +63,13 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    # `__all__` decides: a name that is no public one must not import anything.
+    # A name outside of `__all__` must not import anything.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     value = getattr(import_module(f"{__name__}.{_WHERE.get(name, 'errors')}"), name)
-    globals()[name] = value  # next time without this function
+    globals()[name] = value  # later look-ups do not call this function
     return value
 
 
