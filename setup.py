@@ -32,7 +32,7 @@ BUILD = ROOT / "build"
 PXD = BUILD / "pxd"
 WINDOWS = sys.platform == "win32"
 
-# What other systems lack of this one. SIMD: neither Apple's processors nor Windows on ARM have SSE2.
+# Macros that leave out what other systems lack. SIMD: Apple's processors and Windows on ARM have no SSE2.
 LIKE = {"": [], "windows": ["LC_LIKE_WINDOWS", "LC_NO_SIMD"], "macos": ["LC_LIKE_MACOS", "LC_NO_SIMD"]}
 
 DIRECTIVES = {
@@ -42,14 +42,14 @@ DIRECTIVES = {
     "initializedcheck": False,
     "cdivision": True,
     "embedsignature": True,
-    "auto_pickle": False,  # its __setstate__ would believe whatever it is given
+    "auto_pickle": False,  # its __setstate__ would trust any state
     "freethreading_compatible": True,
 }
 
 
 def need_compiler() -> None:
-    """Say at once what is missing: otherwise Cython works for a minute first."""
-    if WINDOWS:  # setuptools looks for Microsoft's in the registry
+    """Exit with a message if there is no compiler, before Cython works for a minute."""
+    if WINDOWS:  # setuptools finds Microsoft's in the registry
         return
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
@@ -62,19 +62,19 @@ def need_compiler() -> None:
 
 
 def description() -> str:
-    """The README for an index, which has none of the pages that its links lead to."""
+    """Return the README without its relative links, for a package index."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text)
 
 
 def lock() -> None:
-    """One build of this tree at a time: two would write the same C files. Held until exit."""
+    """Take the lock of this tree until exit: two builds would write the same C files."""
     try:
         import fcntl
     except ImportError:
         return
     BUILD.mkdir(exist_ok=True)
-    lock.file = open(BUILD / ".lock", "w")  # noqa: SIM115  (closing would let go)
+    lock.file = open(BUILD / ".lock", "w")  # noqa: SIM115  (closing releases the lock)
     fcntl.flock(lock.file, fcntl.LOCK_EX)
 
 
@@ -86,6 +86,7 @@ def packages() -> list[str]:
 
 
 def extensions() -> list[Extension]:
+    """Translate the Cython sources and return the extensions to compile."""
     only = os.environ.get("LOGCLIENT_ONLY", "")
     sources = layout.modules(EXT)
     names = sorted(sources)
@@ -110,7 +111,7 @@ def extensions() -> list[Extension]:
 
     from Cython.Build import cythonize
 
-    # Processes that are not forked would run this file again.
+    # A process that is spawned would run this file again.
     workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
 
     def below_root(paths: Iterable[Path]) -> list[str]:
@@ -144,7 +145,7 @@ def extensions() -> list[Extension]:
 
 
 def sbom(version: str) -> dict[str, Any]:
-    """What is in a wheel beside our own sources, as CycloneDX. The same build gives the same bytes."""
+    """Return the software bill of materials as CycloneDX; equal builds give equal bytes."""
 
     def component(name: str, version: str, **more: Any) -> dict[str, Any]:
         purl = f"pkg:pypi/{name}@{version}"
@@ -173,9 +174,10 @@ def sbom(version: str) -> dict[str, Any]:
 
 
 class Wheel(bdist_wheel):
-    """A wheel with a list of its parts, where PEP 770 wants it."""
+    """A wheel with its software bill of materials, as in PEP 770."""
 
     def write_wheelfile(self, wheelfile_base: str, *arguments: Any, **more: Any) -> None:
+        """Write the metadata, and the bill of materials beside it."""
         super().write_wheelfile(wheelfile_base, *arguments, **more)
         folder = Path(wheelfile_base) / "sboms"
         folder.mkdir(exist_ok=True)

@@ -1,44 +1,44 @@
-"""Walks the records of a capture segment; the format is in ``docs/formats.md``, "Capture"."""
+"""Scan of a capture segment; ``docs/formats.md`` describes the format under "Capture"."""
 
 from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
 MAX_RECORD: Final[int]
-"""A longer record is damage."""
+"""Largest record in bytes; a longer one is damage."""
 
 SEGMENT: Final = 1
 STREAM: Final = 2
 UNIT: Final = 3
 END: Final = 4
 BAD_CRC: Final = -1
-"""Not a type: a record whose CRC-32 is wrong. The next one was looked for behind its length."""
+"""Not a type: a record with a wrong CRC-32. The scan goes on after its length."""
 BAD_RECORD: Final = -2
-"""Not a type: a record of an unknown type, shorter than its type needs, or with an arrival that cannot be."""
+"""Not a type: a record of an unknown type, too short for its type, or with an impossible arrival number."""
 
 MORE: Final = 0
-"""The walk stopped because the rest of the data is no whole record."""
+"""Reason to stop: the rest of the data is not a whole record."""
 LIMIT: Final = 1
-"""... because `limit` units, or 65,536 other records, were found."""
+"""Reason to stop: `limit` units or 65,536 other records were found."""
 LENGTH: Final = 2
-"""... because a record says it is empty or longer than `MAX_RECORD`: it cannot be walked over."""
+"""Reason to stop: the length of a record is 0 or more than `MAX_RECORD`, so the next one cannot be found."""
 
 CRC_FOLDS: Final[bool]
-"""Whether this processor multiplies polynomials (PCLMULQDQ); tables otherwise."""
+"""True if this processor multiplies polynomials (PCLMULQDQ); otherwise tables are used."""
 
 def crc32(data: ReadableBuffer, value: int = 0, *, fold: bool = True) -> int:
-    """``zlib.crc32(data, value)``. `fold` False takes the tables whatever the processor can."""
+    """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
 
 def unbase64(data: ReadableBuffer, size: int) -> bytes:
-    """What `data` encodes: base64 of exactly `size` bytes, with its padding.
+    """Decode padded base64 of exactly `size` bytes.
 
     Raises:
-        ValueError: it is not.
+        ValueError: `data` is anything else.
     """
 
 @final
 class Walk:
-    """What was found, a row a unit, in the order of the file; columns are bytes of little machine words.
+    """Units of a segment, in the order of the file: one column per property, as bytes of native integers.
 
     ``numpy.frombuffer(walk.offset, "int64")`` makes no copy.
     """
@@ -48,22 +48,22 @@ class Walk:
         """Number of units; also ``len(walk)``."""
     @property
     def end(self) -> int:
-        """Where the first record that was not read starts."""
+        """Offset of the first record that was not read."""
     @property
     def stop(self) -> int:
         """`MORE`, `LIMIT` or `LENGTH`."""
     @property
     def offset(self) -> bytes:
-        """int64: where the raw bytes of the unit start in the data."""
+        """int64: offset of the unit's raw bytes in the data."""
     @property
     def length(self) -> bytes:
-        """int64: how many there are."""
+        """int64: number of raw bytes."""
     @property
     def arrival(self) -> bytes:
-        """uint64."""
+        """uint64: number of the arrival at the listener."""
     @property
     def stream(self) -> bytes:
-        """uint64."""
+        """uint64: number of the stream."""
     @property
     def received_us(self) -> bytes:
         """int64, microseconds since 1970."""
@@ -72,14 +72,16 @@ class Walk:
         """uint8: 0 from the peer, 1 to the peer."""
     @property
     def others(self) -> list[tuple[int, int, int]]:
-        """(type or `BAD_CRC` or `BAD_RECORD`, offset of the record, length of its payload) of the rest."""
+        """Type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record."""
     def __len__(self) -> int: ...
 
 def walk(data: ReadableBuffer, start: int = 0, *, limit: int = 0) -> Walk:
-    """Walk the records of ``data[start:]``, which begins with one; the GIL is let go of.
+    """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
-        limit: at most so many units, 0 = all there are.
+        data: bytes of a segment.
+        start: offset of a record.
+        limit: stop after so many units; 0: no limit.
 
     Raises:
         ValueError: `start` is not in the data.

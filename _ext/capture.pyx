@@ -1,9 +1,9 @@
-# Walks the records of a capture segment (docs/formats.md) without the GIL: lengths bounded before use,
-# CRC-32 of every record checked, whole wire units as columns. Decoding them is each codec's own work.
-#
-# Twin: logclient/collectors/capture.py reads the same files in plain Python; the tests believe that one.
-#
-# And `unbase64`, for the hashes of a ledger: three times binascii's speed.
+"""Scan of a capture segment (docs/formats.md) without the GIL.
+
+Every length is bounded before use and the CRC-32 of every record is checked. Wire units come out as columns;
+the codecs decode them. logclient/collectors/capture.py reads the same files in plain Python, and is the
+reference of the tests. `unbase64` decodes the hashes of a ledger three times as fast as binascii.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -161,9 +161,9 @@ cdef enum:
     _MAX_RECORD = 1 << 30
     _HEAD = 8            # length, CRC
     _UNIT_HEAD = 27      # type, direction, flags, stream, arrival, received_us
-    _OTHERS = 65536      # other records of one call: a bound on memory, damage comes in floods
+    _OTHERS = 65536      # other records per call, which bounds the memory that a damaged file takes
 
-# Written once, before anything can call, and the same in each interpreter.
+# Written once, at import.
 lc_crc_init()
 lc_b64_init()
 cdef int _FOLDS = lc_crc_can_fold()
@@ -172,6 +172,7 @@ CRC_FOLDS = bool(_FOLDS)
 
 
 def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True):
+    """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
     cdef size_t n = <size_t> data.shape[0]
     cdef const uint8_t *p = &data[0] if n else NULL
     cdef uint32_t crc
@@ -181,6 +182,11 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True)
 
 
 def unbase64(const uint8_t[::1] data not None, Py_ssize_t size):
+    """Decode padded base64 of exactly `size` bytes.
+
+    Raises:
+        ValueError: `data` is anything else.
+    """
     cdef bytes out
     cdef uint8_t *to
     cdef int wrong = -1
@@ -245,7 +251,7 @@ cdef int _grow(Table *t) noexcept nogil:
     return 0
 
 
-# Whether a record of this type and length can be what it says it is. Arrivals are from 1 to 2 ** 63 - 1.
+# Return whether a record may have this type and length. Arrivals are from 1 to 2 ** 63 - 1.
 cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexcept nogil:
     if kind == 3:
         return length >= _UNIT_HEAD and payload[1] <= 1 and <int64_t> lc_le64(payload + 11) > 0
@@ -256,8 +262,8 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
     return kind == 2 and length >= 9
 
 
-# The walk itself: records data[start:size], until the data, the tables or the sense of it ends.
-# Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 when memory is out; position[0] is where it stopped.
+# Scan the records of data[start:size]. Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 without memory;
+# position[0] is where it stopped.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, Table *t,
                Other *others, size_t *others_count) noexcept nogil:
     cdef size_t at = position[0]
@@ -305,6 +311,8 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
 
 
 cdef class Walk:
+    """Units of a segment, in the order of the file: one column per property, as bytes of native integers."""
+
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t end
     cdef readonly int stop
@@ -321,6 +329,16 @@ cdef class Walk:
 
 
 def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0):
+    """Scan the records of ``data[start:]``, without the GIL.
+
+    Args:
+        data: bytes of a segment.
+        start: offset of a record.
+        limit: stop after so many units; 0: no limit.
+
+    Raises:
+        ValueError: `start` is not in the data.
+    """
     cdef size_t size = <size_t> data.shape[0]
     cdef const uint8_t *p = &data[0] if size else NULL
     cdef size_t most = <size_t> limit if limit > 0 else size

@@ -12,7 +12,7 @@ Importing this package imports nothing else: a public name is loaded when it is 
 
 from __future__ import annotations
 
-# Spelled out because importing `typing` for one constant would cost every importing program.
+# Importing `typing` for this constant would slow down every import of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logclient import logjam as logjam
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> object:
     if name in _PROTOCOLS:
         return import_module(f"{__name__}.{name}")  # which also sets it here
     value = getattr(import_module(f"{__name__}.{_WHERE.get(name, 'errors')}"), name)
-    globals()[name] = value  # next time without this function
+    globals()[name] = value  # later look-ups do not call this function
     return value
 
 

@@ -1,6 +1,6 @@
-"""Log lines to try things with: of files, of this machine, or made from a seed.
+"""Sample log lines: from files, from this machine, or generated from a seed.
 
-The demo, the benchmarks and the tests take their lines from here, and `Samples.source` says which they took.
+The demo, the benchmarks and the tests use them; `Samples.source` says where they come from.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _SEED = 7
 
 
 class Line(NamedTuple):
+    """A log line and where it comes from."""
+
     program: str
-    """Which program wrote it: the name of a generated kind, or of the file."""
+    """Name of the program that wrote it, or of the file."""
 
     text: str
     file: str
 
     @property
     def level(self) -> int:
-        """The level of `logging` that its words suggest."""
+        """The level of `logging` that its text suggests."""
         low = self.text.lower()
         if "error" in low:
             return logging.ERROR
@@ -47,13 +49,15 @@ class Line(NamedTuple):
 
 
 class Samples(NamedTuple):
+    """Log lines and a description of their source."""
+
     lines: list[Line]
     source: str
-    """Where they come from, in words."""
+    """Description of the source."""
 
     @property
     def mean(self) -> float:
-        """Bytes of a line, on average."""
+        """Mean length of a line in bytes."""
         return sum(len(line.text.encode()) for line in self.lines) / len(self.lines)
 
 
@@ -227,7 +231,7 @@ TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'""",
 
 
 class _Fields(dict[str, str]):
-    """Draws each field anew."""
+    """A mapping that draws a new value for each field."""
 
     def __init__(self, draw: random.Random) -> None:
         super().__init__()
@@ -243,10 +247,10 @@ def generate(count: int, seed: int = _SEED, *, awkward: bool = False) -> Iterato
     They have 116 bytes on average. The same arguments make the same lines.
 
     Args:
-        count: How many.
-        seed: Of all that is drawn.
-        awkward: Make every tenth line one that is hard to keep: empty, not ASCII, of several lines, with
-            control characters, of 64 KiB.
+        count: number of lines.
+        seed: seed of the random generator.
+        awkward: make every tenth line one that is hard to preserve: empty, not ASCII, of several lines, with
+            control characters, or of 64 KiB.
     """
     draw = random.Random(seed)
     fields = _Fields(draw)

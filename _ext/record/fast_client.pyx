@@ -21,7 +21,7 @@ cdef class FastClient:
         if self.handoff is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.handoff is None:
-            raise TypeError("encoder: needs a hand-off")
+            raise TypeError("encoder: needs a queue")
         self.encoder = encoder
         self.handoff = encoder.handoff
         self.fallback = fallback

@@ -94,7 +94,7 @@ cdef class FastHandler:
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.handoff is None:
-            raise TypeError("encoder: needs a hand-off")
+            raise TypeError("encoder: needs a queue")
         self.handoff = encoder.handoff
         self.on_wakeup_needed = on_wakeup_needed
         self.put_fallback = put_fallback

@@ -55,7 +55,7 @@ ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "F
 _MISTAKE = "a caller's mistake, no input's: tests/test_handler_unit.py, tests/test_memory_safety.py"
 APART = {
     "__init__ has": _MISTAKE,
-    "needs a hand-off": _MISTAKE,
+    "needs a queue": _MISTAKE,
     "mark_sender_thread()": "of the sender's thread: tests/test_handler_unit.py",
     "_in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
     "not _in_destructor()": "of the sender's thread: tests/test_handler_unit.py",

@@ -1,1 +1,1 @@
-"""Where logclient meets frameworks. None of them is imported here."""
+"""Integrations with web frameworks, one module each. No framework is imported."""

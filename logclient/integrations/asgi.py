@@ -1,4 +1,4 @@
-"""ASGI: one Logjam document per HTTP request; websockets and lifespan pass through untouched.
+"""ASGI middleware: one Logjam document per HTTP request. Other scopes pass through unchanged.
 
 ::
 
@@ -21,18 +21,18 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class LogjamMiddleware:
-    """Wraps an ASGI application.
+    """Middleware around an ASGI application.
 
-    The request is the current one while the application runs, background tasks after the response
-    included; its time ends with the last piece of the response. Its action: what the application has
-    set on ``logjam.current()``, else `action`, else the endpoint that Starlette or FastAPI has found,
-    else ``Unknown#<method>``.
+    The request is ``logjam.current()`` while the application runs, including its background tasks after the
+    response; its duration ends with the last part of the response. Its action is the first of: the one that
+    the application has set on ``logjam.current()``, the result of `action`, the endpoint that Starlette or
+    FastAPI has found, ``Unknown#<method>``.
 
     Args:
         app: the application.
-        client: of ``connect("logjam://...")``, or an agent of your own.
-        action: called with the scope when the application has returned, and by ``caller_headers``; None or
-            empty: not known.
+        client: a client of ``connect("logjam://...")``, or an agent.
+        action: returns the action for a scope; None or an empty string if it is not known. It is called when
+            the application has returned, and by ``caller_headers``.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class LogjamMiddleware:
         self.action = action
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, within a request if the scope is HTTP."""
         if scope.get("type") != "http":
             await self.app(scope, receive, send)
             return
@@ -94,15 +95,15 @@ class LogjamMiddleware:
 
 
 class _Wire:
-    """What passes between the server and the application."""
+    """The messages between the server and the application."""
 
     def __init__(self, request: Request, receive: Receive, send: Send) -> None:
         self._request = request
         self._receive = receive
         self._send = send
         self._name = (http.REQUEST_ID.lower().encode(), request.full_id.encode())
-        self.gone = False  # the client
-        self.whole = False  # the response
+        self.gone = False  # the client has disconnected
+        self.whole = False  # the response is complete
 
     async def receive(self) -> MutableMapping[str, Any]:
         message = await self._receive()
@@ -115,12 +116,12 @@ class _Wire:
         if kind == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), self._name]}
         last = kind == "http.response.body" and not message.get("more_body", False)
-        # Before it is sent: afterwards a server says http.disconnect to whoever receives. Some take what
-        # is sent to a client that is gone, and Starlette ends such a response as if it were whole.
+        # Set this before sending: afterwards servers report http.disconnect. Some servers accept messages to
+        # a client that is gone, and Starlette completes such a response as usual.
         self.whole = self.whole or (last and not self.gone)
         try:
             await self._send(message)
-        except OSError:  # what a server raises for a client that is gone
+        except OSError:  # servers raise it for a client that is gone
             self.gone = True
             self.whole = False
             raise
@@ -132,7 +133,7 @@ class _Wire:
 
 
 def _endpoint(scope: Scope) -> str | None:
-    """``<module>#<function>``, or ``<module>::<Class>#<method>`` for an endpoint that is a class."""
+    """Return ``<module>#<function>``, or ``<module>::<Class>#<method>`` if the endpoint is a class."""
     endpoint = scope.get("endpoint")
     if endpoint is None:
         return None
@@ -142,5 +143,5 @@ def _endpoint(scope: Scope) -> str | None:
     name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__).rpartition("<locals>.")[2]
     if isinstance(endpoint, type):
         return f"{module}::{name}#{scope.get('method', '').lower()}"
-    owner, _, function = name.rpartition(".")  # of a method
+    owner, _, function = name.rpartition(".")  # the class of a method
     return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"

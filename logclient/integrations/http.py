@@ -1,4 +1,4 @@
-"""What the WSGI and the ASGI middleware share: an HTTP request as a Logjam request."""
+"""Logjam requests of HTTP requests, for the WSGI and the ASGI middleware."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from logclient.logjam import Agent, Request
 __all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "found_action", "named", "wait_seconds"]
 
 REQUEST_ID = "X-Logjam-Request-Id"
-"""The response header that names the request: ``<app>-<environment>-<request_id>``."""
+"""Response header with the id of the request: ``<app>-<environment>-<request_id>``."""
 
 CLIENT_CLOSED = 499
-"""The code, as nginx has it, of a request whose client went away before there was an answer."""
+"""Code of a request whose client disconnected before the response, as in nginx."""
 
 WARNING = 30
 LONGEST_WAIT = 3600.0
@@ -32,7 +32,7 @@ def begin(
     headers: Iterable[tuple[str, str]],
     ip: str | None,
 ) -> Request:
-    """The request that begins now; its action is still unknown."""
+    """Begin a request; its action is not known yet."""
     from urllib.parse import parse_qsl
 
     given: dict[str, list[str]] = {}
@@ -70,9 +70,9 @@ def begin(
 
 
 def wait_seconds(header: str | None, now: float) -> float:
-    """How long ago the front server took the request; 0 when its header makes no sense.
+    """Return how many seconds ago the front server accepted the request, or 0 if the header is invalid.
 
-    Servers write seconds, milliseconds or microseconds since 1970, some with ``t=`` before it.
+    Servers write seconds, milliseconds or microseconds since 1970, some with the prefix ``t=``.
     """
     text = (header or "").strip().removeprefix("t=")
     if not re.fullmatch(r"\d{9,17}(\.\d{1,9})?", text):
@@ -89,13 +89,13 @@ def found_action(
     action: Callable[[Any], object] | None,
     default: Callable[[Any], str | None],
 ) -> object:
-    """What the application's callable says, else what its framework has found so far; None: nothing yet."""
+    """Return the action by the application's callable, else by its framework; None if neither knows it."""
     for find in (action, default):
         if find is None:
             continue
         try:
             found = find(context)
-        except Exception as error:  # the application's callable: a wrong name is no reason to fail
+        except Exception as error:  # an error of the application's callable must not fail the request
             agent.complain(error, "the action of a request")
             continue
         if found:
@@ -110,9 +110,9 @@ def named(
     action: Callable[[Any], object] | None,
     default: Callable[[Any], str | None],
 ) -> None:
-    """Give the request its action, unless the application did.
+    """Set the action of the request, unless the application has.
 
-    A path is none: each new one would stay in the importer's memory and tables.
+    Never use the path: the importer keeps every action in memory and in tables.
     """
     if request.action is None:
         found = found_action(request.agent, context, action, default)
@@ -120,7 +120,7 @@ def named(
 
 
 def disconnected(request: Request) -> None:
-    """The client went away before it had the whole answer."""
+    """Note that the client disconnected before the end of the response."""
     request.fields["client_disconnected"] = True
     if request.code is None:
         request.code = CLIENT_CLOSED
@@ -129,11 +129,11 @@ def disconnected(request: Request) -> None:
 
 @lru_cache(256)
 def _shown_name(name: str) -> str:
-    """As the importer knows "User-Agent"."""
+    """Return the name of a header as the importer writes it: ``User-Agent``."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
 def _trace_id(headers: dict[str, str]) -> str | None:
-    """Of the W3C ``traceparent`` header, else of Logjam's own."""
+    """Return the trace id of the W3C ``traceparent`` header, else of Logjam's header."""
     match = _TRACE.fullmatch(headers.get("Traceparent", ""))
     return match[1] if match else headers.get("X-Logjam-Trace-Id")

@@ -1,4 +1,4 @@
-"""WSGI: one Logjam document per request.
+"""WSGI middleware: one Logjam document per request.
 
 ::
 
@@ -18,22 +18,23 @@ __all__ = ["LogjamMiddleware"]
 Environ = dict[str, Any]
 
 KEY = "logclient.logjam.request"
-"""Where the environ has the request."""
+"""Key of the request in the environ."""
 
 
 class LogjamMiddleware:
-    """Wraps a WSGI application.
+    """Middleware around a WSGI application.
 
-    The request is the current one while the application is called and while it makes the chunks of its
-    response; it ends when the response is closed, or at once when it is a list. Its action: what the
-    application has set on ``logjam.current()``, else `action`, else Flask's endpoint, else
-    ``Unknown#<method>``. An exception that Flask answers itself is seen if it is logged, as Flask does.
+    The request is ``logjam.current()`` while the application is called and while it makes the chunks of its
+    response; it ends when the response is closed, or at once if the response is a list. Its action is the
+    first of: the one that the application has set on ``logjam.current()``, the result of `action`, Flask's
+    endpoint, ``Unknown#<method>``. An exception that Flask handles itself is included if it is logged, as
+    Flask does.
 
     Args:
         app: the application.
-        client: of ``connect("logjam://...")``, or an agent of your own.
-        action: called with the environ when the response begins, and by ``caller_headers``; None or
-            empty: not known.
+        client: a client of ``connect("logjam://...")``, or an agent.
+        action: returns the action for an environ; None or an empty string if it is not known. It is called
+            when the response begins, and by ``caller_headers``.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LogjamMiddleware:
         self.action = action
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Call the application within a request; return its response."""
         try:
             request = self._begin(environ)
             name = (http.REQUEST_ID, request.full_id)
@@ -63,8 +65,8 @@ class LogjamMiddleware:
                     request.failed_with(exc_info[1])
                     write = start_response(status, [*headers, name], exc_info)
                 finally:
-                    exc_info = None  # PEP 3333: no circle through the traceback
-            # Afterwards: what the server refuses is no answer.
+                    exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
+            # Set it afterwards: a status that the server refuses is not sent.
             code = str(status)[:3]
             request.code = int(code) if code.isascii() and code.isdigit() else None
             self._look(request, environ)
@@ -81,7 +83,7 @@ class LogjamMiddleware:
             self._end(request, environ)
             raise
         if isinstance(chunks, (list, tuple)):
-            # As it is: servers take the length of a list of one chunk for the Content-Length.
+            # Return the list itself: servers derive Content-Length from a list of one chunk.
             self._end(request, environ)
             return chunks
         return _Chunks(self, request, environ, chunks)
@@ -107,7 +109,7 @@ class LogjamMiddleware:
         )
 
     def _look(self, request: Request, environ: Environ) -> None:
-        """What the application has left in the environ; Flask takes it away again at its end."""
+        """Read the action and the form from the environ; Flask removes them at the end of its request."""
         try:
             http.named(request, environ, environ.get("REQUEST_METHOD", ""), self.action, _flask)
             form = _parsed_form(environ)
@@ -123,7 +125,7 @@ class LogjamMiddleware:
 
 
 class _Chunks:
-    """The response, with the request around each step of it."""
+    """The chunks of a response, made while the request is the current one."""
 
     def __init__(
         self, middleware: LogjamMiddleware, request: Request, environ: Environ, chunks: Iterable[bytes]
@@ -133,7 +135,7 @@ class _Chunks:
         self._environ = environ
         self._chunks = chunks
         self._iterator: Iterator[bytes] | None = None
-        self._begun = False  # something was given to the server, which then has sent the status
+        self._begun = False  # the server got a chunk, so it has sent the status
         self._whole = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -160,6 +162,7 @@ class _Chunks:
             raise
 
     def close(self) -> None:
+        """Close the response and end the request."""
         request = self._request
         try:
             if not self._whole and not request.ended:
@@ -175,20 +178,20 @@ class _Chunks:
             self._middleware._end(request, self._environ)
 
     def __del__(self) -> None:
-        # A server that does not close: late, but not lost.
+        # The server has not called close(): end the request now.
         request = getattr(self, "_request", None)
         if request is not None and not request.ended:
             self._middleware._end(request, self._environ)
 
 
 def _path(environ: Environ) -> str:
-    # WSGI carries bytes as Latin-1.
+    # WSGI decodes bytes as Latin-1.
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _flask(environ: Environ) -> str | None:
-    """``<blueprint>#<function>`` from the endpoint that Flask has found."""
+    """Return ``<blueprint>#<function>`` of the endpoint that Flask has found."""
     endpoint = getattr(environ.get("werkzeug.request"), "endpoint", None)
     if not isinstance(endpoint, str) or not endpoint:
         return None
@@ -197,7 +200,7 @@ def _flask(environ: Environ) -> str | None:
 
 
 def _parsed_form(environ: Environ) -> dict[str, Any] | None:
-    """The form, if werkzeug has parsed it for the application; never read here."""
+    """Return the form if werkzeug has parsed it for the application; never read the body."""
     form = getattr(environ.get("werkzeug.request"), "__dict__", {}).get("form")
     if not form:
         return None
