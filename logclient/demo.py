@@ -711,7 +711,7 @@ def read_witness(path: Path) -> dict[str, list[list[str]]]:
 
 def read_violations(checked: Path) -> dict[str, set[str]]:
     """The verifier's findings: word -> ids."""
-    from logclient.verify.job import violations
+    from logclient.verify import violations
 
     found: dict[str, set[str]] = {word: set() for word in _NAMED}
     for word, event_id in violations(checked):

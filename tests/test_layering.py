@@ -211,7 +211,7 @@ def test_rule_itself() -> None:
         ("protocols.logux_frames", "_ext.logux"),
         ("transports.tcp", "_ext.tcpsend"),
         ("collectors.lumberjack", "protocols.lumberjack"),
-        ("verify.decode", "_ext.lumberjack"),
+        ("verify.wire_lumberjack", "_ext.lumberjack"),
         ("lumberjack", "protocols.lumberjack"),
         ("delivery.batch", "delivery.retry"),
         ("transports.tcp", "errors"),
