@@ -173,12 +173,12 @@ def _decode_segments(listed: list[tuple[int, Any]], prefixes: bytes, out: str) -
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from logclient.verify import decode, sources
+    from logclient.verify import decode, segments
 
     find = decode.decoder("lumberjack", prefixes)
     writer = None
     for rank, segment in listed:
-        for batch in sources.SegmentReader(sources.Segment(*segment)):
+        for batch in segments.SegmentReader(segments.Segment(*segment)):
             part = batch.take(np.flatnonzero(batch.direction == 0))
             events = find(part)
             known, named = events.status == decode.OK, events.id_hash
@@ -208,12 +208,13 @@ ROWS = 1 << 18  # in a row group
 
 @contextmanager
 def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
-    from logclient.verify import ledger, sources
+    from logclient.verify import ledger_files
+    from logclient.verify.segments import list_segments
 
     def once() -> dict[str, Any]:
-        parts = ledger.parts(str(folder / "ledger"))
+        parts = ledger_files.find_parts(str(folder / "ledger"))
         prefixes = b"".join(bytes.fromhex(part.producer) for part in parts)
-        segments = [(0, tuple(segment)) for segment in sources.segments(str(folder / "capture"))]
+        segments = [(0, tuple(segment)) for segment in list_segments(str(folder / "capture"))]
         plain = folder / "plain"
         plain.mkdir(exist_ok=True)
         for old in plain.iterdir():

@@ -71,7 +71,8 @@ def ids_read(protocol: str, producer: str, documents: list[Any]) -> list[tuple[i
     name = protocol.partition("-")[0]
     bodies = [json.dumps(document).encode() for document in documents]
     sizes = np.array([len(body) for body in bodies], np.int64)
-    found = decode.bodies(name, bytes.fromhex(producer))(b"".join(bodies), np.cumsum(sizes) - sizes, sizes)
+    decode_bodies = decode.body_decoder(name, bytes.fromhex(producer))
+    found = decode_bodies(b"".join(bodies), np.cumsum(sizes) - sizes, sizes)
     return list(zip(found.status.tolist(), found.sequence.tolist(), strict=True))
 
 

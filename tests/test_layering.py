@@ -247,7 +247,7 @@ def test_rule_itself() -> None:
         ("logux.frames", "_ext.logux"),
         ("transports.tcp", "_ext.tcpsend"),
         ("collectors.lumberjack", "lumberjack.core"),
-        ("verify.decode", "_ext.lumberjack"),
+        ("verify.wire_lumberjack", "_ext.lumberjack"),
         ("lumberjack.client", "lumberjack.core"),
         ("delivery.batch", "delivery.retry"),
         ("transports.tcp", "errors"),

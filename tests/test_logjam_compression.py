@@ -393,12 +393,12 @@ READERS = {
     wait()
     """,
     "verify": """
-    from logclient.verify import decode, sources
+    from logclient.verify import decode, segments
     run = decode.decoder("logjam")
     say("ready"), wait()
     said = []
-    for segment in sources.segments(argument):
-        for batch in sources.SegmentReader(segment):
+    for segment in segments.list_segments(argument):
+        for batch in segments.SegmentReader(segment):
             events = run(batch)
             said += [events.names[n] for n in events.status]
     say(said)

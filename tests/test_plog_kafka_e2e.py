@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from logclient import verify
 from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
 from logclient.cli.demo.processes import Collector
 from logclient.collectors.datagrams import batch_of
@@ -126,7 +127,7 @@ def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, di
     """The verdict, and the ids of its violations by word."""
     verdict = job.run(run.ledger, spark=spark, out=out, **arrived)
     found: dict[str, set[str]] = {}
-    for word, ident in job.violations(out):
+    for word, ident in verify.violations(out):
         found.setdefault(word, set()).add(ident)
     return verdict, found
 

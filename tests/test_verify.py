@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from logclient import verify
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
@@ -55,7 +57,7 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
     assert verdict.order == "checked"
     assert verdict.problems == ()
     assert verdict.examples == {}
-    assert list(job.violations(scene.out)) == []
+    assert list(verify.violations(scene.out)) == []
     assert verdict.capture == {
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
         "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
@@ -143,7 +145,7 @@ def test_unexpected(scene: Scene, run: Run) -> None:
     assert verdict.exit_code == ExitCode.BROKEN
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unexpected": 6}
     assert ids(scene, "unexpected") == [0, 21, 1 << 47]
-    found = {ident for _, ident in job.violations(scene.out, "unexpected")}
+    found = {ident for _, ident in verify.violations(scene.out, "unexpected")}
     assert files.event_id(Q, 1) in found
     assert f"~{files.xxh64(others[1]):016x}" in found
     assert f"~{files.xxh64(b'me'):016x}{files.xxh64(b'me', 43):016x}" in found
@@ -424,19 +426,19 @@ def test_nothing_was_sent(scene: Scene, run: Run) -> None:
 # -- a flood
 
 
-def test_a_flood_of_phantoms_is_counted_exactly(
+def test_a_flood_of_unlisted_ids_is_counted_exactly(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare = pytest.importorskip("logclient.verify.compare")
-    monkeypatch.setattr(compare._Phantoms, "COMPACT", 50)
+    unlisted = pytest.importorskip("logclient.verify.unlisted")
+    monkeypatch.setattr(unlisted.UnlistedReducer, "COMPACT", 50)
     held = []
-    compact = compare._Phantoms.compact
+    compact = unlisted.UnlistedReducer.compact
 
     def watched(self: Any) -> None:
         held.append(self.waiting)
         compact(self)
 
-    monkeypatch.setattr(compare._Phantoms, "compact", watched)
+    monkeypatch.setattr(unlisted.UnlistedReducer, "compact", watched)
     rng = random.Random(1)
     wanted = [rng.randrange(1000) for _ in range(20_000)]
     flood = [files.body(files.event_id(Q, seq), "") for seq in wanted]
@@ -445,7 +447,7 @@ def test_a_flood_of_phantoms_is_counted_exactly(
     assert verdict.counts.unexpected == len(set(wanted))
     assert len(verdict.examples["unexpected"]) == 20
     assert [x["seq"] for x in verdict.examples["unexpected"]] == sorted(set(wanted))[:20]
-    assert len(list(job.violations(scene.out, "unexpected"))) == len(set(wanted))
+    assert len(list(verify.violations(scene.out, "unexpected"))) == len(set(wanted))
     assert max(held) < 600
 
 
@@ -456,9 +458,9 @@ def test_a_unit_of_very_many_events(scene: Scene, run: Run, monkeypatch: pytest.
     made = []
     rows = gather.Mapper.rows
 
-    def watched(self: Any, keys: Any, listener: int, starts: Any, offs: Any, *rest: Any) -> Any:
-        made.append(len(offs))
-        return rows(self, keys, listener, starts, offs, *rest)
+    def watched(self: Any, keys: Any, listener: int, starts: Any, offsets: Any, *rest: Any) -> Any:
+        made.append(len(offsets))
+        return rows(self, keys, listener, starts, offsets, *rest)
 
     monkeypatch.setattr(gather.Mapper, "rows", watched)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
@@ -594,7 +596,7 @@ def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
     assert stat.S_IMODE(scene.out.stat().st_mode) == 0o700
     for name in ("verdict.json", "report.html"):
         assert stat.S_IMODE((scene.out / name).stat().st_mode) == 0o600
-    assert len(list(job.violations(scene.out))) == 2
+    assert len(list(verify.violations(scene.out))) == 2
     found = json.loads(first)
     assert found["version"] == 1
     assert found["exit_code"] == 1
@@ -604,7 +606,7 @@ def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
     # Once more into the same folder: nothing of the first verdict stays.
     scene.write_capture(range(2, 21))
     run()
-    assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+    assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
 def test_the_rows_of_violations(scene: Scene, run: Run) -> None:
@@ -635,7 +637,7 @@ def test_what_is_not_ours_in_the_folder_stays(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(range(2, 21))
     run()
     assert note.read_text() == "mine"
-    assert list(job.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+    assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
 def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
@@ -667,7 +669,7 @@ def test_main_prints_a_table_and_a_sentence(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
     assert job.main(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
     out = capsys.readouterr().out
@@ -691,7 +693,7 @@ def test_a_failure_of_spark_is_one_line(
             )
 
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda *_: Broken())
+    monkeypatch.setattr(job, "SparkStages", lambda *_: Broken())
     scene.write_ledger().write_capture()
     assert job.main(arguments(scene)) == ExitCode.UNREACHABLE
     assert capsys.readouterr().err == "logclient: spark: ValueError: the\\x09real reason\n"
@@ -764,7 +766,7 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture(
         [1, 2, 3, *range(1, 17), files.body(files.event_id(Q, 1), "other"), 18, 17]
     )
-    verdict = job.run(scene.ledger, scene.capture, out=scene.out, spark=spark, bits=2)
+    verdict = job.run(scene.ledger, scene.capture, out=scene.out, spark=spark, tuning=Tuning(2))
     assert nonzero(verdict.counts) == {
         "events": 20, "ok": 18, "lost": 2, "duplicated": 3, "unexpected": 1, "reordered": 1
     }  # fmt: skip

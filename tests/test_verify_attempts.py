@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from logclient import verify
 from tests import support
 from tests import verify_files as files
 from tests.verify_scene import P, Q, Scene
@@ -20,7 +21,9 @@ np = support.need("numpy")
 pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-ledger = pytest.importorskip("logclient.verify.ledger")
+ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
+ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 gather = pytest.importorskip("logclient.verify.gather")
 compare = pytest.importorskip("logclient.verify.compare")
 
@@ -121,7 +124,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Interleaved) ->
 
 def packed(work: Path, stems: list[str]) -> Any:
     """What the second stage reads."""
-    found = ledger.merge(stems, str(work), 2)
+    found = ledger_merge.merge(stems, str(work), 2)
     buckets = [found.bucket(b) for b in found.live.tolist()]
     return [[np.asarray(x).tolist() for x in bucket] for bucket in buckets], [*map(tuple, found.producers)]
 
@@ -135,11 +138,11 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             files.outcome_line("acked", range(1, 8)), files.close_line(7),
         ]  # fmt: skip
         files.write_part(tmp_path / "l", producer, 1, lines)
-    parts = ledger.parts(str(tmp_path / "l"))
+    parts = ledger_files.find_parts(str(tmp_path / "l"))
 
     def attempt(work: Path) -> str:
         work.mkdir(exist_ok=True)
-        stem: str = ledger.pack(parts, 0, str(work))
+        stem: str = ledger_pack.pack(parts, 0, str(work))
         return stem
 
     expected = packed(tmp_path / "alone", [attempt(tmp_path / "alone")])
@@ -166,11 +169,11 @@ def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
     def verdict(plan: Interleaved | None = None) -> Any:
         found = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=3, work=tmp_path)
         said = {name: value for name, value in found.to_json().items() if name not in ("seconds", "made_us")}
-        return said, sorted(job.violations(scene.out))
+        return said, sorted(verify.violations(scene.out))
 
     expected = verdict()
     module, name = {
-        "pack": (ledger, "pack"), "map": (gather, "map_task"), "reduce": (compare, "reduce_task"),
+        "pack": (ledger_pack, "pack"), "map": (gather, "map_task"), "reduce": (compare, "reduce_task"),
     }[stage]  # fmt: skip
     real = getattr(module, name)
     writes = 0

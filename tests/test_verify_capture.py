@@ -19,7 +19,7 @@ from tests.oracle import capture as oracle
 
 walker = pytest.importorskip("logclient._ext.capture")
 np = support.need("numpy")
-sources = pytest.importorskip("logclient.verify.sources")
+segments = pytest.importorskip("logclient.verify.segments")
 
 
 # -- CRC-32
@@ -128,9 +128,9 @@ def test_a_length_beyond_the_data_is_not_read() -> None:
 # -- the reader above it
 
 
-def read(path: Path, **options: int) -> tuple[sources.SegmentReader, list[bytes]]:
-    [segment] = [s for s in sources.segments(str(path.parent)) if s.path == str(path)]
-    reader = sources.SegmentReader(segment, **options)
+def read(path: Path, **options: int) -> tuple[segments.SegmentReader, list[bytes]]:
+    [segment] = [s for s in segments.list_segments(str(path.parent)) if s.path == str(path)]
+    reader = segments.SegmentReader(segment, **options)
     raws = []
     ordinal = 0
     for batch in reader:
@@ -221,13 +221,13 @@ def test_problems_are_counted_and_few_are_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + files.record(b"\x07") * 1000)
     reader, _ = read(path)
     assert reader.counts["damage"] == 1000
-    assert len(reader.problems) == sources.EXAMPLES + 1
+    assert len(reader.problems) == segments.MAX_PROBLEMS + 1
 
 
 def test_a_segment_that_is_cut_while_we_read(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"x" * 500, 0, i) for i in range(10)])
-    [segment] = sources.segments(str(tmp_path))
-    reader = sources.SegmentReader(segment, chunk=600)
+    [segment] = segments.list_segments(str(tmp_path))
+    reader = segments.SegmentReader(segment, chunk=600)
     batches = iter(reader)
     next(batches)
     os.truncate(path, 1500)
@@ -239,8 +239,8 @@ def test_a_segment_that_is_cut_while_we_read(tmp_path: Path) -> None:
 def test_a_segment_of_another_version(tmp_path: Path) -> None:
     path = tmp_path / "main-000001.cap"
     path.write_bytes(files.record(b"\x01" + struct.pack("<I", 2) + b"{}"))
-    [segment] = sources.segments(str(tmp_path))
-    assert sources.read_header(segment) is None
+    [segment] = segments.list_segments(str(tmp_path))
+    assert segments.read_header(segment) is None
     reader, _ = read(path)
     assert [problem.reason for problem in reader.problems] == ["version 2: only 1 is known", "no end record"]
 
@@ -250,8 +250,8 @@ def test_a_segment_of_another_version(tmp_path: Path) -> None:
 )
 def test_no_header(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "main-000001.cap").write_bytes(data)
-    [segment] = sources.segments(str(tmp_path))
-    assert sources.read_header(segment) is None
+    [segment] = segments.list_segments(str(tmp_path))
+    assert segments.read_header(segment) is None
 
 
 def test_segments_of_a_folder(tmp_path: Path) -> None:
@@ -265,16 +265,16 @@ def test_segments_of_a_folder(tmp_path: Path) -> None:
         "x.txt",
     ):
         (tmp_path / name).write_bytes(b"")
-    found = [(s.listener, s.number, s.name) for s in sources.segments(str(tmp_path))]
+    found = [(s.listener, s.number, s.name) for s in segments.list_segments(str(tmp_path))]
     assert found == [
         ("a-b", 1, "a-b-000001.cap"), ("a.cap", 0, "a.cap"), ("b", 1, "b-000001.cap"),
         ("b", 2, "b-000002.cap"), ("b", 10, "b-0000010.cap"), ("b-1.cap", 0, "b-1.cap"),
     ]  # fmt: skip
     with pytest.raises(LedgerError, match="no segment"):
         (tmp_path / "empty").mkdir()
-        sources.segments(str(tmp_path / "empty"))
+        segments.list_segments(str(tmp_path / "empty"))
     with pytest.raises(LedgerError, match="No such file"):
-        sources.segments(str(tmp_path / "nowhere"))
+        segments.list_segments(str(tmp_path / "nowhere"))
 
 
 def continuity(*facts: tuple[int, int, int, str]) -> list[str]:
@@ -283,8 +283,8 @@ def continuity(*facts: tuple[int, int, int, str]) -> list[str]:
     previous = None
     for i, (number, first, following, closed) in enumerate(facts):
         mine = {"number": number, "first_arrival": first, "next_arrival": following, "closed": closed}
-        segment = sources.Segment("main", number, f"main-{number:06d}.cap", 0)
-        found += sources.continuity(segment, mine, previous, i == len(facts) - 1)
+        segment = segments.Segment("main", number, f"main-{number:06d}.cap", 0)
+        found += segments.continuity(segment, mine, previous, i == len(facts) - 1)
         previous = mine
     return [problem.reason for problem in found]
 

@@ -22,6 +22,7 @@ support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 captures = pytest.importorskip("logclient.verify.captures")
+endpoints = pytest.importorskip("logclient.verify.endpoints")
 
 Run = Callable[..., Any]
 HEADER = b"\x01" + struct.pack("<I", 1)
@@ -34,9 +35,7 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return lambda **options: inprocess.run(
-        monkeypatch, scene.ledger, scene.capture, out=scene.out, **options
-    )
+    return lambda **options: inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
 
 
 def nonzero(verdict: Any) -> dict[str, int]:
@@ -237,7 +236,7 @@ def test_a_listener_of_another_run(scene: Scene, run: Run) -> None:
     assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 10}
     assert named(verdict, "old-000001.cap: other run: it is of run 1 of host a", "10 not compared")
     assert [(row["run"], row["ours"]) for row in verdict.capture["runs"]] == [("2", True), ("1", False)]
-    assert list(inprocess.job.violations(scene.out)) == []
+    assert list(inprocess.violations(scene.out)) == []
     page = (scene.out / "report.html").read_text()
     assert "1 (another run: not compared)" in page
     assert verdict.capture["events"] == 20
@@ -354,7 +353,7 @@ def test_endpoints_that_no_listener_has(sent_to: str, listeners: list[str], miss
         {"name": str(i), "protocol": text.partition(":")[0] or "lumberjack", "urls": [text], "source": ""}
         for i, text in enumerate(listeners)
     ]
-    [route] = captures.routes([("lumberjack", url(sent_to), False)], rows)
+    [route] = endpoints.routes([("lumberjack", url(sent_to), False)], rows)
     assert (route.family, route.missing) == ("lumberjack", missing)
     led = [listener for _, listener in route.endpoints]
     # Each endpoint that is not missing leads to a listener of its own.
@@ -368,7 +367,7 @@ def test_endpoints_behind_other_addresses() -> None:
     ledger = ("lumberjack+tls", url("proxy:443"), True)
 
     def route(ledger: Any, *listeners: Any) -> Any:
-        [found] = captures.routes([ledger], listeners)
+        [found] = endpoints.routes([ledger], listeners)
         return found
 
     assert route(ledger, listener) == ("lumberjack", [("proxy:443", "")], [])
@@ -411,7 +410,9 @@ def header(text: bytes) -> bytes:
         header(b"5"),
         header(b"\xff{"),
         *(files.header_record("main", 1, first) for first in (-1, 0, 1 << 63, 1 << 70)),
-        header(b'{"run":"r","protocol":"lumberjack","listener":"main","url":"","segment":1,"first_arrival":Infinity}'),
+        header(
+            b'{"run":"r","protocol":"lumberjack","listener":"main","url":"","segment":1,"first_arrival":Infinity}'
+        ),
         files.header_record("main", 1, 1, run=1),  # type: ignore[arg-type]
         files.header_record("main", 1, 1, source="nobody"),
         files.header_record("main", 1, 1, host=None),

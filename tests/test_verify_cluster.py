@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
@@ -86,7 +87,7 @@ def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
 
         done = verify(*captured, "--work", str(common))
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
-    assert list(job.violations(out)) == [("lost", files.event_id(P, 20))]
+    assert list(verify.violations(out)) == [("lost", files.event_id(P, 20))]
     assert list(common.iterdir()) == []
     modes = {path.stat().st_mode & 0o777 for path in (out / "violations").iterdir()}
     assert modes == {0o600}
@@ -98,10 +99,12 @@ SCRIPT = """
 import json, sys
 from logclient import verify
 from logclient.verify import job
+from logclient.verify import stages as spark_stages
 
 master, ledger, capture, out, log, *stages = sys.argv[1:]
-job.TASK_BYTES = job.PACK_BYTES = 1  # a task for each file
+job.TASK_BYTES = spark_stages.PACK_BYTES = 1  # a task for each file
 settings = json.loads(sys.stdin.readline())
+tuning = job.Tuning(bucket_bits=2)
 with job.Session(master, conf=settings) as session:
     for i, stage in enumerate(stages):
         waiting = [True]
@@ -122,7 +125,7 @@ with job.Session(master, conf=settings) as session:
                 print(stage, text, flush=True)
                 sys.stdin.readline()
 
-        verify.run(ledger, capture, out=f"{out}/{i}", spark=session.spark, bits=2, progress=progress)
+        verify.run(ledger, capture, out=f"{out}/{i}", spark=session.spark, tuning=tuning, progress=progress)
         print("verdict", flush=True)
 """
 
@@ -173,7 +176,7 @@ def same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: 
         found = json.loads((out / str(i) / "verdict.json").read_text())
         assert found["counts"] == expected.counts._asdict()
         assert found["exit_code"] == expected.exit_code
-        assert sorted(job.violations(out / str(i))) == sorted(job.violations(tmp_path / "expected"))
+        assert sorted(verify.violations(out / str(i))) == sorted(verify.violations(tmp_path / "expected"))
 
 
 def test_an_executor_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-verdicts = pytest.importorskip("logclient.verify.verdict")
+tallies = pytest.importorskip("logclient.verify.tally")
 
 ALL, HALF = list(range(1, 21)), list(range(1, 11))
 STOPPED = {"t": "stopped", "reason": "No space left"}
@@ -389,14 +389,14 @@ class Rows:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: dict[str, int] = {}
-        take = verdicts.Tally.take
+        take = tallies.Tally.add_row
 
         def watched(tally: Any, row: dict[str, Any]) -> None:
-            size = len(row["head"]) + len(row["offs"]) + len(row["xs"])
+            size = len(row["head"]) + len(row["keys"]) + len(row["values"])
             self.of[row["kind"]] = self.of.get(row["kind"], 0) + size
             take(tally, row)
 
-        monkeypatch.setattr(verdicts.Tally, "take", watched)
+        monkeypatch.setattr(tallies.Tally, "add_row", watched)
 
 
 @pytest.mark.parametrize(("events", "buckets"), [(20, 1), (120, 2)])

@@ -18,8 +18,8 @@ from tests.verify_scene import Scene
 np = support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
-frames = pytest.importorskip("logclient.verify.frames")
-sources = pytest.importorskip("logclient.verify.sources")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
+segments = pytest.importorskip("logclient.verify.segments")
 test_verify_plog = pytest.importorskip("tests.test_verify_plog")
 
 P = "ab" * 10
@@ -74,14 +74,14 @@ def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
 @pytest.mark.parametrize("per_segment", [0, 1, 3])
 def test_rows_of_events(tmp_path: Path, per_segment: int) -> None:
     files.write_segments(tmp_path, "main", UNITS, per_segment=per_segment)
-    source = frames.CaptureSource({"path": str(tmp_path)})
+    source = dataframes.CaptureSource({"path": str(tmp_path)})
     reader = source.reader(source.schema())
     check_events(table(reader, reader.partitions()), tmp_path)
 
 
 def test_rows_of_units(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "main", UNITS)
-    source = frames.CaptureSource({"path": str(tmp_path), "rows": "units"})
+    source = dataframes.CaptureSource({"path": str(tmp_path), "rows": "units"})
     reader = source.reader(source.schema())
     rows = table(reader, reader.partitions())
     assert [(row["raw"], row["direction"], row["received_us"]) for row in rows] == UNITS
@@ -91,13 +91,13 @@ def test_rows_of_units(tmp_path: Path) -> None:
 
 def test_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="path"):
-        frames.CaptureSource({}).reader(None)
+        dataframes.CaptureSource({}).reader(None)
     with pytest.raises(ConfigError, match="rows: 'bytes' must be events or units"):
-        frames.CaptureSource({"path": "x", "rows": "bytes"}).schema()
+        dataframes.CaptureSource({"path": "x", "rows": "bytes"}).schema()
     with pytest.raises(ConfigError, match="rows"):
-        frames.arrivals(None, tmp_path, rows="bytes")
+        dataframes.arrivals(None, tmp_path, rows="bytes")
     with pytest.raises(LedgerError, match="no segment"):
-        frames.arrivals(None, tmp_path)
+        dataframes.arrivals(None, tmp_path)
 
 
 def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", UNITS)
     whole = path.read_bytes()
     path.unlink()
-    reader = frames._Stream(str(tmp_path), "units")
+    reader = dataframes._Stream(str(tmp_path), "units")
     offset = reader.initialOffset()
     assert reader.latestOffset() == {}
     assert reader.partitions({}, {}) == []
@@ -114,7 +114,7 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
         path.write_bytes(whole[:end])
         latest = reader.latestOffset()
         assert latest[path.name] <= end
-        again = frames._Stream(str(tmp_path), "units")
+        again = dataframes._Stream(str(tmp_path), "units")
         parts = reader.partitions(offset, latest)
         other = again.partitions(offset, latest)
         assert table(reader, parts) == table(again, other)
@@ -141,7 +141,7 @@ def fragments() -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("per_segment", [1, 2, 7, 1000])
 def test_messages_over_segments(tmp_path: Path, per_segment: int) -> None:
     test_verify_plog.write(tmp_path, fragments(), per_segment)
-    source = frames.CaptureSource({"path": str(tmp_path)})
+    source = dataframes.CaptureSource({"path": str(tmp_path)})
     reader = source.reader(source.schema())
     rows = table(reader, reader.partitions())
     assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
@@ -156,7 +156,7 @@ def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, aga
     capture.mkdir()
     test_verify_plog.write(whole, fragments(), per_segment)
     paths = sorted(whole.iterdir())
-    reader = frames._Stream(str(capture), "events")
+    reader = dataframes._Stream(str(capture), "events")
     offset = reader.initialOffset()
     rows: list[dict[str, Any]] = []
     grown = list(itertools.accumulate((path.stat().st_size for path in paths), initial=0))
@@ -166,7 +166,7 @@ def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, aga
             if size > before:
                 (capture / path.name).write_bytes(path.read_bytes()[: size - before])
         latest = json.loads(json.dumps(reader.latestOffset()))
-        other = frames._Stream(str(capture), "events")  # one that takes up where it stopped
+        other = dataframes._Stream(str(capture), "events")  # one that takes up where it stopped
         parts = other.partitions(offset, latest)
         assert table(reader, reader.partitions(offset, latest)) == table(other, parts)
         rows += table(other, parts)
@@ -180,12 +180,10 @@ def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, aga
 def test_a_listener_whose_name_is_not_utf8(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "ma\udcffin", UNITS)
     for rows_of in ("events", "units"):
-        source = frames.CaptureSource({"path": str(tmp_path), "rows": rows_of})
+        source = dataframes.CaptureSource({"path": str(tmp_path), "rows": rows_of})
         reader = source.reader(source.schema())
         rows = table(reader, reader.partitions())
-        assert {(row["listener"], row["segment"]) for row in rows} == {
-            ("ma\\xffin", "ma\\xffin-000001.cap")
-        }
+        assert {(row["listener"], row["segment"]) for row in rows} == {("ma\\xffin", "ma\\xffin-000001.cap")}
         assert len(rows) == (9 if rows_of == "events" else 4)
 
 
@@ -195,20 +193,20 @@ def test_a_capture_of_which_nothing_is_compared(spark: Any, scene: Scene, rows: 
     """No segment is what its name says: the verdict names them, and there is no row."""
     scene.write_capture()
     (scene.capture / "main-000001.cap").rename(scene.capture / "other-000007.cap")
-    assert frames.arrivals(spark, scene.capture, rows=rows).collect() == []
+    assert dataframes.arrivals(spark, scene.capture, rows=rows).collect() == []
 
 
 @pytest.mark.spark
 def test_arrivals(spark: Any, tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     files.write_segments(capture, "main", UNITS, per_segment=2)
-    found = frames.arrivals(spark, capture)
+    found = dataframes.arrivals(spark, capture)
     check_events([row.asDict() for row in found.collect()], capture)
     # The hash is Spark's own, over the bodies as carried.
     bodies = spark.createDataFrame([(bytearray(body),) for body in BODIES], "body binary")
     theirs = {row[0] for row in bodies.selectExpr("xxhash64(body)").collect()}
     assert theirs == {row.hash for row in found.where("hash is not null").collect()}
-    assert frames.arrivals(spark, capture, rows="units").count() == 4
+    assert dataframes.arrivals(spark, capture, rows="units").count() == 4
 
 
 @pytest.mark.spark
@@ -219,7 +217,10 @@ def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:
 
     def query() -> int:
         stream = (
-            frames.register(spark).readStream.format("logclient-capture").option("path", str(capture)).load()
+            dataframes.register(spark)
+            .readStream.format("logclient-capture")
+            .option("path", str(capture))
+            .load()
         )
         running = (
             stream.writeStream.format("parquet").option("path", str(out))

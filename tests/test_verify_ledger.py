@@ -18,7 +18,11 @@ from tests import support
 from tests import verify_files as files
 
 np = support.need("numpy")
+arrays = pytest.importorskip("logclient.verify.arrays")
 ledger = pytest.importorskip("logclient.verify.ledger")
+ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
+ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 
 P, Q = "0a" * 10, "0b" * 10
 BITS = 3
@@ -28,10 +32,10 @@ def packed(tmp_path: Path, *, bits: int = BITS, together: bool = True) -> Any:
     """The packed form of everything in ``tmp_path / "l"``."""
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
-    parts = ledger.parts(str(tmp_path / "l"))
+    parts = ledger_files.find_parts(str(tmp_path / "l"))
     groups = [parts] if together else [[part] for part in parts]
-    stems = [ledger.pack(group, index, str(work)) for index, group in enumerate(groups)]
-    return ledger.merge(stems, str(work), bits)
+    stems = [ledger_pack.pack(group, index, str(work)) for index, group in enumerate(groups)]
+    return ledger_merge.merge(stems, str(work), bits)
 
 
 def events(*seqs: int) -> list[tuple[int, int, int]]:
@@ -274,17 +278,17 @@ def test_what_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
     found = packed(tmp_path)
     assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
     assert found.bucket(0).fate.tolist() == [0, 0, 0]
-    assert (len(found.ids), len(found.deferred), len(found.noted)) == (0, 0, 0)
+    assert (len(found.ids), len(found.deferred), len(found.drops)) == (0, 0, 0)
 
 
 def test_a_ledger_is_read_as_it_was_found(tmp_path: Path) -> None:
     """Its producer goes on writing."""
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
-    found = ledger.parts(str(tmp_path / "l"))
+    found = ledger_files.find_parts(str(tmp_path / "l"))
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
     (tmp_path / "work").mkdir()
     work = str(tmp_path / "work")
-    assert ledger.merge([ledger.pack(found, 0, work)], work, BITS).last.tolist() == [3]
+    assert ledger_merge.merge([ledger_pack.pack(found, 0, work)], work, BITS).last.tolist() == [3]
 
 
 def test_old(tmp_path: Path) -> None:
@@ -294,8 +298,8 @@ def test_old(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     for until, expected in ((1000, 0), (1001, 1), (1004, 3), (1006, 5), (9999, 7), (None, (1 << 48) - 1)):
         work = str(tmp_path / "work")
-        stem = ledger.pack(ledger.parts(str(tmp_path / "l")), 0, work, until)
-        assert ledger.merge([stem], work, BITS).since.tolist() == [expected]
+        stem = ledger_pack.pack(ledger_files.find_parts(str(tmp_path / "l")), 0, work, until)
+        assert ledger_merge.merge([stem], work, BITS).pending_after.tolist() == [expected]
 
 
 def test_the_stronger_word_holds(tmp_path: Path) -> None:
@@ -318,8 +322,8 @@ def test_ids_given_twice_go_to_the_pool(tmp_path: Path) -> None:
             [files.open_line(producer), files.batch_line(events(1, 2, 3)), *ids, files.close_line(3)],
         )
     found = packed(tmp_path)
-    assert found.pooled.tolist() == [[0, 2], [1, 2]]
-    assert found.bucket(0).pooled.tolist() == [False, True, False]
+    assert found.shared.tolist() == [[0, 2], [1, 2]]
+    assert found.bucket(0).shared.tolist() == [False, True, False]
     assert len(found.ids) == 4
     by_hash = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in found.ids}
     assert by_hash[files.xxh64(b"once"), files.xxh64(b"once", 43)] == (0, 3)
@@ -333,7 +337,7 @@ def test_an_id_of_ours_given_to_another_event_goes_to_the_pool(tmp_path: Path) -
     lines = [OPEN, files.batch_line(events(1, 2, 3, 4)), files.ids_line(own), files.close_line(4)]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
-    assert found.pooled.tolist() == [[0, 1], [0, 2]]  # the third has no other's, the fourth is nobody's
+    assert found.shared.tolist() == [[0, 1], [0, 2]]  # the third has no other's, the fourth is nobody's
     assert len(found.ids) == 3
 
 
@@ -353,9 +357,9 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "l"
     folder.mkdir()
     with pytest.raises(LedgerError, match="has no ledger"):
-        ledger.parts(str(folder))
+        ledger_files.find_parts(str(folder))
     with pytest.raises(LedgerError, match="No such file"):
-        ledger.parts(str(tmp_path / "nowhere"))
+        ledger_files.find_parts(str(tmp_path / "nowhere"))
     odd = tuple(
         f"{name}.ledger"
         for name in (f"{P}-1", f"{P}-00003", f"{P.upper()}-0001", "x-0001", f"x.LEDGER-{P}-0001")
@@ -366,9 +370,10 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
     (folder / "host" / "deep" / f"{P}-0003.ledger").write_bytes(b"")
     (folder / f"{P}-0004.ledger").symlink_to("nowhere")
     os.mkfifo(folder / f"{P}-0005.ledger")
-    assert [(p.producer, p.number) for p in ledger.parts(str(folder))] == [(P, 1), (P, 2), (Q, 10000)]
+    found = ledger_files.find_parts(str(folder))
+    assert [(p.producer, p.number) for p in found] == [(P, 1), (P, 2), (Q, 10000)]
     deep = os.path.join("host", "deep", f"{P}-0003.ledger")
-    assert set(ledger.unread(str(folder))) == {*odd, deep, f"{P}-0004.ledger", f"{P}-0005.ledger"}
+    assert set(ledger_files.find_unread(str(folder))) == {*odd, deep, f"{P}-0004.ledger", f"{P}-0005.ledger"}
 
 
 # -- ranges
@@ -389,17 +394,17 @@ def is_union(found: Any) -> bool:
 
 @given(ranges, ranges)
 def test_ranges(a: Any, b: Any) -> None:
-    ua, ub = ledger.union(a), ledger.union(b)
+    ua, ub = arrays.union(a), arrays.union(b)
     assert is_union(ua)
     assert numbers(ua) == numbers(a)
-    assert ledger.length(ua) == len(numbers(a))
-    assert sorted(numbers(a)) == ledger.expand(ua).tolist()
-    assert numbers(ledger.intersect(ua, ub)) == numbers(a) & numbers(b)
-    assert ledger.length(ledger.intersect(ua, ub)) == len(numbers(a) & numbers(b))
-    assert numbers(ledger.subtract(ua, ub)) == numbers(a) - numbers(b)
+    assert arrays.total_length(ua) == len(numbers(a))
+    assert sorted(numbers(a)) == arrays.expand(ua).tolist()
+    assert numbers(arrays.intersect(ua, ub)) == numbers(a) & numbers(b)
+    assert arrays.total_length(arrays.intersect(ua, ub)) == len(numbers(a) & numbers(b))
+    assert numbers(arrays.subtract(ua, ub)) == numbers(a) - numbers(b)
     rows = a.tolist()
     count = Counter(n for low, high in rows for n in range(low, high + 1))
     more = {n for n, copies in count.items() if copies > 1}
-    assert is_union(ledger.twice(a))
-    assert numbers(ledger.twice(a)) == more
-    assert ledger.length(ledger.subtract(ua, ub)) == len(numbers(a) - numbers(b))
+    assert is_union(arrays.repeated(a))
+    assert numbers(arrays.repeated(a)) == more
+    assert arrays.total_length(arrays.subtract(ua, ub)) == len(numbers(a) - numbers(b))

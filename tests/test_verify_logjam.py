@@ -17,7 +17,7 @@ from tests.verify_histories import compressions
 
 support.need("numpy")
 support.need("pyarrow")
-frames = pytest.importorskip("logclient.verify.frames")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 P = "0a" * 10
@@ -438,7 +438,7 @@ def test_the_report_tells_of_devices_and_modes(run: Run) -> None:
 
 
 def table(folder: Path) -> list[dict[str, Any]]:
-    source = frames.CaptureSource({"path": str(folder)})
+    source = dataframes.CaptureSource({"path": str(folder)})
     reader = source.reader(source.schema())
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["listener"], row["arrival"]))
@@ -521,7 +521,7 @@ def test_arrivals_through_spark(spark: Any, run: Run) -> None:
         for s in order
     ]
     run.arrived(units, SUB, per_segment=20)
-    df = frames.arrivals(spark, run.capture)
+    df = dataframes.arrivals(spark, run.capture)
     rows = df.where(f.col("error").isNull()).orderBy("device_seq").collect()
     assert [(row.seq, row.device, row.device_seq, row.created_ms) for row in rows] == [
         (s, 3, s, s) for s in order

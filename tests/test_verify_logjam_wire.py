@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests.patience import PATIENCE
@@ -173,7 +174,7 @@ def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str)
     verdict = run.verdict()
     assert verdict.exit_code == ExitCode.BROKEN
     found: dict[str, set[str]] = {}
-    for word, ident in job.violations(run.folder / "out"):
+    for word, ident in verify.violations(run.folder / "out"):
         found.setdefault(word, set()).add(ident)
     assert found == {
         "lost" if mode == "request" else "missing": lies["discard"],

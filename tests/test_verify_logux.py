@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import verify
 from logclient.errors import ExitCode
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.patience import PATIENCE
@@ -21,7 +23,7 @@ support.need("numpy")
 support.need("pyarrow")
 support.need("websockets")
 job = pytest.importorskip("logclient.verify.job")
-frames = pytest.importorskip("logclient.verify.frames")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 from logclient.collectors.logux import Collector  # noqa: E402
@@ -151,14 +153,14 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
     scene.write_ledger(protocol="logux")
     bodies = list(scene.bodies.values())
     write(scene.capture, [CONNECT, *(sync(bodies[i : i + 7]) for i in range(0, 100, 7)), b'["ping",0]'], 9)
-    verdict = job.run(scene.ledger, scene.capture, spark=spark, bits=3)
+    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3))
     assert verdict.ok
     assert verdict.counts.ok == 100
-    rows = frames.arrivals(spark, scene.capture).collect()
+    rows = dataframes.arrivals(spark, scene.capture).collect()
     assert sorted(row.seq for row in rows if row.error is None) == list(range(1, 101))
     assert sorted(row.error for row in rows if row.error is not None) == ["control", "ping"]
     told = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
-    alone = frames.decoded(told, "logux").collect()
+    alone = dataframes.decoded(told, "logux").collect()
     assert [(row.seq, row.error) for row in alone] == [(1, None), (2, None), (3, None), (None, "not_json")]
     assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)
 
@@ -223,7 +225,7 @@ def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_pat
         entry = json.loads(line)
         truth.setdefault(words[entry["fault"]], set()).update(entry["ids"])
     found: dict[str, set[str]] = {}
-    for word, ident in job.violations(scene.out):
+    for word, ident in verify.violations(scene.out):
         found.setdefault(word, set()).add(ident)
     assert found == truth
     assert sorted(truth) == sorted(words.values())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
@@ -119,6 +120,6 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
             (1, raw) for seq in range(first, 101, 2) for raw in oracle.fragments(scene.bodies[seq], seq, 1000)
         ]
         write(scene.capture, sent, 23, name=name)
-    verdict = job.run(scene.ledger, scene.capture, spark=spark, bits=3)
+    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3))
     assert verdict.ok
     assert verdict.counts.ok == 100

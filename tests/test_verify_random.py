@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests.verify_histories import World, differences, overview_differences
 
 support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
-verdicts = pytest.importorskip("logclient.verify.verdict")
+summaries = pytest.importorskip("logclient.verify.summary")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -105,10 +106,10 @@ def test_histories(
     tail: int,
 ) -> None:
     """All of them in one Spark job, and each of them in the verdict."""
-    monkeypatch.setattr(verdicts, "LISTED", histories + 1)  # and who is nobody's
+    monkeypatch.setattr(summaries, "MAX_NAMED", histories + 1)  # and who is nobody's
     world = World(histories, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
-    verdict = job.run(ledger, capture, out=out, spark=spark, bits=bits, tail=tail, units=500)
+    verdict = job.run(ledger, capture, out=out, spark=spark, tuning=Tuning(bits, tail, 500))
     check(world, verdict, out)
     assert len([x for x in verdict.producers if x.producer]) == histories

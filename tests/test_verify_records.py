@@ -22,6 +22,7 @@ import logclient
 from logclient import verify
 from logclient.collectors import lumberjack
 from logclient.errors import ConfigError, ExitCode, LedgerError
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.kafka_fixture import connector
@@ -85,7 +86,7 @@ def broker(kafka: str, spark: Any) -> str:
 
 def through(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
     name = topic(broker, partitions, some)
-    return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, bits=3)
+    return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
 
 
 def bodies(scene: Scene, seqs: Iterable[int]) -> list[Record]:
@@ -130,7 +131,7 @@ def test_histories(
     some = sent(world)
     name = topic(broker, sum(map(len, ENDPOINTS.values())), some)
     out = tmp_path / "kafka"
-    verdict = job.run(ledger, kafka=f"{broker}/{name}", spark=spark, out=out, bits=3, tail=1)
+    verdict = job.run(ledger, kafka=f"{broker}/{name}", spark=spark, out=out, tuning=Tuning(3, 1))
     expected = world.expected()
     found = {
         word: {event for event in events if event[0] in expected.counts}
@@ -143,7 +144,7 @@ def test_histories(
     by_capture = inprocess.run(monkeypatch, ledger, capture, out=tmp_path / "out", bits=3)
     assert verdict.counts == by_capture.counts
     assert verdict.exit_code == by_capture.exit_code
-    assert sorted(job.violations(out)) == sorted(job.violations(tmp_path / "out"))
+    assert sorted(verify.violations(out)) == sorted(verify.violations(tmp_path / "out"))
     assert verdict.capture["units"] == len(some)
 
 
@@ -353,7 +354,7 @@ def test_producers_that_go_on(spark: Any, broker: str, scene: Scene, monkeypatch
         return found
 
     monkeypatch.setattr(records, "_offsets", asked)
-    verdict = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, bits=3)
+    verdict = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 8}
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
@@ -507,7 +508,7 @@ def table(spark: Any, scene: Scene, tmp_path: Path) -> Any:
         for i in range(0, len(rows), per_file):
             parquet.write_table(pa.Table.from_pylist(rows[i : i + per_file]), folder / f"{i:06}.parquet")
         name = options.pop("name", str(folder))
-        return job.run(scene.ledger, table=name, spark=spark, out=scene.out, bits=3, **options)
+        return job.run(scene.ledger, table=name, spark=spark, out=scene.out, tuning=Tuning(3), **options)
 
     return go
 

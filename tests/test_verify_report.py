@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
@@ -26,8 +27,9 @@ support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
-charts = pytest.importorskip("logclient.verify.charts")
-markup = pytest.importorskip("logclient.verify.markup")
+pages = pytest.importorskip("logclient.verify.report.page")
+charts = pytest.importorskip("logclient.verify.report.charts")
+markup = pytest.importorskip("logclient.verify.report.markup")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 
 Run = Callable[..., Any]
@@ -275,7 +277,7 @@ def test_secrets_of_options_are_nowhere(
     files.write_part(scene.ledger, P, 1, lines)
     scene.write_capture(range(2, 21))
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), out=str(scene.out))
     assert job.main(given) == ExitCode.BROKEN
     given.json = True
@@ -310,7 +312,7 @@ def test_a_password_that_a_client_was_given_is_nowhere(
                 client.send({"message": evil})
             assert client.flush(PATIENCE) == 0
     monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "_Spark", lambda *_: inprocess.InProcess())
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"))
     assert job.main(given) == ExitCode.OK
     given.json = True
@@ -376,8 +378,8 @@ def test_the_verdict_comes_first(
     first = page.text.partition("logclient verify")[2].lstrip()  # behind the title
     assert first.startswith(sentence)
     # Not by colour alone.
-    assert f'd="{report._ICONS[icon]}"' in (scene.out / "report.html").read_text()
-    assert len(set(report._ICONS.values())) == 3
+    assert f'd="{pages.ICONS[icon]}"' in (scene.out / "report.html").read_text()
+    assert len(set(pages.ICONS.values())) == 3
 
 
 def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
@@ -433,7 +435,7 @@ def test_examples_of_what_is_nobodys(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([*scene.bodies, *strangers])
     found = run().examples["unexpected"]
     named = sorted(example["hash"] for example in found)
-    assert named == sorted(ident.removeprefix("~") for _, ident in job.violations(scene.out))
+    assert named == sorted(ident.removeprefix("~") for _, ident in verify.violations(scene.out))
     assert {example["id"] for example in found} == {None}
     page = read(scene)
     assert all(f"hash {name}" in page.text for name in named)
@@ -443,7 +445,7 @@ def test_without_examples(scene: Scene, run: Run) -> None:
     """Every fault is listed all the same."""
     scene.write_ledger().write_capture([*range(2, 21), files.body(files.event_id("ee" * 10, 9), "?")])
     assert run(examples=0).examples == {}
-    assert sorted(job.violations(scene.out)) == [
+    assert sorted(verify.violations(scene.out)) == [
         ("lost", files.event_id(P, 1)), ("unexpected", files.event_id("ee" * 10, 9))
     ]  # fmt: skip
 
@@ -502,7 +504,7 @@ def test_steps_of_time(first: int, last: int, width: int | None) -> None:
     overview = pytest.importorskip("logclient.verify.overview")
     grid = overview.Grid.over(first, last)
     assert width in (None, grid.width_us)
-    assert 1 <= grid.n <= overview.TIMES
+    assert 1 <= grid.n <= overview.STEPS
     assert grid.start_us % grid.width_us == 0
     assert grid.start_us <= first < grid.start_us + grid.width_us
     assert grid.start_us + (grid.n - 1) * grid.width_us <= last < grid.start_us + grid.n * grid.width_us

@@ -30,6 +30,7 @@ support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 sessions = pytest.importorskip("logclient.verify.spark")
+watching = pytest.importorskip("logclient.verify.watch")
 
 pytestmark = pytest.mark.spark
 
@@ -140,7 +141,7 @@ def test_an_active_session_is_used_and_not_stopped(
     spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it does is told: stage, share and seconds; its jobs are in a group of their own meanwhile."""
-    monkeypatch.setattr(sessions, "LOOK_S", 0.001)
+    monkeypatch.setattr(watching, "INTERVAL_S", 0.001)
     context = spark.sparkContext
     context.setLocalProperty("spark.jobGroup.id", "theirs")
     lines: list[str] = []
@@ -172,7 +173,7 @@ def test_stopped_in_a_session_that_is_there(
     spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's jobs are cancelled; the session is its owner's and goes on."""
-    monkeypatch.setattr(sessions, "LOOK_S", 0.001)
+    monkeypatch.setattr(watching, "INTERVAL_S", 0.001)
     stop = threading.Event()
 
     def progress(text: str) -> None:

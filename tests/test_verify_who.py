@@ -18,7 +18,7 @@ support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
-verdicts = pytest.importorskip("logclient.verify.verdict")
+summaries = pytest.importorskip("logclient.verify.summary")
 
 Run = Callable[..., Any]
 
@@ -180,7 +180,7 @@ def test_listeners_of_their_own(scene: Scene, run: Run) -> None:
 
 def test_producers_that_are_not_listed(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is lost of them is told all the same."""
-    monkeypatch.setattr(verdicts, "LISTED", 4)
+    monkeypatch.setattr(summaries, "MAX_NAMED", 4)
     for n in range(6):
         producer = f"{n:02x}" * 10
         scene.write_ledger(producer=producer, bodies=bodies(producer, 2))

@@ -8,30 +8,33 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logclient.verify import compare, gather, job, ledger
+from logclient.verify import compare, gather, job, ledger_files, ledger_pack, schema
+from logclient.verify.tuning import Tuning
+from logclient.verify.violation_files import violations
 
 
 class InProcess:
-    """Stands in for `job._Spark`."""
+    """Stands in for `stages.SparkStages`."""
 
     cores = 2
 
     def look(self, work: str, folders: dict[str, str]) -> None:
         pass
 
-    def pack(self, parts: ledger.Parts, work: str, until_us: int | None) -> list[str]:
+    def pack(self, parts: ledger_files.Parts, work: str, until_us: int | None) -> list[str]:
         groups = [parts[i : i + 3] for i in range(0, len(parts), 3)]
-        return [ledger.pack(group, index, work, until_us) for index, group in enumerate(groups)]
+        return [ledger_pack.pack(group, index, work, until_us) for index, group in enumerate(groups)]
 
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None
     ) -> list[str]:
         batches = [b for task in range(len(plan.tasks)) for b in gather.map_task(plan.work, task, only)]
-        table = pa.Table.from_batches(batches, compare.ARRIVALS)
+        table = pa.Table.from_batches(batches, schema.ARRIVALS)
         names = []
         for part in range(plan.partitions):
             rows = table.filter(pc.equal(table["part"], part))
-            rows = rows.sort_by([("key", "ascending"), ("listener", "ascending"), ("x", "ascending")])
+            order = [("key", "ascending"), ("listener", "ascending"), ("position", "ascending")]
+            rows = rows.sort_by(order)
             names.append(compare.reduce_to_file(rows.to_batches(max_chunksize=7), plan.work, later))
         return names
 
@@ -46,17 +49,27 @@ class Session:
         pass
 
 
-def run(monkeypatch: Any, ledger_folder: Path, capture_folder: Path, **options: Any) -> Any:
-    """`job.run` without Spark."""
+def run(
+    monkeypatch: Any,
+    ledger_folder: Path,
+    capture_folder: Path,
+    *,
+    bits: int = 18,
+    tail: int = 4096,
+    units: int = 1 << 18,
+    chunk: int = 4 << 20,
+    **options: Any,
+) -> Any:
+    """Run `job.run` without Spark. The sizes are those of `Tuning`."""
     monkeypatch.setattr(job, "Session", Session)
-    monkeypatch.setattr(job, "_Spark", lambda *_: InProcess())
-    return job.run(ledger_folder, capture_folder, **options)
+    monkeypatch.setattr(job, "SparkStages", lambda *_: InProcess())
+    return job.run(ledger_folder, capture_folder, tuning=Tuning(bits, tail, units, chunk), **options)
 
 
 def found(out: Path) -> dict[str, set[tuple[str, int]]]:
-    """Word -> (producer, sequence) of a verdict's violations; strangers left out."""
+    """Return word -> (producer, sequence) of a verdict's violations, without ids that are not ours."""
     ids: dict[str, set[tuple[str, int]]] = {}
-    for word, ident in job.violations(out):
+    for word, ident in violations(out):
         if not ident.startswith("~"):
             ids.setdefault(word, set()).add((ident[:20], int(ident[20:], 16)))
     return ids

@@ -1,7 +1,7 @@
-"""The verifier: a ledger against what arrived, on Spark. See ``docs/verify.md``.
+"""The verifier: ledgers against what arrived, on Spark. See ``docs/verify.md``.
 
-``run`` gives the verdict; ``arrivals`` is what a capture has, as a DataFrame, and ``decoded`` does the same
-for any that has bodies in a column; ``violations`` reads every fault.
+`run` returns the verdict. `arrivals` returns the content of a capture as a DataFrame, and `decoded` adds the
+same columns to any DataFrame with bodies. `violations` iterates over every fault of a verdict.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logclient.verify.frames import arrivals, decoded, register
-    from logclient.verify.job import run, violations
+    from logclient.verify.dataframes import arrivals, decoded, register
+    from logclient.verify.job import run
+    from logclient.verify.violation_files import violations
 
 __all__ = ["arrivals", "decoded", "register", "run", "violations"]
 
-_WHERE = {
-    "arrivals": "frames",
-    "decoded": "frames",
-    "register": "frames",
+_MODULES = {
+    "arrivals": "dataframes",
+    "decoded": "dataframes",
+    "register": "dataframes",
     "run": "job",
-    "violations": "job",
+    "violations": "violation_files",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # PySpark, pyarrow and numpy are an extra, and slow to import.
-    if name in _WHERE:
+    # PySpark, pyarrow and NumPy are an extra, and slow to import.
+    if name in _MODULES:
         import importlib
 
-        return getattr(importlib.import_module(f"logclient.verify.{_WHERE[name]}"), name)
+        return getattr(importlib.import_module(f"logclient.verify.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

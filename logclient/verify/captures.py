@@ -1,5 +1,6 @@
-"""The files of a capture's folder: which are compared and which are left out, what of their series is
-missing, and what that leaves open. The rules are in ``docs/verify.md``.
+"""The files in a capture's folder: which are compared, which are left out, and what that leaves open.
+
+The rules are in ``docs/verify.md``.
 """
 
 from __future__ import annotations
@@ -10,68 +11,78 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular
-from logclient.registry import SCHEMES
-from logclient.verify import decode, sources
-from logclient.verify.compare import LISTENER, RANK_BITS
+from logclient.verify import decode
 from logclient.verify.decode import protocol_of
-from logclient.verify.sources import Header, Problem, Segment
+from logclient.verify.schema import LISTENER, RANK_BITS
+from logclient.verify.segments import Header, Problem, Segment, continuity, list_segments, read_header
 
 __all__ = [
-    "Chosen", "LeftOut", "Route", "Survey", "choose", "doubts", "foreign", "orders", "routes", "survey",
-    "unrouted",
-]  # fmt: skip
+    "Chosen",
+    "LeftOut",
+    "Survey",
+    "choose",
+    "decodable",
+    "find_doubts",
+    "find_foreign",
+    "list_runs",
+    "order_rules",
+    "survey",
+]
 
-_TAIL = 64  # bytes at the end of a segment that may differ from those of a copy: its end record
-_ENDPOINTS = 64  # of one URL that are looked for
+_END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
 
 class LeftOut(NamedTuple):
-    """A file that is not compared."""
+    """A file that is not compared, and why."""
 
-    kind: str  # "unread", "misnamed" or "copy"
+    kind: str  # "unread", "misnamed", "copy" or "damage"
     segment: str
     reason: str
     protocol: str  # empty: not known
-    doubt: bool  # it may hold what nothing else does
+    doubt: bool  # it may hold events that no other file holds
 
     def problem(self) -> Problem:
+        """Return it as a problem of the capture."""
         return Problem(self.kind, self.segment, -1, self.reason)
 
 
 class Chosen(NamedTuple):
-    """A segment that is compared, and its header when that can be read."""
+    """A segment that is compared, with its header when that can be read."""
 
     segment: Segment
     header: Header | None
 
 
 class Survey(NamedTuple):
-    """A capture's folder, as a plan has it."""
+    """The content of a capture's folder, as far as a plan needs it."""
 
     entries: list[list[Any]]  # Segment, listener, rank, protocol
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
     left_out: list[list[Any]]
 
 
-def shown(name: str) -> str:
-    """A file's name as text, whatever its bytes are."""
+def display_name(name: str) -> str:
+    """Return a file name as text, whatever its bytes are."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
-    """The segments of a folder that are compared, by listener and number, and all that is left out.
+    """Choose the segments of a folder that are compared.
+
+    Returns:
+        The segments by listener and number, and everything that is left out.
 
     Raises:
-        LedgerError: no such folder, or nothing of a capture in it.
+        LedgerError: there is no such folder, or nothing of a capture in it.
     """
     taken: list[Chosen] = []
     left_out: list[LeftOut] = []
     misnamed: list[Chosen] = []
-    for found in sources.segments(directory):
-        segment = found._replace(listener=shown(found.listener))
+    for found in list_segments(directory):
+        segment = found._replace(listener=display_name(found.listener))
         try:
             os.close(open_regular(found.path))
-            header = sources.read_header(found)
+            header = read_header(found)
         except (OSError, LedgerError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)
             left_out.append(LeftOut("unread", segment.name, why, "", True))
@@ -99,19 +110,19 @@ def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
 
 
 def _fits(segment: Segment, header: Header) -> bool:
-    """Whether a file is called what its header says: ``main-000001.cap``, or ``b.main-000001.cap``."""
-    mine = segment.listener == header.listener or segment.listener.endswith(f".{header.listener}")
-    return mine and segment.number == header.number
+    """Return whether a file is named as its header says: ``main-000001.cap`` or ``b.main-000001.cap``."""
+    fits = segment.listener == header.listener or segment.listener.endswith(f".{header.listener}")
+    return fits and segment.number == header.number
 
 
 def _identity(header: Header | None) -> tuple[str, str, str, int, int] | None:
-    """What no two segments have in common, unless one is a copy or somebody gave two runs one name."""
+    """Return what differs between any two segments, except copies and runs with the same name."""
     return header and (header.run, header.host, header.listener, header.number, header.first_arrival)
 
 
 def _same(a: Segment, b: Segment) -> bool:
-    """Whether two files hold the same, as far as the shorter one goes and but for the end record."""
-    left = min(a.size, b.size) - _TAIL
+    """Return whether two files are equal up to the end of the shorter one, except for the end record."""
+    left = min(a.size, b.size) - _END_RECORD
     with open(open_regular(a.path), "rb") as one, open(open_regular(b.path), "rb") as other:
         while left > 0:
             n = min(left, 1 << 20)
@@ -142,10 +153,10 @@ def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
 
 
 def survey(directory: str) -> Survey:
-    """A capture's folder, for a plan.
+    """Read a capture's folder, for a plan.
 
     Raises:
-        LedgerError: no such folder, nothing of a capture in it, or too many listeners or segments.
+        LedgerError: there is no such folder, nothing of a capture in it, or too many listeners or segments.
     """
     chosen, left_out = choose(directory)
     names = sorted({one.segment.listener for one in chosen})
@@ -157,7 +168,7 @@ def survey(directory: str) -> Survey:
     index = {name: i for i, name in enumerate(names)}
     unknown: set[str] = set()
     for segment, header in chosen:
-        mine = listeners[index[segment.listener]]
+        listener = listeners[index[segment.listener]]
         if header is None:
             continue
         if not decodable(header.protocol):
@@ -166,16 +177,18 @@ def survey(directory: str) -> Survey:
                 why = f"its header says protocol {header.protocol[:40]!r}, which is none we know"
                 left_out.append(LeftOut("damage", segment.name, why, "", True))
             continue
-        mine["protocol"] = mine["protocol"] or header.protocol
-        if header.url not in mine["urls"]:
-            mine["urls"].append(header.url)
+        listener["protocol"] = listener["protocol"] or header.protocol
+        if header.url not in listener["urls"]:
+            listener["urls"].append(header.url)
         if header.source:
-            mine["source"] = max(mine["source"], header.source, key=("", "producers", "devices").index)
+            listener["source"] = max(
+                listener["source"], header.source, key=("", "producers", "devices").index
+            )
     ranks: dict[int, int] = {}
     entries = []
     for segment, header in chosen:
         i = index[segment.listener]
-        # A segment whose header is damaged is read as the others of its listener are.
+        # Without a readable header, take the protocol of the listener's other segments.
         protocol = header.protocol if header and decodable(header.protocol) else ""
         if header is None:
             protocol = listeners[i]["protocol"]
@@ -188,6 +201,7 @@ def survey(directory: str) -> Survey:
 
 
 def decodable(protocol: str) -> bool:
+    """Return whether there is a decoder for a protocol."""
     try:
         decode.decoder(protocol)
     except ConfigError:
@@ -195,10 +209,17 @@ def decodable(protocol: str) -> bool:
     return True
 
 
-def orders(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """The listeners at which order is not judged, and the protocols of which only devices' order is.
+def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
+    """Decide where order is judged.
 
-    What devices published is judged only where nothing of that protocol is in the order of its producers.
+    What devices published is judged only for a protocol that has no listener in the order of its producers.
+
+    Args:
+        listeners: of a `Survey`.
+
+    Returns:
+        The listeners at which order is not judged, and the protocols for which only the order behind devices
+        is.
     """
     families = [protocol_of(listener["protocol"]) for listener in listeners]
     devices = {family for family, x in zip(families, listeners, strict=True) if x["source"] == "devices"}
@@ -211,18 +232,18 @@ def orders(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
     return unjudged, sorted(devices - producers)
 
 
-# -- runs
-
-
-def foreign(
+def find_foreign(
     facts: Iterable[dict[str, Any]], matched: set[tuple[int, int]], since: int | None
 ) -> set[str]:
-    """The segments of runs in which nothing of these ledgers arrived, though something did.
+    """Find the segments of other runs: something arrived in them, and nothing of these ledgers.
 
     Args:
-        facts: of all segments, as `gather` has them.
-        matched: listeners and ranks of those with an event that the ledgers have by its hash.
-        since: when the first event of the ledgers was made.
+        facts: of all segments, see `gather.Facts`.
+        matched: listener and rank of segments with a body that the ledgers have by its hash.
+        since: when the first event of the ledgers was made, in microseconds since 1970.
+
+    Returns:
+        The names of the segments.
     """
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for fact in facts:
@@ -235,17 +256,14 @@ def foreign(
     def alike(some: list[dict[str, Any]]) -> bool:
         return any((fact["index"], fact["rank"]) in matched for fact in some)
 
-    # Bodies without ids may be the same in any run: there the time tells.
+    # A body without an id may be the same in any run, so such a run counts only if it ends after
+    # the first event was made.
     early = {
         key
         for key, some in runs.items()
         if since is not None and max(fact["last_us"] for fact in some) < since
     }
-    ours = {
-        key
-        for key, some in runs.items()
-        if arrived(some, "known") or (alike(some) and key not in early)
-    }
+    ours = {key for key, some in runs.items() if arrived(some, "known") or (alike(some) and key not in early)}
     return {
         fact["name"]
         for key, some in runs.items()
@@ -254,8 +272,13 @@ def foreign(
     }
 
 
-def told_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of each listener, in the order of its segments."""
+def list_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the runs of each listener, in the order of its segments.
+
+    Args:
+        facts: of segments that were compared.
+        others: of segments that were not.
+    """
     rows: list[dict[str, Any]] = []
     left = {fact["name"] for fact in others}
     every = [fact for fact in (*facts, *others) if "run" in fact and fact["header"]]
@@ -278,23 +301,23 @@ def told_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]])
     return rows
 
 
-# -- what the captures cannot speak for
-
-
-def doubts(
+def find_doubts(
     facts: list[dict[str, Any]],
     others: list[dict[str, Any]],
     left_out: Iterable[list[Any]],
     families: Iterable[str],
 ) -> tuple[list[Problem], set[str], set[str]]:
-    """Why the captures cannot speak for everything, the protocols that this touches, and those of them whose
-    units may not stand in the order in which they came.
+    """Find out what the captures cannot account for.
 
     Args:
         facts: of the segments that were compared, or of the shares of some records.
-        others: of segments of other runs, which were not.
-        left_out: as a plan has them.
-        families: the ledgers' protocols.
+        others: of segments of other runs, which were not compared.
+        left_out: of the plan.
+        families: the protocols of the ledgers.
+
+    Returns:
+        The problems; the protocols that they touch; and those of them whose units may not be in the order in
+        which they came.
     """
     problems: list[Problem] = []
     doubtful: set[str] = set()
@@ -304,7 +327,7 @@ def doubts(
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if one.protocol else every
-    aside = {fact["name"] for fact in others}
+    uncompared = {fact["name"] for fact in others}
     by_listener: dict[Any, list[dict[str, Any]]] = {}
     for fact in (*facts, *others):
         by_listener.setdefault(fact["index"], []).append(fact)
@@ -314,18 +337,18 @@ def doubts(
         previous = None
         for i, fact in enumerate(some):
             segment = Segment(fact["listener"], fact["number"], fact["name"], fact["size"])
-            mine = [Problem(*problem) for problem in fact["problems"]]
-            told = {kind: sum(problem.kind == kind for problem in mine) for kind in fact["counts"]}
+            own = [Problem(*problem) for problem in fact["problems"]]
+            listed = {kind: sum(problem.kind == kind for problem in own) for kind in fact["counts"]}
             for kind, n in fact["counts"].items():
-                if n > told[kind]:
-                    mine.append(Problem(kind, fact["name"], -1, f"{n - told[kind]:,} more of this kind"))
-            if not fact["header"] and not told.get("unread") and not told.get("damage"):
-                mine.append(Problem("damage", fact["name"], 0, "no header that can be read"))
-            holes = sources.continuity(segment, fact, previous, i == len(some) - 1)
-            problems += mine + holes
+                if n > listed[kind]:
+                    own.append(Problem(kind, fact["name"], -1, f"{n - listed[kind]:,} more of this kind"))
+            if not fact["header"] and not listed.get("unread") and not listed.get("damage"):
+                own.append(Problem("damage", fact["name"], 0, "no header that can be read"))
+            holes = continuity(segment, fact, previous, i == len(some) - 1)
+            problems += own + holes
             previous = fact
-            # Damage of another run is none of our business, a hole in the series may be.
-            doubts = holes if fact["name"] in aside else mine + holes
+            # Damage in another run's segment does not matter, but a missing segment may have been ours.
+            doubts = holes if fact["name"] in uncompared else own + holes
             found |= bool(doubts)
             torn |= any(problem.kind in ("damage", "gap") for problem in doubts)
         if found:
@@ -339,7 +362,7 @@ def doubts(
         why = f"it is of run {run}{at}, of which no event is in these ledgers: {n:,} not compared"
         problems.append(Problem("other run", names, -1, why))
         kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}
-        # Without a run of ours the folder may be the wrong one.
+        # Where no segment of a protocol is ours, this may be the wrong folder.
         doubtful |= kinds - {protocol_of(fact["protocol"]) for fact in facts}
     return problems, doubtful & every, disordered & every
 
@@ -349,120 +372,3 @@ def _by_run(facts: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str,
     for fact in facts:
         runs.setdefault((fact["host"], fact["run"]), []).append(fact)
     return runs
-
-
-# -- endpoints
-
-
-class _Endpoint(NamedTuple):
-    host: str
-    port: int  # 0: any
-
-    def __str__(self) -> str:
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
-
-
-def _endpoints(url: str) -> list[_Endpoint]:
-    """Those of a URL, or of several joined by commas; nothing of what is none."""
-    found: list[_Endpoint] = []
-    port = 0
-    for part in url.split(","):
-        scheme, mark, rest = part.strip().rpartition("://")
-        if mark:
-            port = SCHEMES[scheme].port if scheme in SCHEMES else 0
-        authority = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
-        if not authority:
-            break  # it does not say
-        host, colon, digits = authority.rpartition(":")
-        if not colon or digits.endswith("]"):
-            host, digits = authority, ""
-        if digits and not (digits.isascii() and digits.isdigit()):
-            return []
-        one = _Endpoint(host.strip("[]").lower(), int(digits[:5] or port))
-        if one not in found and len(found) < _ENDPOINTS:
-            found.append(one)
-        if "/" in rest or "?" in rest:
-            break
-    return found
-
-
-def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
-
-
-def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
-    """Whether a listener may be what an endpoint leads to."""
-    if listens.port and endpoint.port != listens.port:
-        return False
-    anywhere = listens.host in ("", "*", "0.0.0.0", "::")
-    both = _is_address(endpoint.host) and _is_address(listens.host)
-    return anywhere or endpoint.host == listens.host or not both
-
-
-class Route(NamedTuple):
-    """Where a URL of the ledgers leads to."""
-
-    family: str
-    endpoints: list[tuple[str, str]]  # endpoint, and the listener; empty: none, or it cannot be told
-    missing: list[str]  # endpoints that no listener has
-
-
-def unrouted(protocol: str, url: str) -> Route:
-    """A URL of which no listener is to be found: what arrived is records."""
-    return Route(protocol_of(protocol), [(str(endpoint), "") for endpoint in _endpoints(url)], [])
-
-
-def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
-    """The listeners that URLs lead to.
-
-    Args:
-        urls: protocol, URL, and whether anything arrived that was sent there.
-        listeners: of the plan, those with a run of ours.
-    """
-    places: dict[str, list[tuple[str, list[_Endpoint]]]] = {}
-    published: dict[str, list[str]] = {}
-    for listener in listeners:
-        family = protocol_of(listener["protocol"])
-        if listener["source"] == "devices":
-            # A consumer's has what came by any device.
-            published.setdefault(family, []).append(listener["name"])
-        elif family:
-            here = [x for url in listener["urls"] for x in _endpoints(url)]
-            places.setdefault(family, []).append((listener["name"], here))
-    found = []
-    for protocol, url, seen in urls:
-        family = protocol_of(protocol)
-        wanted = _endpoints(url)
-        if family in published:
-            names = published[family]
-            only = names[0] if len(names) == 1 and family not in places else ""
-            found.append(Route(family, [(str(endpoint), only) for endpoint in wanted], []))
-            continue
-        some = places.get(family, [])
-        owner = _matched(wanted, [listens for _, listens in some])
-        unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in owner]
-        # Behind another address, of a proxy or a published port, any listener may be the one.
-        excused = seen and len(unmatched) <= len(some) - len(owner)
-        endpoints = [
-            (str(endpoint), some[owner[i]][0] if i in owner else "") for i, endpoint in enumerate(wanted)
-        ]
-        found.append(Route(family, endpoints, [] if excused else unmatched))
-    return found
-
-
-def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, int]:
-    """Endpoint -> a listener that may be what it leads to, each another one, for as many as can be."""
-    owner: dict[int, int] = {}  # listener -> endpoint
-
-    def take(i: int, tried: set[int]) -> bool:
-        for j, listens in enumerate(here):
-            if j not in tried and (not listens or any(_may_be(wanted[i], x) for x in listens)):
-                tried.add(j)
-                if j not in owner or take(owner[j], tried):
-                    owner[j] = i
-                    return True
-        return False
-
-    for i in range(len(wanted)):
-        take(i, set())
-    return {i: j for j, i in owner.items()}

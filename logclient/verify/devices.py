@@ -1,12 +1,11 @@
-"""What devices published and a consumer's capture lacks: gaps in their numbers.
+"""Gaps in the numbers of what Logjam devices published: what a consumer's capture lacks.
 
-A Logjam device numbers all it publishes from 1, heartbeats too, over all app-envs. The rules are those of
-``logclient.collectors.subscriber``: what came before the first message seen is not missing; a number that
-is not higher than the one before is a restart, or the row has come to its end (`WRAPS`) and begins anew, and
-what the device numbered below it since is missing; device 0 has no numbers of its own. Missing messages and
-restarts are lower bounds.
+A Logjam device numbers everything that it publishes from 1, heartbeats too, over all app-envs. The rules are
+those of ``logclient.collectors.subscriber``. What came before the first message is not missing. A number that
+is not higher than the previous one means a restart, or that the numbers wrapped at `WRAPS`; then everything
+below it is missing. Device 0 has no numbers. Missing messages and restarts are lower bounds.
 
-One task sees a stretch of what a device published (`Stretch`), the driver puts them together (`joined`).
+A task sees a stretch of what a device published, and the driver joins the stretches (`joined`).
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.sources import U64
+from logclient.verify.arrays import U64
 
-__all__ = ["FOLLOWED", "Device", "Stretches", "joined"]
+__all__ = ["MAX_DEVICES", "Device", "DeviceStretches", "joined"]
 
 WRAPS = 1 << 53
-FOLLOWED = 4096  # devices at one listener: numbers are what somebody sends
+MAX_DEVICES = 4096  # that are followed at a listener, because peers choose the numbers
 LONGEST = 5
 
 
 class Device(NamedTuple):
-    """What a listener got of a device, from its first to its last message there."""
+    """The account of one device at a listener, from the first to the last message there."""
 
     listener: str
     device: int
-    received: int  # messages, heartbeats too
+    received: int  # messages, including heartbeats
     heartbeats: int
-    first: int  # numbers
+    first: int  # number of the first message
     last: int
     missing_at_least: int  # messages
-    gaps: int  # that were seen
+    gaps: int  # that were observed
     restarts_at_least: int
     wraps: int
     longest_gaps: list[list[int]]  # [first, last] of the longest, longest first
 
 
 def _step(before: Device, number: int) -> Device:
-    """A message after another one."""
+    """Return the account after one more message."""
     first = before.last + 1
     restarts, wraps = before.restarts_at_least, before.wraps
     if number <= before.last:
@@ -66,7 +65,7 @@ def _longest(gaps: list[list[int]]) -> list[list[int]]:
 
 
 def joined(a: Device, b: Device) -> Device:
-    """One stretch, and the one that follows it at the same listener."""
+    """Join two consecutive stretches of a device at the same listener."""
     across = _step(a, b.first)
     return b._replace(
         received=a.received + b.received,
@@ -80,16 +79,27 @@ def joined(a: Device, b: Device) -> Device:
     )
 
 
-class Stretches:
-    """What one segment has of each device."""
+class DeviceStretches:
+    """Follows the devices of one segment.
+
+    Attributes:
+        devices: number -> what was received.
+        left_out: messages of devices beyond `MAX_DEVICES`.
+    """
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
         self.devices: dict[int, Device] = {}
-        self.left_out = 0  # messages of devices beyond `FOLLOWED`
+        self.left_out = 0
 
     def add(self, device: npt.NDArray[Any], number: U64, beat: npt.NDArray[np.bool_]) -> None:
-        """Messages in the order of arrival; none of device 0."""
+        """Add messages in the order of arrival, none of device 0.
+
+        Args:
+            device: number of each message's device.
+            number: of each message.
+            beat: whether it is a heartbeat.
+        """
         if (device != device[0]).any():
             order = np.argsort(device, kind="stable")
             device, number, beat = device[order], number[order], beat[order]
@@ -97,19 +107,20 @@ class Stretches:
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             which = int(device[low])
             before = self.devices.get(which)
-            if before is None and len(self.devices) >= FOLLOWED:
+            if before is None and len(self.devices) >= MAX_DEVICES:
                 self.left_out += high - low
                 continue
-            mine = self._stretch(which, number[low:high], int(beat[low:high].sum()))
-            self.devices[which] = mine if before is None else joined(before, mine)
+            stretch = self._stretch(which, number[low:high], int(beat[low:high].sum()))
+            self.devices[which] = stretch if before is None else joined(before, stretch)
 
     def _stretch(self, which: int, number: U64, beats: int) -> Device:
         before, after = number[:-1], number[1:]
-        back = after <= before
-        first = np.where(back, np.uint64(1), before + np.uint64(1))  # what wraps here is replaced
+        backward = after <= before
+        # The sum can overflow only where it is not used.
+        first = np.where(backward, np.uint64(1), before + np.uint64(1))
         holes = np.flatnonzero(after > first)
-        ended = back & (before >= np.uint64(WRAPS)) & (after < np.uint64(WRAPS))
-        # Python's integers: whoever makes numbers up may make the sum large.
+        ended = backward & (before >= np.uint64(WRAPS)) & (after < np.uint64(WRAPS))
+        # Python integers: made-up numbers may have a sum of more than 64 bits.
         gaps = np.stack((first[holes], after[holes] - np.uint64(1)), axis=1).tolist()
         return Device(
             self.listener,
@@ -120,7 +131,7 @@ class Stretches:
             int(number[-1]),
             sum(last - first + 1 for first, last in gaps),
             len(gaps),
-            int(back.sum() - ended.sum()),
+            int(backward.sum() - ended.sum()),
             int(ended.sum()),
             _longest(gaps),
         )

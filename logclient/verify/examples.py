@@ -1,4 +1,4 @@
-"""Examples of each fault with their bytes, fetched from ledger and capture when all is counted."""
+"""Examples of each fault with their bytes, read from ledgers and captures when everything is counted."""
 
 from __future__ import annotations
 
@@ -10,35 +10,45 @@ import numpy as np
 from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.readable import Frame
-from logclient.verify import decode, sources
-from logclient.verify.compare import EVENT_BITS, LISTENER, UNIT_BITS, Example, Plan
-from logclient.verify.ledger import FATES, Ledger
-from logclient.verify.verdict import harmless
+from logclient.verify import decode
+from logclient.verify.ledger import FATES, PackedLedger
+from logclient.verify.plan import Plan
+from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS, Example
+from logclient.verify.segments import Segment, SegmentReader, unit_at
+from logclient.verify.urls import redact_url
 
-__all__ = ["resolve", "undecoded"]
+__all__ = ["explain_undecoded", "resolve"]
 
-MOST = 4096  # bytes of a body that are shown
-BYTES = 192  # bytes of a frame that are shown as they are
-HELD = 64 << 20  # bytes of messages that are not whole, as the decoder keeps them
+BODY_BYTES = 4096  # of a body that are shown
+FRAME_BYTES = 192  # of a frame that are shown
 
 Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any]]]
 
 
 def resolve(
-    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: Ledger, pick: Pick | None = None
+    found: dict[str, list[Example]],
+    plan: Plan,
+    doubtful: set[str],
+    packed: PackedLedger,
+    pick: Pick | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Name the examples, say what the ledger knows of them, and read their bytes.
+    """Name the examples, say what the ledgers have of them, and read their bytes.
 
     Args:
-        found: word -> examples, as `verdict.Tally.chosen` gives them.
-        doubtful: protocols of which what was sent and not seen is unknown.
-        pick: where what arrived is records, not segments: gets those at (listener, number).
+        found: word -> examples, see `Tally.choose_examples`.
+        plan: of the comparison.
+        doubtful: protocols with an incomplete capture, whose unseen events are unknown.
+        packed: the ledgers.
+        pick: fetches records by listener and number, where records arrived.
+
+    Returns:
+        Word -> examples, as ``verdict.json`` has them.
     """
     numbers: dict[str, int] = {"": -1}
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = {}
     for word, rows in sorted(found.items()):
-        for producer, sequence, other, listener, x, copies, sent in rows:
+        for producer, sequence, other, listener, position, copies, sent in rows:
             example: dict[str, Any] = {
                 "id": f"{producer}{sequence:012x}" if producer else None,
                 "producer": producer,
@@ -52,37 +62,37 @@ def resolve(
                 numbers[name] = packed.find(name)
             p = numbers[name]
             doubt = p >= 0 and packed.families[packed.family[p]] in doubtful
-            turned = sent and word in ("lost", "missing") and doubt
-            mine = shown.setdefault("unknown" if turned else word, [])
-            if len(mine) >= plan.examples:
+            uncertain = sent and word in ("lost", "missing") and doubt
+            examples = shown.setdefault("unknown" if uncertain else word, [])
+            if len(examples) >= plan.examples:
                 continue
-            mine.append(example)
+            examples.append(example)
             if p >= 0 and sequence is not None:
-                _sent(example, packed, p, sequence)
+                _add_ledger(example, packed, p, sequence)
             if listener >= 0:
-                unit = x >> EVENT_BITS
+                unit = position >> EVENT_BITS
                 place = listener & LISTENER, unit >> UNIT_BITS
                 wanted.setdefault(place, []).append(
-                    (unit & ((1 << UNIT_BITS) - 1), x & ((1 << EVENT_BITS) - 1), example)
+                    (unit & ((1 << UNIT_BITS) - 1), position & ((1 << EVENT_BITS) - 1), example)
                 )
     if pick is not None:
         _records(wanted, plan, pick)
-    carried: dict[int, _Carried] = {}
+    carried: dict[int, _MessageReader] = {}
     for entry in plan.segments:
         fields, listener, rank, protocol = entry
         places = sorted(wanted.get((listener, rank), ()), key=lambda place: place[:2])
         if protocol and decode.carries(protocol):
             if any(at[0] == listener and at[1] >= rank for at in wanted):
-                carried.setdefault(listener, _Carried(protocol)).read(sources.Segment(*fields), places, plan)
+                carried.setdefault(listener, _MessageReader(protocol)).read(Segment(*fields), places, plan)
         elif places:
-            _read(sources.Segment(*fields), protocol, places, plan)
+            _read(Segment(*fields), protocol, places, plan)
     return shown
 
 
-def _sent(example: dict[str, Any], packed: Ledger, p: int, sequence: int) -> None:
-    """What the producer wrote down of an event."""
+def _add_ledger(example: dict[str, Any], packed: PackedLedger, p: int, sequence: int) -> None:
+    """Add what the ledger says about an event."""
     x = packed.producers[p]
-    example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=harmless(x.url))
+    example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
     example["fate"] = FATES[int(packed.fates_at(p, np.array([sequence], np.int64))[0])]
     if reason := packed.reason(p, sequence):
         example["reason"] = reason
@@ -92,11 +102,16 @@ def _sent(example: dict[str, Any], packed: Ledger, p: int, sequence: int) -> Non
         example["created_us"] = listed[1]
 
 
-def _read(
-    segment: sources.Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan
-) -> None:
-    """Fill in what one segment has; `places` are (unit, event in the unit, example), rising."""
-    reader = sources.SegmentReader(segment, units=plan.units, chunk=plan.chunk)
+def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
+    """Add what one segment has.
+
+    Args:
+        segment: to read.
+        protocol: of its units.
+        places: unit, event in the unit, and example, ascending.
+        plan: of the comparison.
+    """
+    reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
     at = 0
     known = -1
@@ -111,13 +126,12 @@ def _read(
             if within >= len(events.unit):
                 continue
             raw = bytes(one.data[int(one.offset[0]) : int(one.offset[0] + one.length[0])])
-            data = decode.expand(protocol, raw)
+            data = decode.inflate_unit(protocol, raw)
             offset = int(events.offset[within])
             body = data[offset : offset + int(events.length[within])]
             if unit != known:
                 known, frames = unit, _frames(protocol, raw)
-            # A message is what its frames are counted in, a window what is left when it is opened.
-            head = _HEADS.get(decode.protocol_of(protocol))
+            head = decode.wire(protocol).FRAME_HEAD
             path, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
             example.update(
                 listener=segment.listener,
@@ -133,26 +147,30 @@ def _read(
                 frames=[_plain(frame) for frame in path],
                 opened=data != raw,
                 bytes_at=begin,
-                bytes=data[begin : min(offset + len(body), begin + BYTES)].hex(),
+                bytes=data[begin : min(offset + len(body), begin + FRAME_BYTES)].hex(),
             )
         if at == len(places):
             return
 
 
-class _Carried:
-    """Reads the segments of a listener, in order, where an event may have several units."""
+class _MessageReader:
+    """Reads the segments of a listener, in order, where an event may come in several units."""
 
     def __init__(self, protocol: str) -> None:
-        from logclient._ext import plog
+        from logclient.verify import wire_plog
 
         self.protocol = protocol
-        self.messages: Any = plog.Reassembler(max_message=plog.MAX_MESSAGE, max_bytes=plog.MAX_MESSAGE + HELD)
+        self.messages: Any = wire_plog.reassembler()
 
-    def read(
-        self, segment: sources.Segment, places: list[tuple[int, int, dict[str, Any]]], plan: Plan
-    ) -> None:
-        """Fill in what one segment has; `places` are (unit, 0, example), rising."""
-        reader = sources.SegmentReader(segment, units=plan.units, chunk=plan.chunk)
+    def read(self, segment: Segment, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
+        """Add what one segment has.
+
+        Args:
+            segment: to read.
+            places: unit, 0, and example, ascending.
+            plan: of the comparison.
+        """
+        reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
         for batch in reader:
             which = np.flatnonzero(batch.direction == 0)
             if not len(which):
@@ -176,18 +194,18 @@ class _Carried:
                     size=len(body),
                     body=_text(body),
                     arrived_hash=f"{xxh64(body):016x}",
-                    offset=max(raw.find(body[:BYTES]), 0),
+                    offset=max(raw.find(body[:FRAME_BYTES]), 0),
                     frames=[_plain(frame) for frame in _frames(self.protocol, raw)],
                     opened=False,
                     bytes_at=0,
-                    bytes=raw[:BYTES].hex(),
+                    bytes=raw[:FRAME_BYTES].hex(),
                 )
 
 
 def _records(
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
 ) -> None:
-    """Fill in what records have."""
+    """Add what records have."""
     assert plan.records is not None
     first = [place[1] for place in plan.records["places"]]
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -213,12 +231,12 @@ def _records(
                 frames=[],
                 opened=False,
                 bytes_at=0,
-                bytes=body[:BYTES].hex(),
+                bytes=body[:FRAME_BYTES].hex(),
             )
 
 
 def _text(data: bytes) -> str:
-    return data[:MOST].decode("utf-8", "backslashreplace")
+    return data[:BODY_BYTES].decode("utf-8", "backslashreplace")
 
 
 def _frames(protocol: str, unit: bytes) -> list[Frame]:
@@ -226,11 +244,17 @@ def _frames(protocol: str, unit: bytes) -> list[Frame]:
 
 
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
-    """The frames around the event whose body is at `offset`, outermost first, and where the last begins.
+    """Find the frames around an event.
 
-    `offset` counts with compressed frames inflated in place, a frame's own in what it lies in.
+    Args:
+        frames: of the unit.
+        offset: of the body, counted with compressed frames inflated in place. A frame's own offset counts in
+            the frame around it.
+
+    Returns:
+        The frames, outermost first, and where the last one begins.
     """
-    before: list[Frame] = []  # the unit's head, and the frames that are open
+    before: list[Frame] = []  # the head of the unit, and the enclosing frames
     here = 0
     for frame, then in zip(frames, [*frames[1:], None], strict=True):
         before = [x for x in before if x is frames[0] or x.depth < frame.depth]
@@ -245,12 +269,8 @@ def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
     return before[:1], offset
 
 
-_HEADS = {"logjam": 4, "logux": 0}
-"""Of messages: bytes of a frame before what it carries."""
-
-
 def _message(frames: list[Frame], offset: int, head: int) -> tuple[list[Frame], int]:
-    """The same of a message: it, and the frame that the body is."""
+    """Find the frames around an event in a message, whose frames count in the message as it came."""
     body = [frame for frame in frames if frame.depth and frame.offset + head == offset]
     return [*frames[:1], *body], offset - head if body else offset
 
@@ -259,27 +279,35 @@ def _plain(frame: Frame) -> dict[str, Any]:
     return {"offset": frame.offset, "depth": frame.depth, "size": frame.size, "title": frame.title}
 
 
-def undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
-    """Say of things that did not decode what is wrong with them, and show the bytes there."""
+def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
+    """Add to things that did not decode what is wrong, and the bytes there.
+
+    Args:
+        rows: of `Verdict.undecoded`.
+        plan: of the comparison.
+        pick: fetches records by listener and number, where records arrived.
+    """
     if pick is not None:
         picked = pick({(row["listener"], row["unit_at"]) for row in rows})
         for row in rows:
             record = picked.get((row.pop("listener"), row["unit_at"]))
             if record is not None and record["body"] is not None:
                 row.update(
-                    wrong=row["reason"].replace("_", " "), bytes_at=0, bytes=record["body"][:BYTES].hex()
+                    wrong=row["reason"].replace("_", " "),
+                    bytes_at=0,
+                    bytes=record["body"][:FRAME_BYTES].hex(),
                 )
         return
-    segments = {}
+    by_name = {}
     for fields, _, _, protocol in plan.segments:
-        segment = sources.Segment(*fields)
-        segments[segment.name] = segment, protocol
+        segment = Segment(*fields)
+        by_name[segment.name] = segment, protocol
     found: dict[tuple[str, int], list[Frame]] = {}
     for row in rows:
-        segment, protocol = segments[row["segment"]]
+        segment, protocol = by_name[row["segment"]]
         place = row["segment"], row["unit_at"]
         if place not in found:
-            unit = sources.unit_at(segment, row["unit_at"])
+            unit = unit_at(segment, row["unit_at"])
             found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
         wrong = found[place]
         if wrong:

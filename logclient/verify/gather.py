@@ -1,6 +1,6 @@
-"""The first stage of the comparison: what arrived, packed into a file, one stretch for each bucket.
+"""The map stage of the comparison: what arrived, packed into a file, one stretch per bucket.
 
-See ``compare.py`` for the whole.
+``compare.py`` explains the whole.
 """
 
 from __future__ import annotations
@@ -15,40 +15,51 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.verify import decode, sources
-from logclient.verify.compare import (
+from logclient.verify import decode
+from logclient.verify.arrays import I64, U64
+from logclient.verify.devices import DeviceStretches
+from logclient.verify.ledger import PackedLedger
+from logclient.verify.overview import Grid
+from logclient.verify.plan import Plan
+from logclient.verify.schema import (
+    ANONYMOUS,
+    APPLICATION_ID,
     ARRIVALS,
     DEVICES,
     EVENT_BITS,
     FACT,
     LISTENER_BITS,
     NEVER,
-    NOBODY,
+    NO_TIME,
     OTHERS,
-    PHANTOM,
-    POOL,
-    STRANGER,
-    TIMELESS,
     UNIT_BITS,
-    USERS_OWN,
-    Plan,
+    UNKNOWN_PRODUCER,
+    UNLISTED,
+    WITHOUT_ID,
 )
-from logclient.verify.devices import Stretches
-from logclient.verify.ledger import I64, U64, Ledger
-from logclient.verify.overview import Grid
+from logclient.verify.segments import Batch, Segment, SegmentReader
 
-__all__ = ["Facts", "Mapper", "Pieces", "map_task"]
+__all__ = ["Facts", "Mapper", "EventBuffer", "map_task"]
 
-YEAR_2255 = 1 << 53  # microseconds: who received something later, or before 1970, does not know the time
-ROWS = 1 << 17  # events packed at a time, which bounds what a stretch can hold: 3 MB
+YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
+ROWS = 1 << 17  # events packed at a time, so that a stretch has at most 3 MB
 
 
 def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. With `only`, a second pass: nothing but the arrivals of these buckets."""
+    """Run one map task.
+
+    Args:
+        work: the work folder.
+        number: of the task in the plan.
+        only: for a second pass, the buckets whose arrivals are wanted.
+
+    Yields:
+        Batches of `schema.ARRIVALS`.
+    """
     plan = Plan.load(work)
-    packed = Ledger(work, plan.bits)
+    packed = PackedLedger(work, plan.bits)
     task = plan.tasks[number]
-    # A name of its own for each attempt: rows name the file that they are in.
+    # Each attempt has a file of its own. Rows name the file that they refer to.
     name = f"{number}-{uuid.uuid4().hex}.arrivals"
     with open(os.path.join(work, name), "wb", buffering=0) as file:
         mapper = Mapper(plan, packed, only, name, file)
@@ -58,21 +69,21 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
         for segment in task.get("segments", ()):
             yield from mapper.segment(plan.segments[segment])
         if only is None:
-            for index in task.get("pool", ()):
-                yield from mapper.pool(index)
+            for index in task.get("anonymous", ()):
+                yield from mapper.anonymous_events(index)
 
 
-# Of events, what tells whose they are, not where in their unit.
-_WHOSE = ("status", "producer", "high", "low", "sequence", "hash", "id_hash")
+# The columns of events that say which event it is, without its place in the unit.
+_IDENTITY = ("status", "producer", "high", "low", "sequence", "hash", "id_hash")
 
 
 def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events, I64, I64]:
-    """One piece of several; of the events, `_WHOSE` and the device."""
+    """Join pieces into one: of the events, the columns of `_IDENTITY` and the device."""
     if len(pieces) == 1:
         return pieces[0]
     events = [piece[0] for piece in pieces]
     device = [x.own["device"] for x in events if "device" in x.own]
-    columns: dict[str, Any] = {name: np.concatenate([getattr(x, name) for x in events]) for name in _WHOSE}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(x, name) for x in events]) for name in _IDENTITY}
     return (
         events[0]._replace(
             **columns,
@@ -83,21 +94,22 @@ def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events
     )
 
 
-def _follow(devices: Stretches, events: decode.Events) -> None:
-    """Keep account of what devices published: producers have no number, and requests come from them."""
+def _follow(devices: DeviceStretches, events: decode.Events) -> None:
+    """Follow what devices publish. Requests come from producers, which do not number their messages."""
     if not events.own:
         return
-    mine = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
-    if len(mine):
-        beat = events.status[mine] == events.names.index("heartbeat")
-        devices.add(events.own["device"][mine], events.own["number"][mine], beat)
+    published = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
+    if len(published):
+        beat = events.status[published] == events.names.index("heartbeat")
+        devices.add(events.own["device"][published], events.own["number"][published], beat)
 
 
 class Facts:
-    """What a task has to say of a segment, or of a share of some records, beside its events.
+    """The report of a task about a segment, or a share of some records, besides the events.
 
     Args:
-        where: goes into each row of what did not decode.
+        plan: of the comparison.
+        **where: goes into the row of each thing that did not decode.
     """
 
     def __init__(self, plan: Plan, **where: int) -> None:
@@ -117,7 +129,14 @@ class Facts:
         }
 
     def count(self, name: str, at: I64, received: I64, events: decode.Events) -> None:
-        """Some units, where they are in what is called `name`, and what they hold."""
+        """Count some units and their events.
+
+        Args:
+            name: of the segment or the records.
+            at: the place of each unit in it.
+            received: when each unit arrived, in microseconds since 1970.
+            events: of these units.
+        """
         fields = self.fields
         bad = events.status >= decode.NOT_JSON
         fields["events"] += int((events.status <= decode.NOT_JSON).sum())
@@ -130,17 +149,24 @@ class Facts:
         if not bad.any():
             return
         for code, word in enumerate(events.names):
-            if word in decode.QUIET:  # a message of Logux for each of its actions, say
-                those = events.status == code
-                if n := int(those.sum()):
+            if word in decode.QUIET:
+                matching = events.status == code
+                if n := int(matching.sum()):
                     fields["quiet"][word] = fields["quiet"].get(word, 0) + n
-                    bad &= ~those
+                    bad &= ~matching
         for row in np.flatnonzero(bad):
             word = events.names[events.status[row]]
             self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
 
     def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
-        """A thing that did not decode, `offset` bytes from the start of the unit that is `at`."""
+        """Count a thing that did not decode.
+
+        Args:
+            word: the reason.
+            name: of the segment or the records.
+            at: the place of its unit.
+            offset: of the thing in its unit.
+        """
         fields = self.fields
         fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
         if len(fields["undecoded"]) < self.most:
@@ -149,9 +175,11 @@ class Facts:
             )
 
 
-class Pieces:
-    """Events on their way into rows: small reads stay in the cache of the processor, few rows cost little
-    to shuffle."""
+class EventBuffer:
+    """Collects events until there are enough for a row.
+
+    Small reads stay in the processor's cache, and few rows are cheap to shuffle.
+    """
 
     def __init__(self, mapper: Mapper, listener: int) -> None:
         self.mapper = mapper
@@ -160,29 +188,39 @@ class Pieces:
         self.pieces: list[tuple[decode.Events, I64, I64]] = []
         self.held = 0
 
-    def add(self, events: decode.Events, xs: I64, received: I64) -> Iterator[pa.RecordBatch]:
-        for low in range(0, len(xs), ROWS):
+    def add(self, events: decode.Events, positions: I64, received: I64) -> Iterator[pa.RecordBatch]:
+        """Add events in the order of arrival, and yield the batches of rows that are complete."""
+        for low in range(0, len(positions), ROWS):
             some = slice(low, low + ROWS)
             at = received[some]
             if int(at.min()) < 0 or int(at.max()) >= YEAR_2255:
                 at = np.where((at < 0) | (at >= YEAR_2255), NEVER, at)
-            piece = (events.part(some), xs[some], at)
+            piece = (events.part(some), positions[some], at)
             if self.held + len(piece[1]) > self.most:
-                yield from self.rest()
+                yield from self.flush()
             self.pieces.append(piece)
             self.held += len(piece[1])
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest as a batch of rows."""
         if self.pieces:
             yield from self.mapper.batch(*_joined(self.pieces), self.listener)
             self.pieces, self.held = [], 0
 
 
 class Mapper:
-    """Packs what arrived into a file of the work folder, and makes the rows that say where it is."""
+    """Packs what arrived into a file of the work folder, and makes the rows that refer to it.
+
+    Args:
+        plan: of the comparison.
+        packed: the ledgers.
+        only: for a second pass, the buckets whose arrivals are wanted.
+        name: of the file.
+        file: unbuffered.
+    """
 
     def __init__(
-        self, plan: Plan, packed: Ledger, only: frozenset[int] | None, name: str, file: IO[bytes]
+        self, plan: Plan, packed: PackedLedger, only: frozenset[int] | None, name: str, file: IO[bytes]
     ) -> None:
         self.name = name
         self.file = file
@@ -193,21 +231,21 @@ class Mapper:
         self.owners = np.flatnonzero(packed.addressed)
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
-        self.decoders: dict[int, Callable[[sources.Batch], decode.Events]] = {}
-        self.pools = plan.pools > 0
+        self.decoders: dict[int, Callable[[Batch], decode.Events]] = {}
+        self.has_anonymous = plan.anonymous_shares > 0
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
-        self.density = 0.05  # events per byte, to begin with
-        self.known = 0  # events of a producer of the ledgers
+        self.density = 0.05  # events per byte; a first guess
+        self.known = 0  # events of producers that have a ledger
         self.last = np.append(packed.last, 0)
         self.bases = np.append(packed.bases[:-1], 0)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
         self.live = packed.live if self.only is None else self.only
-        # When every bucket is live, which is the rule, none has to be looked up.
+        # Usually every bucket is live, and none has to be looked up.
         self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
 
-    def part(self, keys: I64) -> npt.NDArray[np.int32]:
-        """Buckets evenly over the partitions, whatever their numbers are."""
+    def _partition(self, keys: I64) -> npt.NDArray[np.int32]:
+        """Distribute the keys evenly over the partitions."""
         place = np.where(keys >= 0, np.searchsorted(self.ledger.live, keys), -keys)
         return (place % self.plan.partitions).astype(np.int32)
 
@@ -216,41 +254,55 @@ class Mapper:
         keys: I64,
         listener: int,
         starts: I64,
-        offs: npt.NDArray[Any],
+        offsets: npt.NDArray[Any],
         hashes: U64,
-        xs: I64,
+        positions: I64,
         received: npt.NDArray[np.int64] | None,
-        b: U64 | None = None,
+        second: U64 | None = None,
     ) -> pa.RecordBatch:
-        """One row for each slice, end to end; `received` becomes a base and 32 bits an event."""
+        """Write columns to the file, and return one row for each slice of them.
+
+        Args:
+            keys: of the rows.
+            listener: with the device, see `schema.LISTENER_BITS`.
+            starts: where the slice of each row begins; the slices are adjacent.
+            offsets: column ``offsets``.
+            hashes: column ``hashes``.
+            positions: column ``positions``.
+            received: column ``after``, as microseconds since 1970. It is stored as a base and 32 bits each.
+            second: column ``after`` as it is, when `received` is None.
+        """
         n = len(keys)
         base = np.zeros(n, np.int64)
         shift = np.zeros(n, np.int32)
-        columns: list[npt.NDArray[Any]] = [offs, hashes, xs]
+        columns: list[npt.NDArray[Any]] = [offsets, hashes, positions]
         if received is not None:
             base = np.minimum.reduceat(received, starts)
-            sizes = np.diff(np.append(starts, len(xs)))
+            sizes = np.diff(np.append(starts, len(positions)))
             timeless = None
             if int(received.max()) == NEVER:
                 timeless = received == NEVER
                 base[base == NEVER] = 0
                 received = np.where(timeless, np.repeat(base, sizes), received)
             width = np.maximum.reduceat(received, starts) - base
-            if int(width.max()) >= TIMELESS:  # more than 71 minutes in one row: coarser by a few microseconds
+            if int(width.max()) >= NO_TIME:
+                # More than 71 minutes in one row: round by a few microseconds.
                 shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
                 after = (received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)
             else:
                 after = received - np.repeat(base, sizes)
             if timeless is not None:
-                after[timeless] = TIMELESS
+                after[timeless] = NO_TIME
             columns.append(after.astype(np.uint32))
-        elif b is not None:
-            columns.append(b)
-        places = [self.write(column) + starts * column.itemsize for column in columns]
-        return self.record(keys, listener, np.append(starts, len(xs)), xs[starts], base, shift, places)
+        elif second is not None:
+            columns.append(second)
+        places = [self._write(column) + starts * column.itemsize for column in columns]
+        return self._record(
+            keys, listener, np.append(starts, len(positions)), positions[starts], base, shift, places
+        )
 
-    def write(self, values: npt.NDArray[Any]) -> int:
-        """Where in the file they are now."""
+    def _write(self, values: npt.NDArray[Any]) -> int:
+        """Append values to the file, and return where they begin."""
         data = np.ascontiguousarray(values).view(np.uint8).data
         at = self.end
         while len(data):
@@ -259,13 +311,13 @@ class Mapper:
             data = data[done:]
         return at
 
-    def record(
+    def _record(
         self, keys: I64, listener: int, edges: I64, x: I64, base: I64, shift: Any, places: list[I64]
     ) -> pa.RecordBatch:
         n = len(keys)
         return pa.record_batch(
             [
-                pa.array(self.part(keys)),
+                pa.array(self._partition(keys)),
                 pa.array(keys),
                 pa.array(np.full(n, listener, np.int64)),
                 pa.array(x),
@@ -279,25 +331,25 @@ class Mapper:
         )
 
     def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
-        """An empty row for each bucket: one in which nothing arrived must say so."""
+        """Yield an empty row for each bucket, so that a bucket in which nothing arrived is judged too."""
         n = len(live)
         if n:
             none = np.zeros(n + 1, np.int64)
-            yield self.record(live, -1, none, none[1:], none[1:], none[1:].astype(np.int32), [])
+            yield self._record(live, -1, none, none[1:], none[1:], none[1:].astype(np.int32), [])
 
     def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
-        """A row whose text is in the file."""
+        """Return a row whose JSON text is in the file."""
         text = np.frombuffer(json.dumps(fields).encode(), np.uint8)
         none = np.zeros(1, np.int64)
-        return self.record(
+        return self._record(
             np.array([FACT]), 0, np.array([0, len(text)]), none, none, none.astype(np.int32),
-            [none + self.write(text)],
+            [none + self._write(text)],
         )  # fmt: skip
 
     # -- captures
 
-    def decoder(self, protocol: str, listener: int) -> Callable[[sources.Batch], decode.Events]:
-        """A decoder for the next segment of a listener."""
+    def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
+        """Return the decoder for the next segment of a listener."""
         find = self.decoders.get(listener)
         if find is None:
             find = decode.decoder(protocol, self.prefixes, bool(len(self.owners)))
@@ -306,14 +358,19 @@ class Mapper:
         return find
 
     def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one segment.
+
+        Args:
+            entry: of `Plan.segments`.
+        """
         fields, listener, rank, protocol = entry
-        segment = sources.Segment(*fields)
-        reader = sources.SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
+        segment = Segment(*fields)
+        reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
         facts = Facts(self.plan)
         self.known = 0
-        find = self.decoder(protocol, listener) if protocol else None
-        devices = Stretches(segment.listener)
-        pieces = Pieces(self, listener)
+        find = self._decoder(protocol, listener) if protocol else None
+        devices = DeviceStretches(segment.listener)
+        buffer = EventBuffer(self, listener)
         for batch in reader:
             if batch.ordinal + len(batch.offset) > 1 << UNIT_BITS:
                 raise OverflowError(f"capture: {segment.name}: too many units to number them")
@@ -321,28 +378,28 @@ class Mapper:
             facts.fields["acks"] += len(batch.offset) - len(units)
             if find is None:
                 continue
-            for which in self.shares(batch, units):
+            for which in self._shares(batch, units):
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
                 events = find(part)
-                self.learn(part, events)
+                self._learn(part, events)
                 if events.own and self.app_envs:
-                    events = decode.without_others(part, events, self.app_envs)
+                    events = decode.mark_other_app_envs(part, events, self.app_envs)
                 if self.only is None:
                     _follow(devices, events)
                 if int(events.within.max(initial=0)) >> EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 facts.count(segment.name, part.base + part.offset, part.received_us, events)
                 received = part.received_us[events.unit]
-                xs = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + which[events.unit]) << EVENT_BITS
-                xs += events.within
-                yield from pieces.add(events, xs, received)
-        yield from pieces.rest()
+                positions = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + which[events.unit]) << EVENT_BITS
+                positions += events.within
+                yield from buffer.add(events, positions, received)
+        yield from buffer.flush()
         if self.only is not None:
             return
         counts = dict(reader.counts)
         problems = [list(problem) for problem in reader.problems]
         if decode.NO_LIBRARY in facts.fields["undecodable"]:
-            # It may well be an event that was sent: nothing can be called lost.
+            # Any of these may be an event that was sent, so nothing can be called lost.
             n = counts["unreadable"] = facts.fields["undecodable"][decode.NO_LIBRARY]
             problems.append(
                 ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
@@ -375,8 +432,8 @@ class Mapper:
             )
         yield self.fact(facts.fields)
 
-    def shares(self, batch: sources.Batch, units: I64) -> Iterator[I64]:
-        """Units in shares of about `ROWS` events, as far as units so far tell: compressed ones hold many."""
+    def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
+        """Yield units in shares of about `ROWS` events. Compressed units hold many events in few bytes."""
         if not len(units):
             return
         reach = np.cumsum(batch.length[units])
@@ -387,21 +444,33 @@ class Mapper:
             yield units[low:high]
             low = high
 
-    def learn(self, part: sources.Batch, events: decode.Events) -> None:
-        """Keep the density of events in the units, in events per byte."""
+    def _learn(self, part: Batch, events: decode.Events) -> None:
+        """Remember how many events the units had per byte."""
         self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
 
-    def batch(self, events: decode.Events, xs: I64, received: I64, listener: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch of events of a listener."""
-        if not bool((xs[1:] > xs[:-1]).all()):
-            raise AssertionError("arrivals must rise: the first copy of an event is told by it")
+    def batch(
+        self, events: decode.Events, positions: I64, received: I64, listener: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some events of a listener.
+
+        Args:
+            events: in the order of arrival.
+            positions: ascending.
+            received: in microseconds since 1970; `NEVER` where it is not known.
+            listener: its number.
+        """
+        if not bool((positions[1:] > positions[:-1]).all()):
+            raise AssertionError("positions must rise: they decide which copy of an event came first")
         device = events.own.get("device")
         if device is None or not device.any():
-            yield from self.endpoint(events, xs, received, listener)
+            yield from self._one_order(events, positions, received, listener)
             return
-        # Each device is an endpoint: events of a producer that came by two of them have no common order.
+        # Events of a producer that came through two devices have no common order: treat each device as a
+        # listener.
         if bool((device == device[0]).all()):
-            yield from self.endpoint(events, xs, received, listener + (int(device[0]) << LISTENER_BITS))
+            yield from self._one_order(
+                events, positions, received, listener + (int(device[0]) << LISTENER_BITS)
+            )
             return
         device = device.astype(np.int64)
         numbers = np.unique(device)
@@ -410,13 +479,15 @@ class Mapper:
             numbers = np.append(numbers[:DEVICES], OTHERS)
         for number in numbers.tolist():
             which = np.flatnonzero(device == number)
-            mine = events._replace(**{name: getattr(events, name)[which] for name in _WHOSE})
-            yield from self.endpoint(mine, xs[which], received[which], listener + (number << LISTENER_BITS))
+            part = events._replace(**{name: getattr(events, name)[which] for name in _IDENTITY})
+            yield from self._one_order(
+                part, positions[which], received[which], listener + (number << LISTENER_BITS)
+            )
 
-    def endpoint(
-        self, events: decode.Events, xs: I64, received: I64, listener: int
+    def _one_order(
+        self, events: decode.Events, positions: I64, received: I64, listener: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch of events that have a common order."""
+        """Yield the rows of some events that have a common order."""
         ok = events.status == decode.OK
         sequence = events.sequence
         hashes = events.hash
@@ -425,72 +496,81 @@ class Mapper:
             rest = None
         else:
             producer = np.where(
-                ok, self.owners[np.where(ok, events.producer, 0)] if len(self.owners) else 0, NOBODY
+                ok, self.owners[np.where(ok, events.producer, 0)] if len(self.owners) else 0, WITHOUT_ID
             )
             rest = ~ok & (events.status <= decode.NO_ID)
             if len(self.ledger.ids) and (events.status == decode.FOREIGN).any():
-                producer, sequence = self.by_users_id(events, producer, sequence)
+                producer, sequence = self._by_own_id(events, producer, sequence)
                 rest &= producer < 0
-        if len(self.ledger.pooled):
-            producer, sequence = self.without_pooled(producer, sequence)
+        if len(self.ledger.shared):
+            producer, sequence = self._without_shared(producer, sequence)
             rest = ~ok & (producer < 0) if rest is None else rest
         self.known += len(producer) if rest is None else int((producer >= 0).sum())
-        # Nobody's events have no place in the tables; the row of 0 behind them is the pool's.
-        whose = producer if rest is None else np.maximum(producer, 0)
-        known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[whose])
-        bucket = self.bases[whose] + ((sequence - 1) >> self.plan.bits)
+        # Events of no producer look up row 0 and are masked. The tables end with a 0 for shared ids.
+        index = producer if rest is None else np.maximum(producer, 0)
+        known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[index])
+        bucket = self.bases[index] + ((sequence - 1) >> self.plan.bits)
         if not self.all_live:
             at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
             known &= (self.live[at] == bucket) if len(self.live) else False
-        offs = ((sequence - 1) & self.mask).astype(np.int32)
+        offsets = ((sequence - 1) & self.mask).astype(np.int32)
         if known.all():
-            yield self.sorted_rows(bucket, listener, offs, hashes, xs, received)
+            yield self._sorted_rows(bucket, listener, offsets, hashes, positions, received)
             return
         take = np.flatnonzero(known)
         if len(take):
-            yield self.sorted_rows(bucket[take], listener, offs[take], hashes[take], xs[take], received[take])
+            yield self._sorted_rows(
+                bucket[take], listener, offsets[take], hashes[take], positions[take], received[take]
+            )
         if self.only is not None:
             return
-        strange = ~known & (producer >= 0)
+        unlisted = ~known & (producer >= 0)
         if rest is not None:
-            if self.pools:
-                rest |= strange & (producer == len(self.ledger))  # ids that the user gave twice
-                strange &= producer < len(self.ledger)
-                pooled = np.flatnonzero(rest)
-                yield from self.pool_rows(hashes[pooled], xs[pooled], listener)
+            if self.has_anonymous:
+                rest |= unlisted & (producer == len(self.ledger))  # shared ids
+                unlisted &= producer < len(self.ledger)
+                by_hash = np.flatnonzero(rest)
+                yield from self._anonymous_rows(hashes[by_hash], positions[by_hash], listener)
             else:
-                strange |= rest
-        which = np.flatnonzero(strange)
+                unlisted |= rest
+        which = np.flatnonzero(unlisted)
         if len(which):
-            yield self.phantoms(events, producer, sequence, hashes, which, xs, listener)
+            yield self._unlisted_rows(events, producer, sequence, hashes, which, positions, listener)
 
-    def sorted_rows(
-        self, bucket: I64, listener: int, offs: npt.NDArray[np.int32], hashes: U64, xs: I64, received: I64
+    def _sorted_rows(
+        self,
+        bucket: I64,
+        listener: int,
+        offsets: npt.NDArray[np.int32],
+        hashes: U64,
+        positions: I64,
+        received: I64,
     ) -> pa.RecordBatch:
+        """Return rows of bucketed events, sorted by bucket."""
         if not (bucket[1:] >= bucket[:-1]).all():
             low = int(bucket.min())
             small = int(bucket.max()) - low < 1 << 16
-            # A stable sort is a radix sort for 16 bits only; stable, so that arrivals keep their order.
+            # Stable, so that arrivals keep their order. NumPy's stable sort is a radix sort up to 16 bits.
             order = np.argsort((bucket - low).astype(np.uint16) if small else bucket, kind="stable")
-            bucket, offs, hashes, xs, received = (
+            bucket, offsets, hashes, positions, received = (
                 bucket[order],
-                offs[order],
+                offsets[order],
                 hashes[order],
-                xs[order],
+                positions[order],
                 received[order],
             )
         starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
-        return self.rows(bucket[starts], listener, starts, offs, hashes, xs, received)
+        return self.rows(bucket[starts], listener, starts, offsets, hashes, positions, received)
 
-    def by_users_id(self, events: decode.Events, producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Join what carries the user's own id by its hash."""
+    def _by_own_id(self, events: decode.Events, producer: I64, sequence: I64) -> tuple[I64, I64]:
+        """Find the events that carry an id of the application, by the hash of that id."""
         rows = np.flatnonzero(events.status == decode.FOREIGN)
         high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
         table = self.ledger.ids
         at = np.searchsorted(table[:, 0], high)
         producer = producer.copy()
         sequence = sequence.copy()
-        while len(rows):  # once more only for each pair of ids that share half of their hash
+        while len(rows):  # again only where two ids share the first half of their hash
             inside = at < len(table)
             rows, high, low, at = rows[inside], high[inside], low[inside], at[inside]
             same = table[at, 0] == high
@@ -502,95 +582,109 @@ class Mapper:
             rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
         return producer, sequence
 
-    def without_pooled(self, producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Send to the pool what arrived of events that share an id with another one."""
+    def _without_shared(self, producer: I64, sequence: I64) -> tuple[I64, I64]:
+        """Take out the arrivals of events that share their id with another event."""
         producer = producer.copy()
         sequence = sequence.copy()
-        for p in np.intersect1d(producer, self.ledger.pooled[:, 0]).tolist():
+        for p in np.intersect1d(producer, self.ledger.shared[:, 0]).tolist():
             rows = np.flatnonzero(producer == p)
-            rows = rows[np.isin(sequence[rows], self.ledger.pooled_of(p))]
+            rows = rows[np.isin(sequence[rows], self.ledger.shared_of(p))]
             producer[rows] = len(self.ledger)
             sequence[rows] = 0
         return producer, sequence
 
-    def phantoms(
+    def _unlisted_rows(
         self,
         events: decode.Events,
         producer: I64,
         sequence: I64,
         hashes: U64,
         which: I64,
-        xs: I64,
+        positions: I64,
         listener: int,
     ) -> pa.RecordBatch:
-        """Rows of ids that are no event of a bucket: whose, and 128 bits."""
-        whose = producer[which].astype(np.int32)
+        """Return rows of ids that are no event of a bucket: owner and 128 bits each."""
+        owner = producer[which].astype(np.int32)
         high, low = events.high[which], events.low[which]
         looks = (high | low | sequence[which].astype(np.uint64)) != 0
         status = events.status[which]
-        a = np.where(whose >= 0, sequence[which].astype(np.uint64), high)
+        a = np.where(owner >= 0, sequence[which].astype(np.uint64), high)
         b = np.where(
-            whose >= 0,
+            owner >= 0,
             np.uint64(0),
             low.astype(np.uint64) << np.uint64(48) | sequence[which].astype(np.uint64),
         )
-        whose = np.where(whose >= 0, whose, STRANGER).astype(np.int32)
-        own = (whose == STRANGER) & (status == decode.FOREIGN) & ~looks
-        a[own], b[own], whose[own] = events.id_hash[which[own], 0], events.id_hash[which[own], 1], USERS_OWN
-        none = (whose == STRANGER) & (status == decode.NO_ID)
-        a[none], b[none], whose[none] = hashes[which[none]], 0, NOBODY
+        owner = np.where(owner >= 0, owner, UNKNOWN_PRODUCER).astype(np.int32)
+        own = (owner == UNKNOWN_PRODUCER) & (status == decode.FOREIGN) & ~looks
+        a[own], b[own], owner[own] = (
+            events.id_hash[which[own], 0],
+            events.id_hash[which[own], 1],
+            APPLICATION_ID,
+        )
+        none = (owner == UNKNOWN_PRODUCER) & (status == decode.NO_ID)
+        a[none], b[none], owner[none] = hashes[which[none]], 0, WITHOUT_ID
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
         spread = (mixed >> np.uint64(58)).astype(np.int64)
         order = np.argsort(spread.astype(np.uint16), kind="stable")
         spread = spread[order]
         starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
         return self.rows(
-            PHANTOM - spread[starts],
+            UNLISTED - spread[starts],
             listener,
             starts,
-            whose[order],
+            owner[order],
             a[order],
-            xs[which][order],
+            positions[which][order],
             None,
             b[order],
         )
 
-    # -- the pool
+    # -- events without an id
 
-    def spread_pool(self, hashes: U64) -> I64:
-        return ((hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)).astype(np.int64) % self.plan.pools
+    def _anonymous_share(self, hashes: U64) -> I64:
+        """Return the share of events without an id that each hash belongs to."""
+        return ((hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)).astype(
+            np.int64
+        ) % self.plan.anonymous_shares
 
-    def pool_rows(
-        self, hashes: U64, xs: I64, listener: int, offs: Any = None, after: Any = None
+    def _anonymous_rows(
+        self, hashes: U64, positions: I64, listener: int, offsets: Any = None, after: Any = None
     ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of hashes without an id."""
         if not len(hashes):
             return
-        spread = self.spread_pool(hashes)
+        spread = self._anonymous_share(hashes)
         order = np.argsort(spread, kind="stable")
         spread = spread[order]
         starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
-        offs = np.zeros(len(hashes), np.int32) if offs is None else offs
+        offsets = np.zeros(len(hashes), np.int32) if offsets is None else offsets
         yield self.rows(
-            POOL - spread[starts], listener, starts, offs[order], hashes[order], xs[order], None,
+            ANONYMOUS - spread[starts],
+            listener,
+            starts,
+            offsets[order],
+            hashes[order],
+            positions[order],
+            None,
             after[order] if after is not None else None,
-        )  # fmt: skip
+        )
 
-    def pool(self, file: int) -> Iterator[pa.RecordBatch]:
-        """The events of one packed file that have no id of their own: rows of listener -1."""
+    def anonymous_events(self, file: int) -> Iterator[pa.RecordBatch]:
+        """Yield rows of one packed file's events that are compared by hash, with listener -1."""
         step = 1 << 17
         spans = self.ledger.spans
         for p, first, last, position, _ in spans[spans[:, 4] == file].tolist():
-            pooled = self.ledger.pooled_of(p)
-            if self.ledger.addressed[p] and not len(pooled):
+            shared = self.ledger.shared_of(p)
+            if self.ledger.addressed[p] and not len(shared):
                 continue
             for low in range(first, last + 1, step):
                 high = min(low + step - 1, last)
                 hashes, created = self.ledger.read(file, position + low - first, high - low + 1)
                 sequences = np.arange(low, high + 1, dtype=np.int64)
                 if self.ledger.addressed[p]:
-                    inside = pooled[np.searchsorted(pooled, low) : np.searchsorted(pooled, high + 1)]
+                    inside = shared[np.searchsorted(shared, low) : np.searchsorted(shared, high + 1)]
                     sequences, hashes, created = inside, hashes[inside - low], created[inside - low]
                 fate = self.ledger.fates_at(p, sequences).astype(np.uint64)
                 fate |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
-                whose = np.full(len(sequences), p, np.int32)
-                yield from self.pool_rows(hashes, sequences, -1, whose, fate)
+                owner = np.full(len(sequences), p, np.int32)
+                yield from self._anonymous_rows(hashes, sequences, -1, owner, fate)

@@ -1,12 +1,12 @@
 """Records that hold one message body each: Kafka topics and tables, read by Spark.
 
-A collector's capture has wire units; what a server has passed on, to Kafka or to a table, are bodies. They
-come through the JVM, by Spark's own connectors, and are decoded in ``mapInArrow`` by the codecs that decode
-units, each body as the unit that would carry it alone. The protocol is the ledger's.
+A capture has wire units. What a server has passed on to Kafka or a table are bodies. They come through the
+JVM by Spark's own connectors and are decoded in ``mapInArrow``, each as the unit that would carry it alone.
+The protocol is that of the ledgers.
 
-A record is found again by its place and a number. For Kafka, and for tables that have an ``arrival``, the
+A record is identified by its place and a number. For Kafka, and for tables with an ``arrival`` column, the
 place is a listener (a partition), the number rises with the order of arrival, and order is judged. For other
-tables it is a share of the table as Spark reads it, and a number in it: the same in each pass.
+tables the place is a piece of the table as Spark reads it, with a number that is the same in each pass.
 """
 
 from __future__ import annotations
@@ -24,87 +24,100 @@ import pyarrow as pa
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.verify import decode
-from logclient.verify.compare import EVENT_BITS, LISTENER, RANK_BITS, UNIT_BITS, Plan
-from logclient.verify.gather import Facts, Mapper, Pieces
-from logclient.verify.ledger import I64, Ledger
-from logclient.verify.sources import Problem, binary
+from logclient.verify.arrays import I64
+from logclient.verify.gather import EventBuffer, Facts, Mapper
+from logclient.verify.ledger import PackedLedger
+from logclient.verify.plan import Plan
+from logclient.verify.schema import EVENT_BITS, LISTENER, RANK_BITS, UNIT_BITS
+from logclient.verify.segments import Problem, binary
 
 __all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_TEXT = ("string", "varchar", "char")
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_TEXTS = ("string", "varchar", "char")
 _TYPES = {
-    "body": (("binary", *_TEXT), "binary or string"),
-    "arrival": (_WHOLE, "a whole number"),
+    "body": (("binary", *_TEXTS), "binary or string"),
+    "arrival": (_INTEGERS, "a whole number"),
     "received": (
-        (*_WHOLE, *_TEXT, "timestamp", "timestamp_ntz", "date"),
+        (*_INTEGERS, *_TEXTS, "timestamp", "timestamp_ntz", "date"),
         "a timestamp, the text of one, or a whole number of microseconds",
     ),
 }
 
 COLUMNS = ("body", "received", "key", "listener", "arrival")
-"""What a table may have, and ``--columns`` names; ``body`` alone must be there."""
+"""What columns of a table may mean, for ``--columns``. Only ``body`` is required."""
 
-RECORDS = 4096  # in one batch on its way from the JVM, and
-BATCH_BYTES = 16 << 20  # its bytes, where Spark can be told so
+RECORDS = 4096  # in one batch from the JVM
+BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
 PICKED = "listener bigint, at bigint, place string, received_us bigint, key binary, body binary"
-ANSWER_MS = 10_000  # for what a broker is asked
+ANSWER_MS = 10_000  # for a broker's answer
 
 
 class Place(NamedTuple):
     """A partition of a topic, or what a table calls a listener."""
 
     name: str
-    first: int = 0  # the lowest number of its records, and
-    end: int = -1  # that of the one that would come next; -1: of a table, where no number need be taken
+    first: int = 0  # the lowest number of its records
+    end: int = -1  # the number of the next record; -1: a table, whose numbers may have gaps
 
 
 class Source:
-    """What a verification reads instead of a capture.
+    """The records that a verification reads instead of a capture.
 
     Attributes:
-        told: what it is, for people; no secrets.
-        places: those of the listeners, by index.
-        numbered: records have a number that rises with their arrival at a listener.
-        timed: they say when they arrived.
+        title: a name for people, without secrets.
+        places: by number of the listener.
+        numbered: records have a number that rises with the order of arrival at a listener.
+        timed: records say when they arrived.
         frame: columns place, at, received_us, key, body.
     """
 
-    told: str
+    title: str
     places: list[Place]
     numbered: bool
     timed: bool
     frame: Any
 
     def plan(self, protocol: str) -> dict[str, Any]:
-        """What the tasks know of it."""
+        """Return what the tasks need to know."""
         places = [list(place) for place in self.places]
-        return {"protocol": protocol, "told": self.told, "numbered": self.numbered, "places": places}
+        return {"protocol": protocol, "title": self.title, "numbered": self.numbered, "places": places}
 
     def check(self, facts: list[dict[str, Any]]) -> None:
-        """Raises `LedgerError` for what only all tasks together can see."""
+        """Check what needs the facts of all tasks.
 
-    def silent(self, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The facts of places of which no task has seen a record."""
+        Raises:
+            LedgerError: two records have the same number.
+        """
+
+    def unseen(self, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the facts of places without any record."""
         seen = {fact["listener"] for fact in facts}
         for index, place in enumerate(self.places):
             if place.name not in seen:
-                problems = [_gone(place)] if place.first and place.end >= 0 else []
+                problems = [_deleted(place)] if place.first and place.end >= 0 else []
                 if place.end > place.first:
-                    problems.append(_without(place, 0))
-                yield _fact(_NOTHING, f"{index}", place.name, "", 0, 0, problems)
+                    problems.append(_missing_offsets(place, 0))
+                yield _fact(_NO_RECORDS, f"{index}", place.name, "", 0, 0, problems)
 
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Records by listener and number, with their bytes: one more pass over all."""
+        """Fetch records, in one more pass over all of them.
+
+        Args:
+            wanted: listeners and numbers.
+
+        Returns:
+            Listener and number -> the columns of `PICKED`.
+        """
         asked = frozenset(wanted)
         if not asked:
             return {}
         names = {place.name: index for index, place in enumerate(self.places)}
-        frame = self.frame.mapInArrow(_pick_in(names, self.numbered, asked), PICKED)
+        frame = self.frame.mapInArrow(_pick_rows(names, self.numbered, asked), PICKED)
         return {(row.listener, row.at): row.asDict() for row in frame.collect()}
 
 
-_NOTHING = {
+_NO_RECORDS = {
     "acks": 0, "events": 0, "quiet": {}, "undecodable": {}, "undecoded": [], "first_us": 0, "last_us": 0,
     "timeless": 0,
     "devices": [], "devices_left_out": 0,
@@ -120,7 +133,7 @@ def _fact(
     size: int,
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """As a segment has it that is whole by itself: what is amiss is in `problems`."""
+    """Return the facts of a place in the form of a segment's. What is wrong is in `problems`."""
     return {
         **fields,
         "index": index,
@@ -139,11 +152,11 @@ def _fact(
     }
 
 
-def _gone(place: Place) -> Problem:
+def _deleted(place: Place) -> Problem:
     return Problem("gap", place.name, -1, f"what was before offset {place.first:,} is deleted")
 
 
-def _without(place: Place, units: int) -> Problem:
+def _missing_offsets(place: Place, units: int) -> Problem:
     n = place.end - place.first
     why = f"{n - units:,} of {n:,} offsets have no record: compacted, or of a transaction"
     return Problem("gap", place.name, -1, why)
@@ -153,7 +166,7 @@ def _without(place: Place, units: int) -> Problem:
 
 
 class Kafka(Source):
-    """A topic or several, from the first record to the last one that is there now.
+    """One or more topics, from the first record to the last one that is there now.
 
     Args:
         spark: a session with Spark's Kafka connector.
@@ -161,13 +174,13 @@ class Kafka(Source):
         config: settings of the consumer, as Kafka names them.
 
     Raises:
-        ConfigError: an address of another form.
-        LedgerError: no such topic.
+        ConfigError: the address has another form.
+        LedgerError: there is no such topic.
     """
 
     def __init__(self, spark: Any, address: str, config: Mapping[str, str]) -> None:
         bootstrap, topics = parse_address(address)
-        self.told = f"kafka://{bootstrap}/{','.join(topics)}"
+        self.title = f"kafka://{bootstrap}/{','.join(topics)}"
         self.numbered = self.timed = True
         settings = {**config, "bootstrap.servers": bootstrap}
         offsets = _offsets(spark, topics, settings)
@@ -181,7 +194,7 @@ class Kafka(Source):
         reader = spark.read.format("kafka")
         for name, value in settings.items():
             reader = reader.option(f"kafka.{name}", value)
-        # From here on the topic may grow, what is judged does not.
+        # Fix the range now: the topic may grow meanwhile.
         assigned = {topic: sorted(partitions) for topic, partitions in offsets.items()}
         for option, which in (("startingOffsets", 0), ("endingOffsets", 1)):
             ends = {
@@ -200,7 +213,11 @@ class Kafka(Source):
 
 
 def parse_address(address: str) -> tuple[str, list[str]]:
-    """Bootstrap servers and topics of ``host:port/topic``."""
+    """Return the bootstrap servers and topics of ``host:port/topic``.
+
+    Raises:
+        ConfigError: it has another form.
+    """
     bootstrap, slash, names = address.rpartition("/")
     topics = sorted(set(names.split(",")))
     if not slash or not bootstrap or "/" in bootstrap or "@" in bootstrap:
@@ -213,11 +230,11 @@ def parse_address(address: str) -> tuple[str, list[str]]:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Settings of a file as Kafka's own tools take it: lines of ``name=value``, ``#`` for comments.
+    """Read a file of settings as Kafka's own tools take it: lines of ``name=value``, and ``#`` for comments.
 
     Raises:
-        LedgerError: it cannot be read.
-        ConfigError: a line of another form; its number is named, not what is in it.
+        LedgerError: the file cannot be read.
+        ConfigError: a line has another form. The error names its number, not its content.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -241,9 +258,12 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
 def _offsets(
     spark: Any, topics: list[str], settings: dict[str, str]
 ) -> dict[str, dict[int, tuple[int, int]]]:
-    """Topic -> partition -> offset of the first record, and of the one that would come next.
+    """Ask the brokers for the offsets of all partitions.
 
-    Asked of the client that the connector itself uses, once: the parts of a verification must see the same.
+    They are asked once, by the client that the connector itself uses: all stages must see the same records.
+
+    Returns:
+        Topic -> partition -> offset of the first record, and of the next one.
     """
     jvm = spark.sparkContext._jvm
     client = jvm.org.apache.kafka.clients.consumer.KafkaConsumer
@@ -281,21 +301,22 @@ class Table(Source):
     """Any table or files that Spark can read.
 
     Args:
-        name: a table's name, a folder or file (Parquet), or ``FORMAT:PATH``.
-        columns: some of `COLUMNS` -> the column's name; a ``body`` that is not given is ``value``.
+        spark: a session.
+        name: a table, a folder or file (Parquet), or ``FORMAT:PATH``.
+        columns: some of `COLUMNS` -> the table's column. The default for ``body`` is ``value``.
 
     Raises:
-        ConfigError: no such column, or one of another type.
-        LedgerError: no such table.
+        ConfigError: there is no such column, or it has another type.
+        LedgerError: there is no such table.
     """
 
     def __init__(self, spark: Any, name: str, columns: Mapping[str, str]) -> None:
         from pyspark.errors import AnalysisException
 
-        self.told = f"table {name}"
+        self.title = f"table {name}"
         self.places = []
         try:
-            found = _table(spark, name)
+            found = _load_table(spark, name)
         except AnalysisException as error:
             raise LedgerError(f"table: {str(error).splitlines()[0]}") from error
         columns = {"body": "value", **columns}
@@ -315,11 +336,11 @@ class Table(Source):
         self.numbered, self.timed = "arrival" in columns, "received" in columns
         received, wrong = "0L", "NULL"
         if self.timed:
-            # A whole number is microseconds since 1970, as ours are.
+            # An integer is microseconds since 1970.
             received = quoted["received"]
-            if types["received"] not in _WHOLE:
+            if types["received"] not in _INTEGERS:
                 time = f"try_cast({received} AS timestamp)"
-                if types["received"].startswith(_TEXT):
+                if types["received"].startswith(_TEXTS):
                     wrong = f"CASE WHEN {time} IS NULL THEN {received} END"
                 received = f"unix_micros({time})"
         place = f"CAST({quoted['listener']} AS string)" if "listener" in columns else "''"
@@ -342,7 +363,7 @@ class Table(Source):
             self.frame = self.frame.sortWithinPartitions("place", "at")
 
     def _survey(self, frame: Any) -> None:
-        """What has to be known of all rows before any is read: the listeners, and where each begins."""
+        """Read what is needed before any row: the listeners, and the first number of each."""
         grouped = frame.groupBy("place") if self.numbered else frame.groupBy()
         asked = (
             "min(at) AS low",
@@ -356,25 +377,30 @@ class Table(Source):
         for row in rows:
             if row.wrong is not None:
                 column = self.columns["received"]
-                raise LedgerError(f"{self.told}: column {column}: {row.wrong[:100]!r} is no timestamp")
+                raise LedgerError(f"{self.title}: column {column}: {row.wrong[:100]!r} is no timestamp")
         if not self.numbered:
             return
         if len(rows) > LISTENER:
-            raise LedgerError(f"{self.told}: more than {LISTENER} listeners")
+            raise LedgerError(f"{self.title}: more than {LISTENER} listeners")
         for row in sorted(rows, key=lambda row: str(row.place)):
-            who = f"{self.told}: {_of(row.place)}column {self.columns['arrival']}:"
+            where = f"{self.title}: {_prefix(row.place)}column {self.columns['arrival']}:"
             if row.without:
-                raise LedgerError(f"{who} {row.without:,} NULL: every row needs its arrival number")
+                raise LedgerError(f"{where} {row.without:,} NULL: every row needs its arrival number")
             if row.high - row.low >> (RANK_BITS + UNIT_BITS):
                 raise LedgerError(
-                    f"{who} arrival numbers from {row.low} to {row.high}: they must lie less than 2**40 apart"
-                    " (of microseconds: 12.7 days)"
+                    f"{where} arrival numbers from {row.low} to {row.high}: "
+                    "they must lie less than 2**40 apart (of microseconds: 12.7 days)"
                 )
             self.places.append(Place(row.place, row.low))
 
     def check(self, facts: list[dict[str, Any]]) -> None:
-        """Look for numbers that two pieces of the table have in common, where their ranges overlap: in each
-        piece by itself the task has looked."""
+        """Look for numbers that two pieces of the table have in common, where their ranges overlap.
+
+        Inside a piece its task has looked.
+
+        Raises:
+            LedgerError: there is one.
+        """
         ranges: dict[str, list[list[int]]] = {}
         for fact in facts:
             if fact.get("numbers"):
@@ -388,18 +414,18 @@ class Table(Source):
             return
         frame = self.frame.select("place", "at").where(self.frame.place.isin(names))
         for row in frame.groupBy("place", "at").count().where("count > 1").limit(1).collect():
-            raise _twice(self.told, row.place, row.at)
+            raise _twice(self.title, row.place, row.at)
 
 
-def _of(listener: str) -> str:
+def _prefix(listener: str) -> str:
     return f"listener {listener[:100]!r}: " if listener else ""
 
 
-def _twice(told: str, listener: str, number: int) -> LedgerError:
-    return LedgerError(f"{told}: {_of(listener)}two records have the arrival number {number}")
+def _twice(title: str, listener: str, number: int) -> LedgerError:
+    return LedgerError(f"{title}: {_prefix(listener)}two records have the arrival number {number}")
 
 
-def _table(spark: Any, name: str) -> Any:
+def _load_table(spark: Any, name: str) -> Any:
     form, colon, path = name.partition(":")
     if colon and form.isidentifier() and not path.startswith("//"):
         try:
@@ -417,10 +443,10 @@ def _table(spark: Any, name: str) -> Any:
 # -- in the workers
 
 
-def _shares(
+def _by_place(
     batch: pa.RecordBatch, names: dict[str, int], numbered: bool, task: int, before: int
 ) -> Iterator[tuple[int, str, I64, I64]]:
-    """A batch by place: listener, its name, which rows, and their numbers."""
+    """Yield for each place of a batch its listener, its name, its rows, and their numbers."""
     places = batch.column(0).dictionary_encode()
     codes = places.indices.to_numpy()
     numbers = batch.column(1).to_numpy() if numbered else np.arange(before, before + batch.num_rows)
@@ -429,8 +455,12 @@ def _shares(
         yield names[name] if numbered else task, name, which, numbers[which]
 
 
-def _task(before: int) -> int:
-    """Which share of the records this is; `before` are the tasks that have none."""
+def _task_number(before: int) -> int:
+    """Return which piece of the records this task reads.
+
+    Args:
+        before: the number of tasks that read none.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -442,61 +472,70 @@ def _task(before: int) -> int:
 
 
 def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> Iterator[pa.RecordBatch]:
-    """The rows of one task over records; as ``gather.map_task`` has them over segments."""
+    """Run one map task over records, as `gather.map_task` does over segments.
+
+    Args:
+        work: the work folder.
+        batches: of the frame of a `Source`.
+        only: for a second pass, the buckets whose arrivals are wanted.
+
+    Yields:
+        Batches of `schema.ARRIVALS`.
+    """
     plan = Plan.load(work)
-    packed = Ledger(work, plan.bits)
+    packed = PackedLedger(work, plan.bits)
     name = f"{uuid.uuid4().hex}.arrivals"
     with open(os.path.join(work, name), "wb", buffering=0) as file:
         mapper = Mapper(plan, packed, only, name, file)
-        task = _Task(plan, packed, mapper, _task(len(plan.tasks)))
+        task = _RecordTask(plan, packed, mapper, _task_number(len(plan.tasks)))
         for batch in batches:
             yield from task.take(batch)
-        yield from task.end(only is None)
+        yield from task.finish(only is None)
 
 
-class _Task:
-    def __init__(self, plan: Plan, packed: Ledger, mapper: Mapper, number: int) -> None:
+class _RecordTask:
+    def __init__(self, plan: Plan, packed: PackedLedger, mapper: Mapper, number: int) -> None:
         assert plan.records is not None
         self.plan = plan
         self.mapper = mapper
         self.number = number
         self.since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
         self.protocol: str = plan.records["protocol"]
-        self.told: str = plan.records["told"]
+        self.title: str = plan.records["title"]
         self.numbered: bool = plan.records["numbered"]
         self.places = [Place(*fields) for fields in plan.records["places"]]
         self.names = {place.name: index for index, place in enumerate(self.places)}
-        self.find = decode.bodies(self.protocol, mapper.prefixes, bool(len(mapper.owners)))
+        self.find = decode.body_decoder(self.protocol, mapper.prefixes, bool(len(mapper.owners)))
         self.rows = 0
-        self.seen: dict[str, _Seen] = {}
+        self.seen: dict[str, _PlaceReader] = {}
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         received = batch.column(2).to_numpy()
-        for listener, name, which, at in _shares(batch, self.names, self.numbered, self.number, self.rows):
+        for listener, name, which, at in _by_place(batch, self.names, self.numbered, self.number, self.rows):
             seen = self.seen.get(name)
             if seen is None:
-                seen = self.seen[name] = _Seen(self, listener, name)
+                seen = self.seen[name] = _PlaceReader(self, listener, name)
             yield from seen.take(batch.column(4).take(pa.array(which)), at, received[which])
         self.rows += batch.num_rows
 
-    def end(self, tell: bool) -> Iterator[pa.RecordBatch]:
+    def finish(self, report: bool) -> Iterator[pa.RecordBatch]:
         for seen in self.seen.values():
-            yield from seen.pieces.rest()
-            if tell:
+            yield from seen.buffer.flush()
+            if report:
                 yield self.mapper.fact(seen.fact())
 
 
-class _Seen:
-    """What a task has seen of one place."""
+class _PlaceReader:
+    """Decodes the records of one place, and keeps account of them."""
 
-    def __init__(self, task: _Task, listener: int, name: str) -> None:
+    def __init__(self, task: _RecordTask, listener: int, name: str) -> None:
         self.task = task
         self.listener = listener
         self.place = task.places[listener] if task.numbered else Place(name)
         self.facts = Facts(task.plan, listener=listener)
-        self.pieces = Pieces(task.mapper, listener)
-        self.low: int | None = None  # its first number in this task, and
-        self.high: int | None = None  # its last so far
+        self.buffer = EventBuffer(task.mapper, listener)
+        self.low: int | None = None  # its first number in this task
+        self.high: int | None = None  # its last number so far
         self.units = 0
         self.size = 0
         self.began_us = 0  # when its first record arrived
@@ -504,12 +543,12 @@ class _Seen:
     def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
         name, first = self.place.name, self.place.first
         if int(at[-1]) - first >> (RANK_BITS + UNIT_BITS):
-            raise LedgerError(f"{self.task.told}: {name}: more than 2**40 records")
+            raise LedgerError(f"{self.task.title}: {name}: more than 2**40 records")
         if int(at[0]) == self.high:
-            raise _twice(self.task.told, name, self.high)
+            raise _twice(self.task.title, name, self.high)
         same = np.flatnonzero(at[1:] == at[:-1])
         if len(same):
-            raise _twice(self.task.told, name, int(at[same[0]]))
+            raise _twice(self.task.title, name, int(at[same[0]]))
         self.low, self.high = int(at[0]) if self.low is None else self.low, int(at[-1])
         if not self.units:
             self.began_us = int(received[0])
@@ -525,17 +564,17 @@ class _Seen:
         self.size += int(length.sum())
         events = self.task.find(data, offset, length)
         self.facts.count(name, at, received, events)
-        xs = (at[events.unit] - first) << EVENT_BITS
-        yield from self.pieces.add(events, xs + events.within, received[events.unit])
+        positions = (at[events.unit] - first) << EVENT_BITS
+        yield from self.buffer.add(events, positions + events.within, received[events.unit])
 
     def fact(self) -> dict[str, Any]:
         place, since = self.place, self.task.since
         problems = []
-        # What was deleted before the first of our events was made is none of our business.
+        # What was deleted before our first event was made does not matter.
         if place.first and place.end >= 0 and (since is None or self.began_us >= since):
-            problems.append(_gone(place))
+            problems.append(_deleted(place))
         if place.end - place.first > self.units:
-            problems.append(_without(place, self.units))
+            problems.append(_missing_offsets(place, self.units))
         index = f"{self.task.number}/{self.listener}/{place.name}"
         self.facts.fields["numbers"] = [self.low, self.high] if self.task.numbered else []
         return _fact(
@@ -543,7 +582,7 @@ class _Seen:
         )
 
 
-def _pick_in(
+def _pick_rows(
     names: dict[str, int], numbered: bool, asked: frozenset[tuple[int, int]]
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pick(batches: Iterable[Any]) -> Iterator[Any]:
@@ -560,13 +599,20 @@ def pick_task(
     numbered: bool,
     asked: frozenset[tuple[int, int]],
 ) -> Iterator[pa.RecordBatch]:
-    """The records that are asked for, by listener and number."""
-    task, before = _task(0), 0
+    """Yield the wanted records of one piece.
+
+    Args:
+        batches: of the frame of a `Source`.
+        names: place -> listener.
+        numbered: see `Source`.
+        asked: listeners and numbers.
+    """
+    task, before = _task_number(0), 0
     of_listener: dict[int, list[int]] = {}
     for listener, number in asked:
         of_listener.setdefault(listener, []).append(number)
     for batch in batches:
-        for listener, _, which, at in _shares(batch, names, numbered, task, before):
+        for listener, _, which, at in _by_place(batch, names, numbered, task, before):
             which = which[np.isin(at, of_listener.get(listener, []))]
             if len(which):
                 found = batch.take(pa.array(which))

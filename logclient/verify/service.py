@@ -1,11 +1,11 @@
-"""Verify one thing after another in one Spark session: requests come on stdin, verdicts go to stdout.
+"""Run several verifications in one Spark session: requests come on stdin, verdicts go to stdout.
 
     python -m logclient.verify.service [PACKAGES]
 
-Spark takes seconds to start and half a second to compare some 100,000 events, so whoever has several ledgers
-to verify starts it once. A request is a line of JSON with arguments of `job.run`; the answer is a line with
-``exit`` and ``counts``, or with ``error``. The end of stdin ends the process. PACKAGES are brought by Spark's
-JVM, which must know them when it starts.
+Spark takes seconds to start and half a second to compare some 100,000 events, so several verifications should
+share a session. A request is a line of JSON with arguments of `job.run`. The answer is a line with ``exit``
+and ``counts``, or with ``error``. The process ends with its stdin. PACKAGES are loaded by Spark's JVM, which
+needs them at its start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ __all__ = ["main"]
 
 
 def main(packages: str | None = None) -> int:
-    """Answer requests until stdin ends; an `ExitCode`."""
+    """Answer requests until stdin ends.
+
+    Args:
+        packages: see `Session`.
+
+    Returns:
+        An `ExitCode`.
+    """
     try:
         with job.Session(packages=packages):
             for line in sys.stdin:

@@ -1,7 +1,7 @@
-"""The Spark session of a verification: the active one, or one of our own; and what is told while it works.
+"""The Spark session of a verification: the active one, or a new one that leaves nothing behind.
 
-What somebody has set stands: an active session is used as it is and not stopped; under ``spark-submit``, and
-where ``spark-defaults.conf`` or ``PYSPARK_SUBMIT_ARGS`` say something, only what they leave open is set.
+Settings made elsewhere are kept. An active session is used as it is and not stopped. Under ``spark-submit``,
+or with ``spark-defaults.conf`` or ``PYSPARK_SUBMIT_ARGS``, only settings that these leave open are set.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError, MissingExtra
 
-__all__ = ["Session", "VerifyError", "Watch", "no_pandas", "quiet", "remove"]
+__all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "remove", "require_extras"]
 
 HEAP = "1g"
-LOOK_S = 0.25  # between two looks at what Spark has done
-END_S = 10.0  # for the JVM to end, and for its workers to let go of their files
+END_S = 10.0  # for the JVM to end, and for its workers to close their files
 
 
 class VerifyError(LogclientError):
-    """The comparison itself could not be done: Java, Spark or a worker failed. One line says why."""
+    """The comparison could not be done, because Java, Spark or a worker failed. One line says why."""
 
 
 def _java() -> str:
-    """The java program PySpark will start.
+    """Find the java program that PySpark will start.
 
     Raises:
         VerifyError: there is none, or it is too old.
@@ -59,8 +58,12 @@ def _java() -> str:
     return java
 
 
-def extras() -> None:
-    """Raises `MissingExtra` when something that every verification needs is not installed."""
+def require_extras() -> None:
+    """Check that the packages of the extra ``verify`` are installed.
+
+    Raises:
+        MissingExtra: one is not.
+    """
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "verify")
@@ -84,16 +87,16 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32",
-    # Trivial plans: compiling them costs more than it can save.
+    # The plans are trivial, and compiling them costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-# The part of a JVM is small and short: one compiler and the simplest collector cost least.
+# The JVM does little for a short time: one compiler and the simplest collector cost least.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# What a JVM that runs already cannot be told any more.
+# Settings that a running JVM cannot take any more.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
 
@@ -112,7 +115,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _spark_defaults() -> set[str]:
-    """The names that ``spark-defaults.conf`` sets: the JVM reads it, and what we pass would override it."""
+    """Return the names that ``spark-defaults.conf`` sets, because our settings would override them."""
     home = os.environ.get("SPARK_HOME") or os.path.dirname(_found("pyspark"))
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
     names = set()
@@ -132,29 +135,37 @@ def _found(module: str) -> str:
 
 
 def is_local(master: str) -> bool:
-    """All of Spark is in one JVM on this machine."""
+    """Return whether all of Spark runs in one JVM on this machine."""
     return master == "local" or master.startswith("local[")
 
 
 class Session:
-    """A Spark session: the active one, or one of our own. A context manager.
+    """A Spark session: the active one, or a new one. A context manager.
 
-    One of our own is quiet, on this Python, and leaves nothing behind. An active one is not stopped.
+    A new session is quiet, runs on this Python and leaves nothing behind. An active one is not stopped.
 
     Args:
-        master: where to run; when nobody says it, ``local[*]``: this machine, on the loopback address.
-        heap: of the JVM (the driver's, with ``local``); 1g when nobody says it.
-        packages: Maven coordinates and folders of jars, with commas between them.
-        connector: packages that a JVM of our own brings when nobody names any.
-        spark: a session to use as an active one.
-        log: the JVM's log and stderr go to this folder; one of its own, deleted at the end, when empty.
+        master: where to run. The default is what is configured elsewhere, else ``local[*]``: this machine, on
+            the loopback address.
+        heap: of the JVM (the driver's, with ``local``). The default is what is configured elsewhere, else 1g.
+        packages: Maven coordinates and folders of jars, separated by commas.
+        connector: packages that a new JVM loads when none are configured.
+        spark: a session to use as the active one.
+        log: the folder for the JVM's log and stderr; empty: a temporary one.
         conf: more settings.
 
+    Attributes:
+        spark: the SparkSession.
+        context: its SparkContext.
+        group: name of the job group of a verification.
+        stops: whether `stop` ends the session.
+        log: the JVM's log file.
+
     Raises:
-        MissingExtra: no PySpark.
-        ConfigError: a setting that a session or JVM which is there already cannot take any more.
-        LedgerError: a folder of `packages` without jars.
-        VerifyError: no Java, or Spark does not start.
+        MissingExtra: PySpark is not installed.
+        ConfigError: a setting comes too late for a running session or JVM.
+        LedgerError: a folder of `packages` has no jars.
+        VerifyError: there is no Java, or Spark does not start.
     """
 
     def __init__(
@@ -168,7 +179,7 @@ class Session:
         log: str = "",
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        extras()
+        require_extras()
         from pyspark import SparkContext
 
         given = {"spark.master": master, "spark.driver.memory": heap}
@@ -177,10 +188,10 @@ class Session:
             for name, value in _packages(packages).items():
                 asked[name] = ",".join(filter(None, (asked.get(name), value)))
         self.log = ""
-        self._own = ""  # a folder
-        self._gateway: Any = None  # of a JVM that is ours
-        self._stops = True
-        self._group = f"logclient-{uuid.uuid4().hex}"
+        self._own = ""  # a temporary folder
+        self._gateway: Any = None  # of a JVM that we started
+        self.stops = True
+        self.group = f"logclient-{uuid.uuid4().hex}"
         if spark is not None or SparkContext._active_spark_context is not None:
             self._attach(asked, spark)
         elif SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -196,10 +207,10 @@ class Session:
             raise ConfigError(f"spark: a session is active already, and cannot be told {names} any more")
         self.spark = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         self.context: Any = self.spark.sparkContext
-        self._stops = False
+        self.stops = False
 
     def _submitted(self, asked: dict[str, str]) -> None:
-        """A session in the JVM of ``spark-submit``, or in one that an earlier session left."""
+        """Make a session in the JVM of ``spark-submit``, or in one that an earlier session left."""
         late = [name for name in _AT_START if name in asked]
         if late:
             raise ConfigError(
@@ -214,7 +225,7 @@ class Session:
             raise VerifyError(f"spark: it does not start: {str(error).splitlines()[0]}") from error
 
     def _launch(self, asked: dict[str, str], connector: str, log: str) -> None:
-        """A session in a JVM of our own."""
+        """Make a session in a new JVM."""
         _java()
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -228,7 +239,7 @@ class Session:
             f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
             f"-Dlogclient.log={self.log}",
         ]
-        # All that a shell of PySpark would set by itself; the master it takes from wherever it is said.
+        # What PySpark's own shell would set, except for the master, which may be set elsewhere.
         first = {
             **{name: value for name, value in _DEFAULTS.items() if name != "spark.master"},
             "spark.driver.memory": HEAP,
@@ -245,7 +256,7 @@ class Session:
         brought = {"spark.jars", "spark.jars.packages"} & {*others, *asked}
         if connector and "packages" not in said and not brought:
             asked = {**asked, **_packages(connector)}
-        # On its command line the last word holds: ours, then the environment's, then what was asked for.
+        # The last option on the command line wins: ours, then the environment's, then the arguments.
         last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in asked.items()]
         environment = {"PYSPARK_SUBMIT_ARGS": " ".join([said, *last, "pyspark-shell"])}
         elsewhere = "spark.master" in others or "MASTER" in os.environ or "master" in said
@@ -254,7 +265,7 @@ class Session:
         gateway = None
         try:
             with open(os.path.join(self._own, "stderr"), "wb") as errors, _environment(environment):
-                # Not inherited: the JVM and its workers write there what is of no use to a user.
+                # Not inherited, because the JVM and its workers print what is of no use to a user.
                 gateway = launch_gateway(conf, {"stderr": errors, "stdout": errors})  # type: ignore[no-untyped-call]
                 self._gateway = gateway
                 SparkContext._ensure_initialized(gateway=gateway)
@@ -267,7 +278,7 @@ class Session:
             raise
 
     def _connect(self, asked: dict[str, str], *, ours: bool) -> None:
-        """The session, on the settings that its JVM has and those that nobody has set."""
+        """Make the session with the settings of its JVM, and ours where none are set."""
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
@@ -283,7 +294,7 @@ class Session:
             conf.setIfMissing("spark.local.dir", self._own)
         environment = {}
         if ours or local:
-            # The setting alone does not do: without the variable, workers are whatever `python3` is on PATH.
+            # The setting alone is not enough: without the variable, workers are the first `python3` on PATH.
             for name in ("spark.pyspark.python", "spark.pyspark.driver.python"):
                 conf.setIfMissing(name, os.environ.get("PYSPARK_PYTHON") or sys.executable)
             environment["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
@@ -292,15 +303,15 @@ class Session:
         with _environment(environment):
             self.context = SparkContext(conf=conf)
         if ours:
-            # It ends by our own hand, or whoever waits for it says so: no traceback of a broken connection.
+            # No traceback of a broken connection: we end the JVM ourselves, or the waiting call raises.
             self.context._accumulatorServer.handle_error = lambda *_: None
         if before is not None:
-            # PySpark's handler talks to the JVM in the middle of whatever is being said to it.
+            # PySpark's handler calls the JVM in the middle of another call to it.
             signal.signal(signal.SIGINT, before)
         self.spark = SparkSession(self.context)
 
     def _why(self) -> str:
-        """The last error line of the JVM, for one-line reports."""
+        """Return the last error line of the JVM."""
         lines = []
         for path in (self.log, os.path.join(self._own, "stderr")):
             try:
@@ -315,27 +326,27 @@ class Session:
         return lines[-1][:500] if lines else ""
 
     def cancel(self) -> None:
-        """End what runs, from another thread than the one that waits for it: that one gets an error."""
+        """Cancel the running job from another thread; the thread that waits for it gets an error."""
         if self._gateway is not None:
             if self._gateway.proc is not None:
                 self._gateway.proc.terminate()
         else:
             with contextlib.suppress(Exception):
-                self.context.cancelJobGroup(self._group)
+                self.context.cancelJobGroup(self.group)
 
     def stop(self, *, hard: bool = False) -> None:
-        """End the session and its JVM, if they are ours. Idempotent.
+        """End the session and its JVM, if we started them. It may be called again.
 
         Args:
-            hard: somebody was interrupted while talking to the JVM, which cannot be talked to any more.
+            hard: a call to the JVM was interrupted, and it cannot be called any more.
         """
-        if not self._stops:
+        if not self.stops:
             return
-        self._stops = False
+        self.stops = False
         if self._gateway is not None:
             self._end_jvm(hard)
         elif hasattr(self, "context"):
-            # Whoever was interrupted has a connection that is out of step: a new thread has one of its own.
+            # An interrupted call leaves its thread's connection out of step; a new thread gets its own.
             thread = threading.Thread(target=self._end_context, daemon=True)
             thread.start()
             thread.join(END_S)
@@ -358,12 +369,12 @@ class Session:
         if hard and proc is not None:
             proc.terminate()
             if hasattr(self, "context"):
-                self.context._jsc = None  # nothing is said to it any more
+                self.context._jsc = None  # so that `stop` does not call it
                 with contextlib.suppress(Exception):
                     self.context.stop()
         else:
             self._end_context()
-        # SparkContext keeps the gateway for the next one of this process; the JVM would stay with it.
+        # SparkContext keeps the gateway for the next one in this process, and the JVM with it.
         with contextlib.suppress(Exception):
             gateway.shutdown()
         if proc is not None:
@@ -388,10 +399,10 @@ class Session:
 
 
 def _packages(given: str) -> dict[str, str]:
-    """Settings that bring Maven coordinates and the jars of folders.
+    """Return the settings for Maven coordinates and the jars in folders.
 
     Raises:
-        LedgerError: a folder without jars.
+        LedgerError: a folder has no jars.
     """
     coordinates: list[str] = []
     jars: list[str] = []
@@ -408,7 +419,7 @@ def _packages(given: str) -> dict[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Delete a folder that workers on their way out may still write to."""
+    """Delete a folder that ending workers may still write to."""
     end = time.monotonic() + END_S
     while folder and os.path.lexists(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -419,7 +430,7 @@ def remove(folder: str) -> None:
 
 @contextlib.contextmanager
 def no_pandas() -> Iterator[None]:
-    """`mapInArrow` asks for pandas although nothing here ever makes a DataFrame of it: not asked then."""
+    """Let `mapInArrow` work without pandas, which it requires but does not use here."""
     functions: Any = importlib.import_module("pyspark.sql.pandas.functions")
     asked = functions.require_minimum_pandas_version
     if importlib.util.find_spec("pandas") is None:
@@ -432,12 +443,12 @@ def no_pandas() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What goes wrong is told in one line: PySpark and py4j do not print their own pages of it."""
+    """Keep PySpark and py4j from printing pages about errors that we report in one line."""
     loggers = [logging.getLogger(name) for name in ("py4j", "SQLQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     loggers[1].disabled = True
-    # A connection that breaks is told to the root logger, which makes itself a handler for it: py4j's own has
-    # one that prints nothing, and what a user has set for it gets it still.
+    # py4j logs a broken connection with `logging.debug` and the like, which add a handler to the root logger.
+    # Its own logger has one that prints nothing, and still reaches handlers that a user has set.
     gateway: Any = importlib.import_module("py4j.java_gateway")
     gateway.logging = loggers[0]
     try:
@@ -446,102 +457,3 @@ def quiet() -> Iterator[None]:
         gateway.logging = logging
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
-
-
-class Watch:
-    """Tells how far a verification is, and ends it on request. A context manager.
-
-    Args:
-        progress: called a few times a second, from a thread of its own, with a line of text; with an empty
-            one when it is over.
-        stop: once it is set, the verification ends with a `VerifyError`.
-    """
-
-    def __init__(
-        self, progress: Callable[[str], None] | None = None, stop: threading.Event | None = None
-    ) -> None:
-        self.progress = progress
-        self.stop = stop or threading.Event()
-        self.stage = "starting Spark"
-        self.began = time.monotonic()
-        self.session: Session | None = None
-        self._tracker: Any = None
-        self._theirs: str | None = None  # the job group of an active session
-        self._before: set[int] = set()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logclient-verify", daemon=True)
-        self._runs = progress is not None or stop is not None
-
-    def __enter__(self) -> Watch:
-        if self._runs:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        if self._runs:
-            self._thread.join()
-
-    def use(self, session: Session) -> None:
-        """Look at the jobs of this session, those that the calling thread starts."""
-        if not self._runs:
-            return
-        self._theirs = session.context.getLocalProperty("spark.jobGroup.id")
-        session.context.setLocalProperty("spark.jobGroup.id", session._group)
-        self._tracker = session.context.statusTracker()
-        self.session = session
-
-    def release(self) -> None:
-        """Look no more: it is going to be stopped."""
-        session, self.session = self.session, None
-        if session is not None and not session._stops:
-            with contextlib.suppress(Exception):
-                session.context.setLocalProperty("spark.jobGroup.id", self._theirs)
-
-    def step(self, stage: str) -> None:
-        """What comes now.
-
-        Raises:
-            VerifyError: it was asked to stop.
-        """
-        self.check()
-        if self.session is not None:
-            with contextlib.suppress(Exception):
-                self._before = set(self._tracker.getJobIdsForGroup(self.session._group))
-        self.stage = stage
-
-    def check(self) -> None:
-        """Raises `VerifyError` when it was asked to stop."""
-        if self.stop.is_set():
-            raise VerifyError("stopped")
-
-    def line(self) -> str:
-        """Stage, share and seconds."""
-        share = self._share()
-        told = "" if share is None else f" {share:.0%}"
-        return f"{self.stage}{told}, {time.monotonic() - self.began:.0f} s"
-
-    def _share(self) -> float | None:
-        """Of the tasks that are known so far; None where there are none."""
-        done = total = 0
-        session = self.session
-        if session is None:
-            return None
-        with contextlib.suppress(Exception):
-            for job in set(self._tracker.getJobIdsForGroup(session._group)) - self._before:
-                info = self._tracker.getJobInfo(job)
-                for stage in info.stageIds if info else ():
-                    about = self._tracker.getStageInfo(stage)
-                    if about is not None:
-                        total += about.numTasks
-                        done += about.numCompletedTasks
-        return done / total if total else None
-
-    def _run(self) -> None:
-        while not self._done.wait(LOOK_S):
-            if self.stop.is_set() and self.session is not None:
-                self.session.cancel()
-            if self.progress is not None and not self.stop.is_set():
-                self.progress(self.line())
-        if self.progress is not None:
-            self.progress("")

@@ -52,7 +52,7 @@ def read_fault_log(path: Path) -> FaultLog:
 
 def read_violations(out: Path) -> dict[str, set[str]]:
     """Read the ids that the verifier lists, by word."""
-    from logclient.verify.job import violations
+    from logclient.verify import violations
 
     found: dict[str, set[str]] = {word: set() for word in NAMED}
     for word, event_id in violations(out):

@@ -1,7 +1,7 @@
-"""The pictures of the report, as inline SVG.
+"""The charts of the report, as inline SVG.
 
-A picture is as wide as the page lets it be: what is drawn is placed in percent, so that it stretches while
-lines and letters keep their size. No picture says anything that is not in a table or a title as well.
+A chart is as wide as the page: coordinates are percentages, so that it stretches while lines and letters keep
+their size. Everything that a chart shows is also in a table or a title.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from logclient.verify.markup import Html, el, join
+from logclient.verify.report.markup import Html, el, join
 
 if TYPE_CHECKING:
     from logclient.verify.verdict import Map, Timeline
 
 __all__ = ["clock", "duration", "events_over_time", "faults_over_time", "latency_over_time", "share", "strip"]
 
-# In the order in which they are stacked, the worst at the bottom.
+# The order of the stack, the worst at the bottom.
 FAULTS = ("lost", "corrupted", "reordered", "missing", "unknown", "pending", "dropped", "recovered",
           "duplicated")  # fmt: skip
 PLACES = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
           "recovered", "duplicated")  # fmt: skip
 LINES = ("max", "p99", "p50")
 
-_HIGH = 112  # pixels of a chart, without its axis
+_HEIGHT = 112  # of a chart without its axis, in pixels
 _AXIS = 20
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
-    """A time of day in UTC, as fine as needed."""
+    """Return a time in UTC.
+
+    Args:
+        us: microseconds since 1970.
+        finest_us: how fine it has to be.
+        date: with the date.
+    """
     try:
         at = _EPOCH + datetime.timedelta(microseconds=us)
     except OverflowError:
@@ -43,7 +49,7 @@ def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
 
 
 def duration(us: float) -> str:
-    """A duration with the unit that suits it."""
+    """Return a duration, in microseconds, with a unit that suits it."""
     for limit, unit, name in (
         (1_000, 1, "µs"),
         (1_000_000, 1_000, "ms"),
@@ -70,7 +76,7 @@ def _picture(title: str, height: int, *content: object) -> Html:
 
 
 def _axis(timeline: Timeline) -> Html:
-    """Begin, middle and end, below."""
+    """Return the time axis, with labels at begin, middle and end."""
     n, width = len(timeline.events), timeline.width_us
     ends = (0, n // 2, n) if n > 1 else (0,)
     days = clock(timeline.start_us)[:10] != clock(timeline.start_us + n * width)[:10]
@@ -86,16 +92,16 @@ def _axis(timeline: Timeline) -> Html:
                 "text",
                 name,
                 x=_pc(at / n),
-                y=_HIGH + 15,
+                y=_HEIGHT + 15,
                 text_anchor=("start", "middle", "end")[i],
                 class_="tick",
             )
         )
-    return join(el("line", x1=0, x2="100%", y1=_HIGH + 0.5, y2=_HIGH + 0.5, class_="axis"), *labels)
+    return join(el("line", x1=0, x2="100%", y1=_HEIGHT + 0.5, y2=_HEIGHT + 0.5, class_="axis"), *labels)
 
 
 def _level(y: float, name: str) -> Html:
-    """A level, and what it stands for."""
+    """Return a horizontal line and its label."""
     return join(
         el("line", x1=0, x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="level"),
         el("text", name, x=2, y=f"{max(y - 3, 10):.1f}", class_="tick"),
@@ -103,13 +109,13 @@ def _level(y: float, name: str) -> Html:
 
 
 def _nice(top: int) -> int:
-    """A round number not below `top`."""
+    """Return a round number that is not below `top`."""
     unit = 10 ** max(len(str(top)) - 1, 0)
     return next(n for n in (int(unit * f) for f in (1, 1.5, 2, 3, 4, 5, 6, 8, 10)) if n >= top and n)
 
 
-def _titles(timeline: Timeline, told: Sequence[str]) -> Html:
-    """What each step says when it is pointed at."""
+def _titles(timeline: Timeline, titles: Sequence[str]) -> Html:
+    """Return the invisible bars that show a title for each step."""
     n, width = len(timeline.events), timeline.width_us
     return join(
         *(
@@ -119,76 +125,76 @@ def _titles(timeline: Timeline, told: Sequence[str]) -> Html:
                 x=_pc(i / n),
                 width=_pc(1 / n),
                 y=0,
-                height=_HIGH,
+                height=_HEIGHT,
                 class_="hit",
             )
-            for i, words in enumerate(told)
+            for i, words in enumerate(titles)
             if words
         )
     )
 
 
 def events_over_time(timeline: Timeline) -> Html:
-    """How many were made."""
+    """Return how many events were made in each step."""
     n = len(timeline.events)
     top = _nice(max(timeline.events, default=0))
-    room = _HIGH - 14
+    room = _HEIGHT - 14
     bars = [
-        _bar(i / n, 1 / n, _HIGH - room * count / top, room * count / top, "events")
+        _bar(i / n, 1 / n, _HEIGHT - room * count / top, room * count / top, "events")
         for i, count in enumerate(timeline.events)
         if count
     ]
-    told = [f"{count:,} events" for count in timeline.events]
+    titles = [f"{count:,} events" for count in timeline.events]
     title = f"events made in each {duration(timeline.width_us)}"
     return _picture(
         title,
-        _HIGH + _AXIS,
-        _level(_HIGH - room, f"{top:,}"),
+        _HEIGHT + _AXIS,
+        _level(_HEIGHT - room, f"{top:,}"),
         *bars,
         _axis(timeline),
-        _titles(timeline, told),
+        _titles(timeline, titles),
     )
 
 
 def faults_over_time(timeline: Timeline, words: Sequence[str]) -> Html:
-    """What went wrong, stacked, with a scale of its own: a thousandth of all would not be seen otherwise."""
+    """Return the faults of each step, stacked, on a scale of their own."""
     n = len(timeline.events)
     rows = {word: getattr(timeline, word) for word in words}
     sums = [sum(rows[word][i] for word in words) for i in range(n)]
     top = _nice(max(sums, default=0))
-    room = _HIGH - 14
+    room = _HEIGHT - 14
     bars = []
-    told = []
+    titles = []
     for i in range(n):
-        foot = float(_HIGH)
+        foot = float(_HEIGHT)
         for word in words:
             if rows[word][i]:
                 height = max(room * rows[word][i] / top, 3)
                 foot -= height
                 bars.append(_bar(i / n, 1 / n, max(foot, 0), height, word))
-        told.append(", ".join(f"{rows[word][i]:,} {word}" for word in words if rows[word][i]))
+        titles.append(", ".join(f"{rows[word][i]:,} {word}" for word in words if rows[word][i]))
     title = f"{', '.join(words)} among the events made in each {duration(timeline.width_us)}"
     return _picture(
         title,
-        _HIGH + _AXIS,
-        _level(_HIGH - room, f"{top:,}"),
+        _HEIGHT + _AXIS,
+        _level(_HEIGHT - room, f"{top:,}"),
         *bars,
         _axis(timeline),
-        _titles(timeline, told),
+        _titles(timeline, titles),
     )
 
 
 def latency_over_time(timeline: Timeline) -> Html:
-    """Quantiles of each step on a logarithmic scale."""
+    """Return quantiles of the latency of each step, on a logarithmic scale."""
     n = len(timeline.events)
     rows = timeline.latency
     values = [value for word in LINES for value in rows[word] if value is not None]
     low = math.floor(math.log10(max(min(values, default=1.0), 1.0)))
     high = max(math.ceil(math.log10(max(*values, 10.0))) if values else 1, low + 1)
-    room = _HIGH - 14
+    room = _HEIGHT - 14
 
     def y(value: float) -> float:
-        return _HIGH - room * (math.log10(max(value, 10.0**low)) - low) / (high - low)
+        return _HEIGHT - room * (math.log10(max(value, 10.0**low)) - low) / (high - low)
 
     step = max((high - low + 2) // 3, 1)
     levels = [
@@ -201,25 +207,25 @@ def latency_over_time(timeline: Timeline) -> Html:
             if value is None:
                 pen = False
                 continue
-            # A step is a stroke from its begin to its end: one that stands alone is seen too.
+            # Each step is a horizontal stroke, so that a single one is visible.
             path.append(f"{'L' if pen else 'M'}{i} {y(value):.1f}H{i + 1}")
             pen = True
         lines.append(el("path", d="".join(path), class_=f"line l-{word}", vector_effect="non-scaling-stroke"))
-    told = [
+    titles = [
         ", ".join(
             f"{word} {duration(value)}" for word in reversed(LINES) if (value := rows[word][i]) is not None
         )
         for i in range(n)
     ]
     inner = el(
-        "svg", *lines, width="100%", height=_HIGH, viewBox=f"0 0 {n} {_HIGH}", preserveAspectRatio="none"
+        "svg", *lines, width="100%", height=_HEIGHT, viewBox=f"0 0 {n} {_HEIGHT}", preserveAspectRatio="none"
     )
     title = f"latency of the events made in each {duration(timeline.width_us)}"
-    return _picture(title, _HIGH + _AXIS, *levels, inner, _axis(timeline), _titles(timeline, told))
+    return _picture(title, _HEIGHT + _AXIS, *levels, inner, _axis(timeline), _titles(timeline, titles))
 
 
 def share(counts: Sequence[tuple[str, int]]) -> Html:
-    """One bar of all events, by what became of them; nothing is thinner than can be seen."""
+    """Return one bar of all events by word. No part is too thin to be seen."""
     total = sum(n for _, n in counts) or 1
     least = 0.004
     wide = {word: max(n / total, least) for word, n in counts if n}
@@ -252,7 +258,7 @@ def share(counts: Sequence[tuple[str, int]]) -> Html:
 
 
 def strip(place: Map, word: str) -> Html:
-    """Where a word is in a producer's sequences 1..last: the more of a part it is, the stronger."""
+    """Return where a word is in a producer's sequences, stronger where there is more of it."""
     high = 14
     n = -(-place.last // place.width)
     runs: list[list[int]] = []  # first part, last part, events, strength

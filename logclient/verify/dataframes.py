@@ -1,14 +1,14 @@
-"""What arrived, as Spark DataFrames: the Python data source ``logclient-capture``, batch and stream.
+"""Captures as Spark DataFrames: the data source ``logclient-capture``, batch and stream.
 
 ::
 
-    df = arrivals(spark, "run/capture")                       # a row an event
-    df = arrivals(spark, "run/capture", rows="units")         # a row a wire unit, with its bytes
+    df = arrivals(spark, "run/capture")                       # a row per event
+    df = arrivals(spark, "run/capture", rows="units")         # a row per wire unit, with its bytes
     df = register(spark).readStream.format("logclient-capture").option("path", "run/capture").load()
 
-Segments are read and decoded in the Python workers, and only columns go to the JVM: four times cheaper than
-sending it raw bytes to be decoded elsewhere. A unit that does not decode stays as a row with its reason
-(``error``) and where it is.
+The Python workers read and decode the segments, and only columns go to the JVM. That is four times cheaper
+than sending raw bytes through the JVM to a second Python stage. A unit that does not decode stays a row, with
+the reason (``error``) and its place.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError, LogclientError
-from logclient.verify import captures, decode, sources
-from logclient.verify.sources import I64
+from logclient.verify import captures, decode
+from logclient.verify.arrays import I64
+from logclient.verify.segments import MAX_NUMBER, Batch, Segment, SegmentReader, binary, record_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,7 @@ _PLACE = [
     ("segment", pa.string()),
     ("unit_at", pa.int64()),  # byte offset of the unit in the segment
 ]
+
 EVENTS = pa.schema(
     [
         *_PLACE,
@@ -49,42 +51,40 @@ EVENTS = pa.schema(
         ("producer", pa.string()),  # 20 hex digits; null without an id of 32
         ("seq", pa.int64()),
         ("hash", pa.int64()),  # Spark's xxhash64(body)
-        (
-            "offset",
-            pa.int64(),
-        ),  # of the body, or of what is wrong, in the unit with compressed frames inflated
+        # Of the body, or of what is wrong, in the unit with compressed frames inflated.
+        ("offset", pa.int64()),
         ("size", pa.int32()),
-        ("own_id", pa.string()),  # 32 hex digits: the name of an id that is the user's own
+        ("own_id", pa.string()),  # 32 hex digits: the hash of an id that the application chose
         ("error", pa.string()),  # null for an event
-        # Logjam's; null where the protocol is another, or a message was not taken apart so far.
+        # Only for Logjam; null where a message could not be parsed as far as this.
         ("app_env", pa.string()),
         ("topic", pa.string()),
         ("request", pa.bool_()),
         ("device", pa.int64()),  # 0: from a producer
-        ("device_seq", pa.int64()),  # the meta frame's number; from 2 ** 63 on, negative
-        ("created_ms", pa.int64()),  # likewise
+        ("device_seq", pa.int64()),  # the number in the meta frame, as a signed integer
+        ("created_ms", pa.int64()),  # as a signed integer
     ]
 )
-_OWN = 6  # of the columns are Logjam's
-_NO_META = ("no_meta", "old_meta", "bad_meta")
+_LOGJAM_COLUMNS = 6  # the last ones
 UNITS = pa.schema([*_PLACE, ("direction", pa.int32()), ("raw", pa.binary())])
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``logclient-capture`` known to a session. May be called again."""
+    """Make ``logclient-capture`` known to a session. It may be called again."""
     spark.dataSource.register(CaptureSource)
     return spark
 
 
 def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str = "events") -> DataFrame:
-    """What arrived: a row an event (or a thing that did not decode), or with ``rows="units"`` a wire unit.
+    """Return what arrived as a DataFrame.
 
     Args:
         spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
-        capture: folder of a capture.
+        capture: the folder of a capture.
+        rows: ``events`` for a row per event, or thing that did not decode; ``units`` for a row per wire unit.
 
     Raises:
-        LedgerError: nothing of a capture there.
+        LedgerError: there is nothing of a capture in the folder.
         ConfigError: `rows` is neither of the two.
     """
     folder = os.path.abspath(capture)
@@ -104,15 +104,15 @@ def _kind(rows: str) -> pa.Schema:
 class _Piece(NamedTuple):
     """Some records of one segment."""
 
-    segment: sources.Segment
-    start: int  # what is before `tell` is decoded for what comes behind it
+    segment: Segment
+    start: int  # decoding begins here, because units before `tell` may belong to events behind it
     end: int
-    tell: int  # from here on there are rows
-    peers: dict[int, str]  # of the streams that were named before `start`
+    tell: int  # rows begin here
+    peers: dict[int, str]  # of the streams that were announced before `start`
 
 
 class _Part(InputPartition):
-    """One piece, or the pieces of a listener whose events may come in several units, in order."""
+    """One piece; or all pieces of a listener, in order, where events may come in several units."""
 
     def __init__(self, pieces: list[_Piece], protocol: str) -> None:
         super().__init__(None)
@@ -121,13 +121,15 @@ class _Part(InputPartition):
 
 
 class CaptureSource(DataSource):
-    """``spark.read.format("logclient-capture")``; options ``path`` and ``rows`` (``events`` or ``units``)."""
+    """The data source ``logclient-capture``, with options ``path`` and ``rows`` (``events`` or ``units``)."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "logclient-capture"
 
     def schema(self) -> StructType:
+        """Return the columns of the rows."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         found: StructType = from_arrow_schema(_kind(self._rows))
@@ -145,9 +147,11 @@ class CaptureSource(DataSource):
         return str(path)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
         return _Batch(self._path, self._rows)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
         return _Stream(self._path, self._rows)
 
 
@@ -158,41 +162,42 @@ class _Batch(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         parts: list[InputPartition] = []
-        for protocol, segments in _series(self.path):
-            pieces = [_Piece(segment, 0, segment.size, 0, {}) for segment in segments]
+        for protocol, found in _series(self.path):
+            pieces = [_Piece(segment, 0, segment.size, 0, {}) for segment in found]
             parts += _parts(pieces, protocol, self.rows)
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _Part):  # Spark's own, where there are none of ours
+        if not isinstance(partition, _Part):  # Spark makes one when there are none
             return iter(())
         return _read(partition, self.rows)
 
 
 class _Stream(DataSourceStreamReader):
-    """Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``.
+    """Reads a capture as a stream.
 
-    Where events may come in several units, ``"open"`` says of a listener in which segment, and where, the
-    first unit is of those that are not whole: ``{"open": {"main": [1, 2048]}}``. The next batch is decoded
-    from there, and has the rows behind its own start.
+    Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``. Where events may
+    come in several units, ``"open"`` has, for each listener, segment and byte of the first unit that belongs
+    to an incomplete event: ``{"open": {"main": [1, 2048]}}``. The next batch is decoded from there, and has
+    the rows behind its own start.
     """
 
     def __init__(self, path: str, rows: str) -> None:
         self.path = path
         self.rows = rows
-        # What was found so far, so that a segment is walked only once by this reader.
+        # What was found so far, so that a segment is read only once.
         self._walked: dict[str, tuple[int, dict[int, str]]] = {}
-        self._open: dict[str, _Open] = {}  # by listener
+        self._open: dict[str, _OpenMessages] = {}  # by listener
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
 
-    def _walk(self, segment: sources.Segment, protocol: str = "", end: int | None = None) -> int:
+    def _walk(self, segment: Segment, protocol: str = "", end: int | None = None) -> int:
         start, peers = self._walked.get(segment.name, (0, {}))
         carried = None
         if _carries(protocol, self.rows):
-            carried = self._open.setdefault(segment.listener, _Open(protocol))
-        reader = sources.SegmentReader(segment, start=start, end=end)
+            carried = self._open.setdefault(segment.listener, _OpenMessages(protocol))
+        reader = SegmentReader(segment, start=start, end=end)
         for batch in reader:
             if carried is not None:
                 carried.take(batch, segment.number)
@@ -203,11 +208,9 @@ class _Stream(DataSourceStreamReader):
         try:
             found = _series(self.path)
         except LogclientError:
-            return {}  # not begun yet
+            return {}  # there is no capture yet
         ends: dict[str, Any] = {
-            segment.name: self._walk(segment, protocol)
-            for protocol, segments in found
-            for segment in segments
+            segment.name: self._walk(segment, protocol) for protocol, series in found for segment in series
         }
         first = {listener: carried.first for listener, carried in self._open.items() if carried.places}
         return {**ends, "open": first} if first else ends
@@ -216,12 +219,12 @@ class _Stream(DataSourceStreamReader):
         parts: list[InputPartition] = []
         if not end:
             return parts
-        for protocol, segments in _series(self.path):
+        for protocol, series in _series(self.path):
             pieces = []
-            number, at = start.get("open", {}).get(segments[0].listener, (sources.MANY, 0))
-            for segment in segments:
+            number, at = start.get("open", {}).get(series[0].listener, (MAX_NUMBER, 0))
+            for segment in series:
                 low, high = start.get(segment.name, 0), end.get(segment.name, 0)
-                if high and segment.name not in self._walked:  # where an earlier query stopped
+                if high and segment.name not in self._walked:  # a restarted query
                     self._walk(segment, protocol, high)
                 begin = low if segment.number < number else at if segment.number == number else 0
                 if high > begin:
@@ -235,14 +238,14 @@ class _Stream(DataSourceStreamReader):
         return _read(partition, self.rows)
 
 
-def _series(path: str) -> list[tuple[str, list[sources.Segment]]]:
-    """The segments that a verdict is about, see ``captures.py``: of each listener, with its protocol."""
-    found: dict[str, tuple[str, list[sources.Segment]]] = {}
+def _series(path: str) -> list[tuple[str, list[Segment]]]:
+    """Return for each listener its protocol and the segments that a verdict is about, see ``captures.py``."""
+    found: dict[str, tuple[str, list[Segment]]] = {}
     for segment, header in captures.choose(path)[0]:
-        protocol, segments = found.get(segment.listener, ("", []))
+        protocol, series = found.get(segment.listener, ("", []))
         if header is not None and not protocol and captures.decodable(header.protocol):
             protocol = header.protocol
-        found[segment.listener] = protocol, [*segments, segment]
+        found[segment.listener] = protocol, [*series, segment]
     return list(found.values())
 
 
@@ -251,25 +254,25 @@ def _carries(protocol: str, rows: str) -> bool:
 
 
 def _parts(pieces: list[_Piece], protocol: str, rows: str) -> list[InputPartition]:
-    """Pieces of one listener: each for itself, unless events may reach from one into the next."""
+    """Return partitions for the pieces of one listener: one for each, unless events may span them."""
     if _carries(protocol, rows):
         return [_Part(pieces, protocol)]
     return [_Part([piece], protocol) for piece in pieces if piece.end > piece.tell]
 
 
-class _Open:
-    """Where the first units are of those of a listener that wait for others."""
+class _OpenMessages:
+    """Remembers where the first units of a listener's incomplete messages are."""
 
     def __init__(self, protocol: str) -> None:
-        self.waiting = decode.waiting(protocol)
+        self._incomplete = decode.incomplete_messages(protocol)
         self.places: dict[tuple[int, int], tuple[int, int]] = {}  # message -> segment, byte
 
-    def take(self, batch: sources.Batch, number: int) -> None:
-        mine = np.flatnonzero(batch.direction == 0)
-        if len(mine):
-            # No finer than batches: what is decoded twice costs little.
-            begin = number, sources.record_at(batch, 0)
-            found = self.waiting(batch.take(mine))
+    def take(self, batch: Batch, number: int) -> None:
+        inbound = np.flatnonzero(batch.direction == 0)
+        if len(inbound):
+            # The begin of the batch is exact enough: decoding a little twice costs little.
+            begin = number, record_at(batch, 0)
+            found = self._incomplete(batch.take(inbound))
             self.places = {message: self.places.get(message, begin) for message in found}
 
     @property
@@ -280,16 +283,16 @@ class _Open:
 def _read(part: _Part, rows: str) -> Iterator[pa.RecordBatch]:
     find = decode.decoder(part.protocol) if rows == "events" and part.protocol else None
     for piece in part.pieces:
-        # One batch of rows is what goes to the JVM at a time.
-        reader = sources.SegmentReader(piece.segment, start=piece.start, end=piece.end, units=1 << 14)
+        # Each batch of rows goes to the JVM at once, so keep it small.
+        reader = SegmentReader(piece.segment, start=piece.start, end=piece.end, units=1 << 14)
         reader.peers.update(piece.peers)
         for batch in reader:
             if rows == "units":
                 yield _units(batch, reader, part.protocol)
                 continue
-            mine = np.flatnonzero(batch.direction == 0)
-            if len(mine) and find is not None:
-                batch = batch.take(mine)
+            inbound = np.flatnonzero(batch.direction == 0)
+            if len(inbound) and find is not None:
+                batch = batch.take(inbound)
                 events = find(batch)
                 if piece.tell > piece.start:
                     places = batch.base + batch.offset[events.unit]
@@ -297,7 +300,7 @@ def _read(part: _Part, rows: str) -> Iterator[pa.RecordBatch]:
                 yield _events(batch, events, reader, part.protocol)
 
 
-def _place(batch: sources.Batch, unit: I64, reader: sources.SegmentReader, protocol: str) -> list[pa.Array]:
+def _place(batch: Batch, unit: I64, reader: SegmentReader, protocol: str) -> list[pa.Array]:
     n = len(unit)
     streams, which = np.unique(batch.stream, return_inverse=True)
     peers = pa.array([reader.peers.get(int(stream)) for stream in streams], pa.string())
@@ -313,7 +316,7 @@ def _place(batch: sources.Batch, unit: I64, reader: sources.SegmentReader, proto
     ]
 
 
-def _units(batch: sources.Batch, reader: sources.SegmentReader, protocol: str) -> pa.RecordBatch:
+def _units(batch: Batch, reader: SegmentReader, protocol: str) -> pa.RecordBatch:
     unit = np.arange(len(batch.offset))
     raw = [
         bytes(batch.data[at : at + size])
@@ -329,9 +332,7 @@ def _units(batch: sources.Batch, reader: sources.SegmentReader, protocol: str) -
     )
 
 
-def _events(
-    batch: sources.Batch, events: decode.Events, reader: sources.SegmentReader, protocol: str
-) -> pa.RecordBatch:
+def _events(batch: Batch, events: decode.Events, reader: SegmentReader, protocol: str) -> pa.RecordBatch:
     producer, sequence, hashes, size, own_id, error = _found(events)
     return pa.record_batch(
         [
@@ -344,7 +345,7 @@ def _events(
             size,
             own_id,
             error,
-            *_messages(batch, events),
+            *_logjam_columns(batch, events),
         ],
         schema=EVENTS,
     )
@@ -354,16 +355,16 @@ FOUND = ("producer", "seq", "hash", "size", "own_id", "error")
 
 
 def _found(events: decode.Events) -> list[pa.Array]:
-    """The columns `FOUND`."""
+    """Return the columns `FOUND`."""
     is_event = events.status <= decode.NOT_JSON
-    looks = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
-    own = (events.status == decode.FOREIGN) & ~looks
+    has_id = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
+    own = (events.status == decode.FOREIGN) & ~has_id
     names = pa.array(
         [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)], pa.string()
     )
     return [
-        pa.array(_hex(events.high.astype(">u8"), events.low.astype(">u2")), mask=~looks),
-        pa.array(events.sequence, mask=~looks),
+        pa.array(_hex(events.high.astype(">u8"), events.low.astype(">u2")), mask=~has_id),
+        pa.array(events.sequence, mask=~has_id),
         pa.array(events.hash.view(np.int64), mask=~is_event),
         pa.array(events.length, mask=~is_event),
         pa.array(_hex(events.id_hash[:, 0].astype(">u8"), events.id_hash[:, 1].astype(">u8")), mask=~own),
@@ -372,10 +373,10 @@ def _found(events: decode.Events) -> list[pa.Array]:
 
 
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
-    """A DataFrame, batch or stream, with what the bodies in one of its columns are.
+    """Decode the bodies in a column of a DataFrame, batch or stream.
 
-    Added are ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as `arrivals` has them;
-    ``error`` is ``no_value`` where there is none.
+    It adds the columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as `arrivals` has
+    them. ``error`` is ``no_value`` where there is no body.
 
     Args:
         frame: in a session whose workers run this Python (``spark.pyspark.python``).
@@ -383,14 +384,14 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
         body: a column of binary or text.
 
     Raises:
-        ConfigError: no such protocol or column, one of another type, or one that would be added twice.
+        ConfigError: there is no such protocol or column, it has another type, or a column exists already.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     from logclient.verify.spark import no_pandas
 
-    decode.bodies(protocol)
+    decode.body_decoder(protocol)
     types = dict(frame.dtypes)
     if types.get(body) not in ("binary", "string"):
         raise ConfigError(f"body: {body!r} must be a column of binary or text")
@@ -404,21 +405,21 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
 
 def _decode_in(protocol: str, body: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        from logclient.verify import decode, frames
+        from logclient.verify import dataframes, decode
 
-        find = decode.bodies(protocol)
+        find = decode.body_decoder(protocol)
         for batch in batches:
-            yield frames.with_found(batch, body, find)
+            yield dataframes.with_found(batch, body, find)
 
     return run
 
 
 def with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
-    """A batch with the columns `FOUND` behind its own."""
+    """Return a batch with the columns `FOUND` behind its own."""
     bodies = batch.column(body).cast(pa.binary())
     empty = bodies.is_null()
     has = ~empty.to_numpy(zero_copy_only=False)
-    columns = _found(find(*sources.binary(bodies.drop_null())))
+    columns = _found(find(*binary(bodies.drop_null())))
     rows = pa.array(np.cumsum(has) - 1, mask=~has)
     *others, error = [column.take(rows) for column in columns]
     error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
@@ -426,45 +427,24 @@ def with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Even
     return pa.record_batch([*batch.columns, *others, error], schema=pa.schema(fields))
 
 
-_NAME = 1024  # bytes of an app-env or a topic that are kept
-
-
-def _messages(batch: sources.Batch, events: decode.Events) -> list[pa.Array]:
-    """The columns that only Logjam has."""
-    own = events.own
-    if not own:
-        return [pa.nulls(len(events.unit), field.type) for field in list(EVENTS)[-_OWN:]]
-    status = events.status
-    lacks = (own["app_env_length"] == 0) | (status == events.names.index("ping"))
-    no_meta = lacks | np.isin(status, [events.names.index(name) for name in _NO_META])
-    return [
-        _words(batch, events, "app_env", lacks),
-        _words(batch, events, "topic", lacks),
-        pa.array(own["request"] != 0, mask=lacks),
-        pa.array(own["device"].astype(np.int64), mask=no_meta),
-        pa.array(own["number"].view(np.int64), mask=no_meta),
-        pa.array(own["created_ms"].view(np.int64), mask=no_meta),
-    ]
-
-
-def _words(batch: sources.Batch, events: decode.Events, name: str, lacks: Any) -> pa.Array:
-    begin = batch.offset[events.unit] + events.own[f"{name}_offset"]
-    end = begin + np.minimum(events.own[f"{name}_length"], _NAME)
-    known: dict[bytes, str] = {}  # few are told apart
-    found = []
-    for low, high in zip(begin.tolist(), end.tolist(), strict=True):
-        raw = bytes(batch.data[low:high])
-        text = known.get(raw)
-        if text is None:
-            text = known[raw] = raw.decode("utf-8", "backslashreplace")
-        found.append(text)
-    return pa.array(found, pa.string(), mask=lacks)
-
-
 def _hex(high: Any, low: Any) -> Any:
-    """Hex digits of pairs of words, as numpy strings."""
+    """Return the hex digits of pairs of words, as NumPy strings."""
     joined = np.empty(len(high), np.dtype([("high", high.dtype), ("low", low.dtype)]))
     joined["high"], joined["low"] = high, low
     digits = 2 * joined.dtype.itemsize
     text = joined.tobytes().hex().encode()
     return np.frombuffer(text, f"S{digits}").astype(f"U{digits}") if len(high) else np.empty(0, f"U{digits}")
+
+
+def _logjam_columns(batch: Batch, events: decode.Events) -> list[pa.Array]:
+    """Return the columns that only Logjam has."""
+    fields = list(EVENTS)[-_LOGJAM_COLUMNS:]
+    if not events.own:
+        return [pa.nulls(len(events.unit), field.type) for field in fields]
+    from logclient.verify import wire_logjam
+
+    begin = batch.offset[events.unit]
+    columns = wire_logjam.message_columns(batch.data, begin, events.own, events.status, events.names)
+    return [
+        pa.array(values, field.type, mask=mask) for field, (values, mask) in zip(fields, columns, strict=True)
+    ]

@@ -1,7 +1,7 @@
-"""Captures as Spark sees them: the segments of a folder, batches of whole wire units, a DataSource.
+"""Segments, the files of a capture, read as batches of whole wire units.
 
-The format is in ``docs/formats.md``. A segment is read in pieces of some megabytes by plain reads: a map
-of the file would end the process when a restarted collector cuts a torn record off while we look at it.
+The format is in ``docs/formats.md``. A segment is read in chunks of some megabytes with plain reads. A memory
+map would kill the process when a restarted collector truncates a torn record during the read.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ import numpy.typing as npt
 from logclient._ext import capture as walker
 from logclient.errors import LedgerError
 from logclient.files import open_regular
+from logclient.verify.arrays import I64, U8, U64
+from logclient.verify.tuning import Tuning
 
-__all__ = ["Batch", "Problem", "Segment", "SegmentReader", "read_header", "segments"]
+__all__ = [
+    "Batch",
+    "Header",
+    "Problem",
+    "Segment",
+    "SegmentReader",
+    "binary",
+    "continuity",
+    "list_segments",
+    "read_header",
+    "record_at",
+    "unit_at",
+]
 
 VERSION = 1
-MANY = 1 << 63  # arrivals and numbers of segments are below this
+MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
-CHUNK = 4 << 20  # bytes read at a time: some 12,000 single events, still in the cache when decoded
-UNITS = 1 << 18  # in one batch
-EXAMPLES = 20  # problems of one kind in one segment that are told apart; the rest is counted
-
+MAX_PROBLEMS = 20  # of one kind in one segment that are kept; the rest is counted
 _NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-U8 = npt.NDArray[np.uint8]
 
 
 class Segment(NamedTuple):
@@ -47,7 +54,7 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file's, as text whatever its bytes are."""
+        """The name of the file, as text whatever its bytes are."""
         return os.fsencode(os.path.basename(self.path)).decode("utf-8", "backslashreplace")
 
 
@@ -60,35 +67,36 @@ class Header(NamedTuple):
     url: str
     number: int
     first_arrival: int
-    host: str = ""  # of the collector; empty: it does not say
-    source: str = ""  # whose order it has: of `SOURCES`; empty: it does not say
+    host: str = ""  # of the collector; empty: not known
+    source: str = ""  # one of `SOURCES`, whose order it has; empty: not known
 
 
 class Problem(NamedTuple):
-    """Why a capture cannot speak for all that arrived.
+    """Why a capture cannot account for everything that arrived.
 
-    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps), ``unclosed`` (no
-    end record: the collector was killed, or is still at it), ``unread`` (a file that is not read at all)
-    or one of those of ``captures.py``.
+    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps), ``unclosed`` (no end
+    record: the collector was killed, or still runs), ``unread`` (a file that cannot be read), or a kind of
+    ``captures.py``.
     """
 
     kind: str
     segment: str
-    offset: int  # -1: of the whole
+    offset: int  # byte in the segment; -1: it concerns the whole
     reason: str
 
     @property
     def place(self) -> str:
+        """The segment, and the byte in it."""
         return self.segment if self.offset < 0 else f"{self.segment} at byte {self.offset}"
 
 
 class Batch(NamedTuple):
-    """Whole wire units of one segment, in the order of the file. Valid until the next one is asked for."""
+    """Whole wire units of one segment, in the order of the file. Valid until the next batch is read."""
 
     data: memoryview
-    base: int  # where `data` starts in the file
-    ordinal: int  # units of this segment before the first one here
-    offset: I64  # of the raw bytes in `data`
+    base: int  # where `data` begins in the file
+    ordinal: int  # number of units in the segment before the first one here
+    offset: I64  # of the units in `data`
     length: I64
     arrival: U64
     stream: U64
@@ -96,7 +104,7 @@ class Batch(NamedTuple):
     direction: U8
 
     def take(self, which: npt.NDArray[np.intp]) -> Batch:
-        """Some of the units; `ordinal` stays that of the first of all."""
+        """Return some of the units. `ordinal` is not changed."""
         return self._replace(
             offset=self.offset[which],
             length=self.length[which],
@@ -108,24 +116,30 @@ class Batch(NamedTuple):
 
 
 def record_at(batch: Batch, unit: int) -> int:
-    """Where the record of a unit begins in the file."""
+    """Return where the record of a unit begins in the file."""
     return batch.base + int(batch.offset[unit]) - _UNIT_HEAD - _RECORD_HEAD
 
 
 def binary(column: Any) -> tuple[memoryview, I64, I64]:
-    """The bytes of an Arrow array of them, without nulls: where each is, and how long."""
+    """Return the bytes of an Arrow array without nulls.
+
+    Returns:
+        The data of all values, and offset and length of each.
+    """
     _, edges, data = column.buffers()
     first = column.offset
     at = np.frombuffer(edges, np.int32)[first : first + len(column) + 1].astype(np.int64)
     return memoryview(b"" if data is None else data), at[:-1], at[1:] - at[:-1]
 
 
-def segments(directory: str) -> list[Segment]:
-    """All that is called ``*.cap`` in a folder, by listener and number: also what is no regular file, or has
-    another name than a segment (its whole name is the listener then, and its number 0).
+def list_segments(directory: str) -> list[Segment]:
+    """List the ``*.cap`` entries of a folder, by listener and number.
+
+    Entries with another name than a segment's have their whole name as listener, and number 0. Entries that
+    are no regular files are listed too.
 
     Raises:
-        LedgerError: no such folder, or nothing of a capture in it.
+        LedgerError: there is no such folder, or no such entry in it.
     """
     found = []
     try:
@@ -143,7 +157,10 @@ def segments(directory: str) -> list[Segment]:
 
 
 def read_header(segment: Segment) -> Header | None:
-    """The header of a segment, None when there is none that can be read.
+    """Read the header of a segment.
+
+    Returns:
+        The header, or None when there is none that can be read.
 
     Raises:
         LedgerError: the file cannot be opened, or is no regular file.
@@ -161,7 +178,7 @@ def read_header(segment: Segment) -> Header | None:
 
 
 def unit_at(segment: Segment, offset: int) -> bytes:
-    """The unit whose bytes begin at `offset` of a segment; short when the file has become so."""
+    """Return the unit whose bytes begin at `offset` of a segment; less when the file was truncated."""
     with open(open_regular(segment.path), "rb") as file:
         file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
         length = int.from_bytes(file.read(_RECORD_HEAD)[:4], "little")
@@ -172,7 +189,7 @@ _TEXTS = ("run", "protocol", "listener", "url")
 
 
 def _header(payload: bytes) -> Header | str:
-    """A header, or what is wrong with it."""
+    """Return the header, or what is wrong with it."""
     version = int.from_bytes(payload[1:5], "little")
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
@@ -187,7 +204,7 @@ def _header(payload: bytes) -> Header | str:
             return f"a header without {name}" if name not in fields else f"a header whose {name} is no text"
     for name in ("segment", "first_arrival"):
         number = fields.get(name)
-        if type(number) is not int or not 0 < number < MANY:
+        if type(number) is not int or not 0 < number < MAX_NUMBER:
             return f"a header whose {name} is no number from 1 to 2**63 - 1"
     if fields.get("source") not in (*SOURCES, "", None):
         return "a header whose source is none we know"
@@ -204,16 +221,21 @@ def _header(payload: bytes) -> Header | str:
 
 
 class SegmentReader:
-    """Iterate over one segment: batches of units; afterwards, what was wrong and how it ended.
+    """Iterates over a segment as batches of units, and afterwards says what was wrong and how it ended.
 
     Args:
-        start, end: byte offsets of records; to the size of the file as it is now, when not given.
+        segment: to read.
+        start: byte of the first record to read.
+        end: byte behind the last one; by default the size of the file when it was found.
         units: at most so many in a batch.
         chunk: bytes read at a time; more when a record is longer.
 
     Attributes:
-        problems: at most `EXAMPLES` of each kind; ``counts`` has how many there were.
-        peers: stream -> peer, filled as its records come by.
+        header: None when none was read.
+        problems: at most `MAX_PROBLEMS` of each kind; `counts` has how many there were.
+        peers: stream -> peer, filled as the records come.
+        first_arrival: of the first unit; 0: not known.
+        next_arrival: that would follow the last unit.
     """
 
     def __init__(
@@ -222,8 +244,8 @@ class SegmentReader:
         *,
         start: int = 0,
         end: int | None = None,
-        units: int = UNITS,
-        chunk: int = CHUNK,
+        units: int = Tuning().batch_units,
+        chunk: int = Tuning().chunk_bytes,
     ) -> None:
         self.segment = segment
         self.header: Header | None = None
@@ -231,9 +253,9 @@ class SegmentReader:
         self.problems: list[Problem] = []
         self.counts = {"damage": 0, "gap": 0, "unclosed": 0, "unread": 0}
         self.units = 0
-        self.closed = ""  # the reason in the end record
-        self.position = start  # behind the last record that was read
-        self.first_arrival = 0  # 0: not known
+        self.closed = ""  # the reason in the end record; empty: there is none
+        self.position = start  # end of the last record that was read
+        self.first_arrival = 0
         self.next_arrival = 0
         self._start = start
         self._end = segment.size if end is None else end
@@ -243,7 +265,7 @@ class SegmentReader:
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
         self.counts[kind] += 1
-        if self.counts[kind] <= EXAMPLES:
+        if self.counts[kind] <= MAX_PROBLEMS:
             self.problems.append(Problem(kind, self.segment.name, offset, reason))
 
     def __iter__(self) -> Iterator[Batch]:
@@ -268,7 +290,7 @@ class SegmentReader:
             while left and filled < len(buffer):
                 n = file.readinto(view[filled : filled + left])  # type: ignore[attr-defined]
                 if not n:
-                    left = 0  # it was cut while we read
+                    left = 0  # it was truncated meanwhile
                     break
                 filled += n
                 left -= n
@@ -286,7 +308,7 @@ class SegmentReader:
                 return
             rest = filled - at
             if not left:
-                return  # what is left of a record is a torn tail: the segment has no end record then
+                return  # a torn record at the end; the segment then has no end record
             need = _RECORD_HEAD + (int.from_bytes(data[at : at + 4], "little") if rest >= 4 else 0)
             if need > rest + left:
                 return
@@ -298,7 +320,10 @@ class SegmentReader:
             filled = rest
 
     def _stuck(self, file: IO[bytes], data: memoryview, offset: int) -> None:
-        """A length that cannot be: a tail of zeros is what a crash of the machine leaves, else damage."""
+        """Judge a record whose length is impossible.
+
+        Zeros up to the end of the file are what a crash of the machine leaves. Anything else is damage.
+        """
         length = int.from_bytes(data[:4], "little")
         if length == 0 and not any(data):
             while piece := file.read(1 << 20):
@@ -337,7 +362,7 @@ class SegmentReader:
             else:
                 self._problem("damage", where, f"an impossible record of {length} bytes, type {payload[0]}")
         if len(arrival):
-            # One unsigned comparison finds jumps forward and back; the first unit has the header's word.
+            # One unsigned comparison finds jumps forward and back. The header says which unit comes first.
             expected = np.empty_like(arrival)
             expected[0] = self.next_arrival or int(arrival[0])
             expected[1:] = arrival[:-1] + np.uint64(1)
@@ -372,19 +397,21 @@ class SegmentReader:
             )
 
 
-FOLLOWED = ("rotated", "recovered", "resumed")
-"""Ends behind which there is another segment."""
+CONTINUED = ("rotated", "recovered", "resumed")
+"""Reasons in end records after which another segment follows."""
 
 
 def continuity(
     segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
 ) -> list[Problem]:
-    """What only the neighbours of a segment can tell: a missing segment, an arrival that does not follow.
+    """Find what is missing between a segment and its neighbours.
 
     Args:
-        facts, previous: of this segment and of the one before it of the same listener, as `SegmentReader`
-            has them: ``number``, ``first_arrival``, ``next_arrival``, ``closed``.
-        last: whether no further segment follows.
+        segment: one of a listener's.
+        facts: of this segment, as `SegmentReader` has them: ``number``, ``first_arrival``, ``next_arrival``,
+            ``closed``.
+        previous: facts of the listener's segment before it; None for the first.
+        last: whether no other segment follows.
     """
     problems = []
 
@@ -397,6 +424,6 @@ def continuity(
         gap(f"segment {segment.number} where {due_number} was due")
     if facts["first_arrival"] and due_arrival and facts["first_arrival"] != due_arrival:
         gap(f"arrival {facts['first_arrival']} where {due_arrival} was due")
-    if last and facts["closed"] in FOLLOWED:
+    if last and facts["closed"] in CONTINUED:
         gap(f"it was {facts['closed']}, and the segment that follows is missing")
     return problems

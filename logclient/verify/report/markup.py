@@ -1,4 +1,4 @@
-"""HTML and SVG in which nothing that came from outside can be anything but text."""
+"""HTML and SVG in which everything that came from outside is text and never markup."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ _VOID = frozenset(("br", "hr", "img", "link", "meta", "wbr", "input"))
 
 
 class Html(str):
-    """What is markup already. Any other string becomes text wherever it is put."""
+    """Text that is markup. Any other string is escaped wherever it is used."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Html:
-    """A value as text, in content or in an attribute: what would not print is shown as an escape."""
+    """Return a value as escaped text for content or an attribute; unprintable characters as escapes."""
     return value if isinstance(value, Html) else Html(html.escape(escape(str(value))))
 
 
 def join(*parts: object) -> Html:
-    """One after the other; None is nothing."""
+    """Return the parts one after the other. None is nothing."""
     return Html("".join(text(part) for part in parts if part is not None))
 
 
 def el(tag: str, *content: object, **attributes: object) -> Html:
-    """An element. ``class_`` is class, ``data_sort`` is data-sort; an attribute of None is left out."""
+    """Return an element.
+
+    Args:
+        tag: its name.
+        *content: see `join`.
+        **attributes: ``class_`` is class, ``data_sort`` is data-sort; None leaves an attribute out.
+    """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{text(value)}"'
         for name, value in attributes.items()

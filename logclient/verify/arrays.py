@@ -1,0 +1,105 @@
+"""NumPy array types, and sets of integers as arrays of inclusive ranges.
+
+A set of ranges is an array of shape ``(n, 2)``, each row ``first, last``. Most functions need *sorted and
+disjoint* ranges, which `union` makes of any.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "I32",
+    "I64",
+    "U8",
+    "U64",
+    "expand",
+    "intersect",
+    "overlaps",
+    "repeated",
+    "subtract",
+    "total_length",
+    "true_runs",
+    "union",
+]
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+
+
+def expand(ranges: I64) -> I64:
+    """Return all the numbers of some ranges, one range after the other."""
+    sizes = ranges[:, 1] - ranges[:, 0] + 1
+    total = int(sizes.sum())
+    starts = np.cumsum(sizes) - sizes
+    numbers: I64 = np.arange(total, dtype=np.int64) + np.repeat(ranges[:, 0] - starts, sizes)
+    return numbers
+
+
+def union(ranges: I64) -> I64:
+    """Return ranges sorted and disjoint, with neighbours joined."""
+    if len(ranges) < 2:
+        return ranges.reshape(-1, 2)
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ranges[:, 1])
+    starts = np.concatenate(([True], ranges[1:, 0] > reach[:-1] + 1))
+    ends = np.concatenate((starts[1:], [True]))
+    return np.stack((ranges[starts, 0], reach[ends]), axis=1)
+
+
+def subtract(a: I64, b: I64) -> I64:
+    """Return the numbers of `a` that are not in `b`. Both must be sorted and disjoint."""
+    if not len(a) or not len(b):
+        return a
+    # Intersect `a` with the gaps around `b`.
+    low = np.concatenate(([np.iinfo(np.int64).min], b[:, 1] + 1))
+    high = np.concatenate((b[:, 0] - 1, [np.iinfo(np.int64).max]))
+    return intersect(a, np.stack((low, high), axis=1))
+
+
+def overlaps(a: I64, b: I64) -> tuple[I64, I64]:
+    """Return the parts of each range of `a` that are in `b`.
+
+    Args:
+        a: any ranges.
+        b: sorted and disjoint ranges.
+
+    Returns:
+        For each part the index of its range in `a`, and the parts, shape ``(n, 2)``.
+    """
+    if not len(a) or not len(b):
+        return np.empty(0, np.int64), np.empty((0, 2), np.int64)
+    first = np.searchsorted(b[:, 1], a[:, 0], side="left")
+    stop = np.searchsorted(b[:, 0], a[:, 1], side="right")
+    counts = np.maximum(stop - first, 0)
+    which = np.repeat(np.arange(len(a)), counts)
+    other = np.arange(int(counts.sum())) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    out = np.stack((np.maximum(a[which, 0], b[other, 0]), np.minimum(a[which, 1], b[other, 1])), axis=1)
+    inside = out[:, 0] <= out[:, 1]
+    return which[inside], out[inside]
+
+
+def intersect(a: I64, b: I64) -> I64:
+    """Return the numbers that are in both. Both must be sorted and disjoint."""
+    return overlaps(a, b)[1]
+
+
+def repeated(ranges: I64) -> I64:
+    """Return the numbers that are in more than one of some ranges, sorted and disjoint."""
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    last = np.minimum(ranges[1:, 1], np.maximum.accumulate(ranges[:, 1])[:-1])
+    return union(np.stack((ranges[1:, 0], last), axis=1)[ranges[1:, 0] <= last])
+
+
+def total_length(ranges: I64) -> int:
+    """Return how many numbers some disjoint ranges have."""
+    return int((ranges[:, 1] - ranges[:, 0] + 1).sum()) if len(ranges) else 0
+
+
+def true_runs(where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+    """Return the first and the last index of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
+    return edges[::2], edges[1::2] - 1

@@ -1,0 +1,139 @@
+"""The listeners of a capture that the endpoints in a ledger's URLs lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from logclient.registry import SCHEMES
+from logclient.verify.decode import protocol_of
+
+MAX_ENDPOINTS = 64  # of one URL
+
+
+__all__ = ["Route", "routes", "unrouted"]
+
+
+class _Endpoint(NamedTuple):
+    host: str
+    port: int  # 0: any
+
+    def __str__(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def _endpoints(url: str) -> list[_Endpoint]:
+    """Return the endpoints of a URL, or of several joined by commas; none for anything else."""
+    found: list[_Endpoint] = []
+    port = 0
+    for part in url.split(","):
+        scheme, mark, rest = part.strip().rpartition("://")
+        if mark:
+            port = SCHEMES[scheme].port if scheme in SCHEMES else 0
+        authority = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
+        if not authority:
+            break  # there is no endpoint
+        host, colon, digits = authority.rpartition(":")
+        if not colon or digits.endswith("]"):
+            host, digits = authority, ""
+        if digits and not (digits.isascii() and digits.isdigit()):
+            return []
+        one = _Endpoint(host.strip("[]").lower(), int(digits[:5] or port))
+        if one not in found and len(found) < MAX_ENDPOINTS:
+            found.append(one)
+        if "/" in rest or "?" in rest:
+            break
+    return found
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
+    """Return whether a listener may be the one that an endpoint leads to."""
+    if listens.port and endpoint.port != listens.port:
+        return False
+    anywhere = listens.host in ("", "*", "0.0.0.0", "::")
+    both = _is_address(endpoint.host) and _is_address(listens.host)
+    return anywhere or endpoint.host == listens.host or not both
+
+
+class Route(NamedTuple):
+    """Where a URL of the ledgers leads to."""
+
+    family: str
+    endpoints: list[tuple[str, str]]  # endpoint and its listener; empty: none, or not known
+    missing: list[str]  # endpoints without a listener
+
+
+def unrouted(protocol: str, url: str) -> Route:
+    """Return the route of a URL where records arrived, which have no listeners."""
+    return Route(protocol_of(protocol), [(str(endpoint), "") for endpoint in _endpoints(url)], [])
+
+
+def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
+    """Find the listeners that URLs lead to.
+
+    Args:
+        urls: protocol, URL, and whether anything arrived that was sent there.
+        listeners: of the plan, those with a segment that was compared.
+
+    Returns:
+        A route for each URL.
+    """
+    places: dict[str, list[tuple[str, list[_Endpoint]]]] = {}
+    published: dict[str, list[str]] = {}
+    for listener in listeners:
+        family = protocol_of(listener["protocol"])
+        if listener["source"] == "devices":
+            # A consumer receives what came through any device.
+            published.setdefault(family, []).append(listener["name"])
+        elif family:
+            listens = [x for url in listener["urls"] for x in _endpoints(url)]
+            places.setdefault(family, []).append((listener["name"], listens))
+    found = []
+    for protocol, url, seen in urls:
+        family = protocol_of(protocol)
+        wanted = _endpoints(url)
+        if family in published:
+            names = published[family]
+            only = names[0] if len(names) == 1 and family not in places else ""
+            found.append(Route(family, [(str(endpoint), only) for endpoint in wanted], []))
+            continue
+        here = places.get(family, [])
+        owner = _matched(wanted, [listens for _, listens in here])
+        unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in owner]
+        # Behind a proxy or a published port, addresses differ, and any other listener may be the right one.
+        excused = seen and len(unmatched) <= len(here) - len(owner)
+        endpoints = [
+            (str(endpoint), here[owner[i]][0] if i in owner else "") for i, endpoint in enumerate(wanted)
+        ]
+        found.append(Route(family, endpoints, [] if excused else unmatched))
+    return found
+
+
+def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, int]:
+    """Assign a listener of its own to as many endpoints as possible (maximum bipartite matching).
+
+    Args:
+        wanted: endpoints.
+        here: for each listener the endpoints it listens at; none: not known.
+
+    Returns:
+        Index of the endpoint -> index of the listener.
+    """
+    owner: dict[int, int] = {}  # listener -> endpoint
+
+    def take(i: int, tried: set[int]) -> bool:
+        for j, listens in enumerate(here):
+            if j not in tried and (not listens or any(_may_be(wanted[i], x) for x in listens)):
+                tried.add(j)
+                if j not in owner or take(owner[j], tried):
+                    owner[j] = i
+                    return True
+        return False
+
+    for i in range(len(wanted)):
+        take(i, set())
+    return {i: j for j, i in owner.items()}

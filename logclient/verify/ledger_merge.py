@@ -1,0 +1,460 @@
+"""Merging: the tables of all packed files combined on the driver, and each ledger checked as a whole.
+
+A ledger is evidence only as far as it is complete. A missing part, a total that disagrees with the lines or
+an outcome without a batch line makes *holes*, and the verdict says ``unknown`` about what they leave open.
+The rules are in ``docs/verify.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.verify.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
+from logclient.verify.decode import protocol_of
+from logclient.verify.ledger import (
+    ACKED,
+    DROPPED,
+    FAILED,
+    FATES,
+    HANDED,
+    HOLES,
+    LAST_SEQUENCE,
+    PRODUCER_ROW,
+    STOPPED,
+    TABLES,
+    UNCLOSED,
+    WHOLE,
+    PackedLedger,
+    Producer,
+    map_table,
+)
+from logclient.verify.ledger_files import prefix_words
+from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
+
+__all__ = ["merge"]
+
+
+def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None = None) -> PackedLedger:
+    """Combine the tables of all packed files, and save them in the work folder.
+
+    Args:
+        stems: what `ledger_pack.pack` returned, in the order of the producers.
+        work: the work folder.
+        bits: a bucket has ``2 ** bits`` sequences.
+        unread: files that may be ledgers too.
+
+    Returns:
+        The packed ledgers.
+    """
+    merger = _Merger(work, bits)
+    for i, stem in enumerate(stems):
+        merger.add(stem, i == len(stems) - 1)
+    ids, shared = _split_shared(merger.ids, map_table(work, "producers", PRODUCER_ROW))
+    np.save(os.path.join(work, "ids.npy"), ids)
+    np.save(os.path.join(work, "shared.npy"), shared)
+    files = {
+        "stems": list(stems),
+        "unread": list(unread or ()),
+        "families": list(merger.families),
+        "urls": list(merger.urls),
+        "reasons": list(merger.reasons),
+        "span": [merger.low, merger.high] if merger.low <= merger.high else [0, -1],
+    }
+    with open(os.path.join(work, "files.json"), "w") as file:
+        json.dump(files, file)
+    return PackedLedger(work, bits)
+
+
+class _Merger:
+    """Combines the tables of packed files, one file after the other.
+
+    The memory it takes does not depend on the number of files.
+    """
+
+    def __init__(self, work: str, bits: int) -> None:
+        self.work = work
+        self.bits = bits
+        self.done = 0  # producers that are complete
+        self.files = 0
+        self.ids = [np.empty((0, 4), np.uint64)]
+        self.low, self.high = LAST_SEQUENCE << 14, -(LAST_SEQUENCE << 14)  # the first and the last time
+        self.families: dict[str, int] = {}
+        self.urls: dict[tuple[str, str], int] = {}
+        self.reasons = {"": 0}
+        # Facts and rows of the last producer, because its parts may continue in the next packed file.
+        self.facts: list[dict[str, Any]] = []
+        self.rows = {name: np.empty((0, n + (name == "spans")), np.int64) for name, n in WIDTHS.items()}
+        self.base = 0
+        self.sizes = dict.fromkeys(TABLES, 0)
+        self.line = 0
+        for name in (*(f"{name}.rows" for name in (*TABLES, "producers")), "producers.lines"):
+            with open(os.path.join(work, name), "wb"):
+                pass
+        self._append("bases", np.zeros(1, np.int64))
+
+    def _append(self, name: str, rows: npt.NDArray[Any]) -> None:
+        with open(os.path.join(self.work, name + ".rows"), "ab") as file:
+            file.write(np.ascontiguousarray(rows).data)
+        if name in self.sizes:
+            self.sizes[name] += len(rows)
+
+    def add(self, stem: str, last: bool) -> None:
+        """Add what one task packed. Its producers are not before those of the previous task.
+
+        Args:
+            stem: of the packed file.
+            last: whether it is the last one.
+        """
+        path = os.path.join(self.work, stem)
+        with open(path + ".facts", "rb") as file:
+            facts: list[dict[str, Any]] = json.load(file)
+        for fact in facts:
+            if "span" in fact:
+                self.low, self.high = min(self.low, fact["span"][0]), max(self.high, fact["span"][1])
+        groups: list[list[dict[str, Any]]] = [self.facts] if self.facts else []
+        index = []
+        for fact in facts:
+            if not groups or groups[-1][0]["producer"] != fact["producer"]:
+                groups.append([])
+            groups[-1].append(fact)
+            index.append(self.done + len(groups) - 1)
+        for group in groups:
+            _drop_foreign_parts(group)
+        owners = np.array(
+            [p if fact["opened"] else -1 for p, fact in zip(index, facts, strict=True)], np.int64
+        )
+        reasons = [self._reasons(fact["reasons"]) for fact in facts]
+        for name in WIDTHS:
+            rows = np.load(f"{path}.{name}.npy")
+            if name == "fates" and len(rows):
+                starts = np.cumsum([0, *map(len, reasons)])
+                rows[:, 4] = np.concatenate(reasons)[starts[rows[:, 0]] + rows[:, 4]]
+            rows[:, 0] = owners[rows[:, 0]]
+            rows = rows[rows[:, 0] >= 0]
+            if name == "spans":
+                rows = np.column_stack((rows, np.full(len(rows), self.files, np.int64)))
+            self.rows[name] = np.concatenate((self.rows[name], rows))
+        table = np.load(path + ".ids.npy")
+        owner = owners[table[:, 3].astype(np.int64)]
+        table[:, 3] = np.maximum(owner, 0).astype(np.uint64)
+        self.ids.append(table[owner >= 0])
+        self.files += 1
+        self.facts = [] if last else groups.pop()
+        self._add_producers(groups)
+
+    def _reasons(self, found: list[str]) -> I64:
+        """Return the numbers of some reasons in the table of all files."""
+        numbers = []
+        for reason in found:
+            if reason not in self.reasons and len(self.reasons) >= 4 * MAX_REASONS:
+                reason = OTHER_REASONS
+            numbers.append(self.reasons.setdefault(reason, len(self.reasons)))
+        return np.array(numbers, np.int64)
+
+    def _add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
+        """Check some producers whose parts are complete, and write their rows to the tables."""
+        if not groups:
+            return
+        n = len(groups)
+        some = {}
+        for name, rows in self.rows.items():
+            complete = rows[:, 0] < self.done + n
+            some[name] = _by_producer(rows[complete])
+            self.rows[name] = rows[~complete]
+        checked = _ProducerChecks(
+            self.done, n, *(some[name] for name in ("spans", "fates", "expects_id", "has_id"))
+        )
+        producers = [_producer(group[0]["producer"], group, checked, p) for p, group in enumerate(groups)]
+        fates = some["fates"]
+        tables = {
+            "spans": checked.spans,
+            # Weakest first within a producer: a reader that fills an array in this order keeps the strongest.
+            "fates": fates[np.lexsort((fates[:, 1], fates[:, 3], fates[:, 0]))],
+            "deferred": some["deferred"],
+            "has_id": some["has_id"],
+            "reasons": checked.reasons,
+        }
+        table_rows = np.zeros(n, PRODUCER_ROW)
+        table_rows["prefix"] = np.frombuffer(
+            bytes.fromhex("".join(x.producer for x in producers)), np.uint8
+        ).reshape(-1, 10)
+        at = np.arange(self.done, self.done + n)
+        for name, table in tables.items():
+            table_rows[name] = self.sizes[name] + np.searchsorted(table[:, 0], at)
+        lines = []
+        for row, x in zip(table_rows, producers, strict=True):
+            family = protocol_of(x.protocol)
+            row["last"], row["pending_after"], row["listed"] = x.last, x.pending_after, x.events
+            row["evidence"], row["closed"], row["one_way"] = x.evidence, x.closed, x.mode == "async"
+            row["addressed"] = x.identity == "id"
+            row["family"] = self.families.setdefault(family, len(self.families))
+            row["url"] = self.urls.setdefault((x.protocol, x.url), len(self.urls))
+            row["problems"], row["line"] = len(x.problems), self.line
+            lines.append(json.dumps(x).encode() + b"\n")
+            self.line += len(lines[-1])
+        with open(os.path.join(self.work, "producers.lines"), "ab") as file:
+            file.write(b"".join(lines))
+        bases = self.base + np.cumsum((table_rows["last"] + (1 << self.bits) - 1) >> self.bits)
+        starts = np.concatenate(([self.base], bases))
+        live = checked.spans[table_rows["addressed"][checked.spans[:, 0] - self.done]]
+        self._append("producers", table_rows)
+        self._append("bases", bases)
+        self._append("live", _live(live, starts[live[:, 0] - self.done], self.bits))
+        self._append("drops", some["drops"][:, 1:])
+        if len(some["drops"]):
+            when = some["drops"][:, 1]
+            self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
+        for name, table in tables.items():
+            self._append(name, table)
+        self.base = int(bases[-1])
+        self.done += n
+
+
+def _by_producer(table: I64) -> I64:
+    """Return the rows by producer and first sequence."""
+    return table[np.lexsort((table[:, 1], table[:, 0]))]
+
+
+def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
+    """Remove from a producer's parts those of another ledger than the first one, as far as these are read."""
+    first = next((fact for fact in facts if fact["opened"]), None)
+    for fact in facts:
+        if first is None or not fact["opened"]:
+            continue
+        for name in ("identity", "protocol"):
+            if fact[name] != first[name]:
+                why = f"its {name} is {fact[name][:40]}, that of part {first['part']} {first[name][:40]}"
+                fact["problems"] = [f"{os.path.basename(fact['path'])}: {why}: it is not read"]
+                fact.update(
+                    opened=False, holes=1, closed=None, stopped="", torn=False, last=0, last_settled=0
+                )
+                break
+
+
+class _ProducerChecks:
+    """Compares the lines of all parts of a producer with each other, for some producers at once.
+
+    The producer is put above the 48 bits of a sequence. Ranges of many producers are then one sorted table.
+
+    Attributes:
+        spans: without the events that cannot be identified.
+        reasons: rows of producer, outcome, reason and number of sequences.
+    """
+
+    LIMIT = 1 << 14  # producers at once
+
+    def __init__(self, base: int, n: int, spans: I64, fates: I64, expects_id: I64, has_id: I64) -> None:
+        self.base = base
+        self.listed = np.zeros(n, np.int64)
+        self.accounted = np.zeros(n, np.int64)  # sequences in a batch line or with an outcome
+        self.repeated = np.zeros(n, np.int64)  # in several batch lines
+        self.without_id = np.zeros(n, np.int64)  # that an ids line should name
+        self.unlisted_ids = np.zeros(n, np.int64)  # in an ids line, but in no batch line
+        self.unlisted_outcomes = np.zeros(n, np.int64)  # acked or handed, but in no batch line
+        self.of_fate = np.zeros((5, n), np.int64)
+        if n > self.LIMIT:
+            raise OverflowError(f"{n} producers at once, at most {self.LIMIT}")
+        reasons = [np.empty((0, 4), np.int64)]  # producer, fate, reason, sequences
+        self.spans = self._check(n, spans, fates, expects_id, has_id, reasons)
+        self.reasons = _by_producer(np.concatenate(reasons))
+
+    def _check(self, n: int, spans: I64, fates: I64, expects_id: I64, has_id: I64, reasons: list[I64]) -> I64:
+        def keyed(rows: I64) -> I64:
+            keys: I64 = rows[:, 1:3] + ((rows[:, :1] - self.base) << 48)
+            return keys
+
+        def sizes(ranges: I64) -> I64:
+            out = np.zeros(n, np.int64)
+            np.add.at(out, ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1)
+            return out
+
+        all_spans = keyed(spans)
+        listed = union(all_spans)
+        listed_twice = repeated(all_spans)
+        named = union(keyed(has_id))
+        unnamed = subtract(union(keyed(expects_id)), named)
+        self.repeated[:] = sizes(listed_twice)
+        self.without_id[:] = sizes(unnamed)
+        self.unlisted_ids[:] = sizes(subtract(named, listed))
+        taken = np.empty((0, 2), np.int64)
+        for code in (ACKED, HANDED, FAILED, DROPPED):
+            decided = subtract(union(keyed(fates[fates[:, 3] == code])), taken)
+            self.of_fate[code] = sizes(decided)
+            if code in (FAILED, DROPPED):
+                self._reasons(decided, fates[fates[:, 3] == code], code, keyed, sizes, reasons)
+            taken = union(np.concatenate((taken, decided)))
+            if code == HANDED:
+                self.unlisted_outcomes[:] = sizes(subtract(taken, listed))
+        self.accounted[:] = sizes(union(np.concatenate((listed, taken))))
+        # Which event is meant cannot be said: take these out of the spans.
+        removed = union(np.concatenate((listed_twice, unnamed)))
+        if len(removed):
+            edges = removed.reshape(-1)
+            low = np.concatenate(([np.iinfo(np.int64).min], edges[1::2] + 1))
+            high = np.concatenate((edges[::2] - 1, [np.iinfo(np.int64).max]))
+            index, rest = overlaps(all_spans, np.stack((low, high), axis=1))
+            moved = rest[:, 0] - all_spans[index, 0]
+            spans = spans[index].copy()
+            spans[:, 1] += moved
+            spans[:, 2] = spans[:, 1] + rest[:, 1] - rest[:, 0]
+            spans[:, 3] += moved
+        self.listed[:] = sizes(keyed(spans))
+        return spans
+
+    def _reasons(
+        self,
+        decided: I64,
+        rows: I64,
+        code: int,
+        keyed: Callable[[I64], I64],
+        sizes: Callable[[I64], I64],
+        out: list[I64],
+    ) -> None:
+        """Count the sequences of one outcome by reason; the first of several reasons counts."""
+        for reason in np.unique(rows[:, 4]).tolist():
+            some = intersect(decided, union(keyed(rows[rows[:, 4] == reason])))
+            decided = subtract(decided, some)
+            counts = sizes(some)
+            at = np.flatnonzero(counts)
+            columns = self.base + at, np.full(len(at), code), np.full(len(at), reason), counts[at]
+            out.append(np.stack(columns, axis=1).astype(np.int64))
+
+
+def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, p: int) -> Producer:
+    """Return what all parts of a producer say together."""
+    holes = any(fact["holes"] for fact in facts)
+    problems: list[str] = []
+    end = facts[-1]
+
+    def hole(why: str) -> None:
+        nonlocal holes
+        holes = True
+        problems.append(f"{name}: {why}")
+
+    for due, fact in enumerate(facts, 1):
+        if fact["part"] != due:
+            hole(f"has part {fact['part']} where {due} was due")
+            break
+    for fact in facts[:-1]:
+        if not fact["opened"] and not fact["holes"]:
+            hole(f"has an empty part {fact['part']} that is not the last")
+        elif fact["torn"]:
+            hole(f"has a torn line at the end of part {fact['part']}, which is not the last")
+    for number, why in (
+        (checked.repeated[p], "has {} sequences in more than one batch line"),
+        (checked.without_id[p], "has {} sequences with an id of their own that no ids line tells"),
+        (checked.unlisted_ids[p], "has {} sequences in an ids line that are in no batch line"),
+        (
+            checked.unlisted_outcomes[p],
+            "has {} sequences acknowledged or handed over that are in no batch line",
+        ),
+    ):
+        if number:
+            hole(why.format(f"{number:,}"))
+    last = max(fact["last"] for fact in facts)
+    close = None if end["torn"] else end["closed"]
+    if close is not None:
+        for number, word in (
+            (checked.of_fate[code, p], FATES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
+        ):
+            if number != close[word]:
+                hole(f"ends with {close[word]:,} {word}, and its lines say {number:,}")
+        size = sum(fact["size"] for fact in facts[:-1]) + close["before"]
+        if close["bytes"] not in (None, size):
+            hole(f"had {close['bytes']:,} bytes before its end, and has {size:,}")
+        if close["last"] != last:
+            hole(f"ends with sequence {close['last']:,}, and has {last:,}")
+        if last > checked.accounted[p]:
+            hole(f"is closed, and has no line of {last - checked.accounted[p]:,} sequences")
+    stopped = next((fact["stopped"] for fact in facts if fact["stopped"]), "")
+    if stopped:
+        problems.append(f"{name}: was stopped ({stopped})")
+    if close is None:
+        problems.append(f"{name}: has no end: it was not closed")
+    problems += [problem for fact in facts for problem in fact["problems"]]
+    evidence = HOLES if holes else STOPPED if stopped else UNCLOSED if close is None else WHOLE
+    first = next((fact for fact in facts if fact["opened"]), facts[0])
+    return Producer(
+        name,
+        first["protocol"],
+        first["url"],
+        first["identity"] or "id",
+        last,
+        max(fact["last_settled"] for fact in facts) if evidence == UNCLOSED else LAST_SEQUENCE,
+        close is not None,
+        int(checked.listed[p]),
+        evidence,
+        problems,
+        first["mode"],
+        first["host"],
+        first["pid"],
+        first["started_us"],
+    )
+
+
+def _split_shared(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, I64]:
+    """Separate ids that applications gave to several events.
+
+    Such an id cannot say which event arrived. These events are compared by hash, like events without an id.
+    So are an event and another one that was given its id.
+
+    Args:
+        tables: two halves of an id's hash, sequence, producer.
+        producers: rows of `PRODUCER_ROW`.
+
+    Returns:
+        Rows of two halves, producer and sequence, by first half; and rows of producer and sequence of the
+        events whose id is shared.
+    """
+    table = np.concatenate(tables)[:, [0, 1, 3, 2]]
+    if not len(table):
+        return table, np.empty((0, 2), np.int64)
+    table = np.concatenate((table, _rows_of_copied_ids(table, producers)))
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    same = (table[1:, 0] == table[:-1, 0]) & (table[1:, 1] == table[:-1, 1])
+    shared = np.zeros(len(table), bool)
+    shared[1:] |= same
+    shared[:-1] |= same
+    # Unique, because a line may be in a ledger twice.
+    shared_events = np.unique(table[shared][:, 2:].astype(np.int64), axis=0)
+    # Keep one row for a shared id, with a producer that does not exist: an arrival with this id is found, and
+    # compared by its hash.
+    keep = np.concatenate(([True], ~same))
+    table[shared, 2] = np.uint64(1 << 32)
+    return table[keep], shared_events
+
+
+def _rows_of_copied_ids(table: U64, producers: npt.NDArray[Any]) -> U64:
+    """Return rows for events of these producers whose ids an application gave to other events."""
+    addressed = np.flatnonzero(producers["addressed"])
+    prefixes, rest = prefix_words(producers["prefix"][addressed])
+    rows = set()
+    for high, low, *given in table[np.isin(table[:, 0], prefixes)].tolist():
+        first, last = np.searchsorted(prefixes, np.array([high, high], np.uint64), side="left"), len(prefixes)
+        for i in range(int(first[0]), last):
+            if int(prefixes[i]) != high:
+                break
+            event = [int(addressed[i]), low & ((1 << 48) - 1)]
+            if int(rest[i]) == low >> 48 and event != given:
+                rows.add((high, low, *event))
+    return np.array(sorted(rows), np.uint64).reshape(-1, 4)
+
+
+def _live(spans: I64, bases: I64, bits: int) -> I64:
+    """Return the buckets, over all producers, in which an event is listed.
+
+    Args:
+        spans: of some producers.
+        bases: the first bucket of each span's producer.
+        bits: a bucket has ``2 ** bits`` sequences.
+    """
+    if not len(spans):
+        return np.empty(0, np.int64)
+    ranges = np.stack((bases + ((spans[:, 1] - 1) >> bits), bases + ((spans[:, 2] - 1) >> bits)), axis=1)
+    return expand(union(ranges))

@@ -1,0 +1,95 @@
+"""Keys, numbers and Arrow schemas that the stages of the comparison exchange. See ``compare.py``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["ARRIVALS", "RESULTS", "STATES", "VIOLATIONS", "Example"]
+
+# Keys of shuffled rows. From 0 on they are buckets; below lie facts, then unlisted ids, then events without
+# an id.
+FACT = -1
+UNLISTED_SHARES = 64
+UNLISTED = -2  # down to UNLISTED - UNLISTED_SHARES + 1
+ANONYMOUS = UNLISTED - UNLISTED_SHARES  # down to ANONYMOUS - plan.anonymous_shares + 1
+
+# What stands instead of the number of a producer for an id that belongs to none of the ledgers: an id of
+# ours from an unknown producer, an id that an application chose, and a body without any id.
+UNKNOWN_PRODUCER, APPLICATION_ID, WITHOUT_ID = -1, -2, -3
+
+# The position of an arrival: one number that rises with the order of arrival at a listener. From the highest
+# bits: rank of the segment, unit in the segment, event in the unit.
+RANK_BITS, UNIT_BITS, EVENT_BITS = 14, 26, 23
+NEVER = np.iinfo(np.int64).max
+NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
+
+# The listener of a row, as one number: the listener in the low bits, and above them the Logjam device whose
+# publications it received (32 bits). Each pair has an order of its own. Devices beyond the first DEVICES of a
+# batch or bucket are counted as OTHERS, and their order is not judged: peers choose these numbers, and each
+# costs memory.
+LISTENER_BITS, DEVICES, OTHERS = 16, 64, 1 << 32
+LISTENER = (1 << LISTENER_BITS) - 1
+
+ARRIVALS = pa.schema(
+    [
+        ("part", pa.int32()),  # the partition that the row goes to
+        ("key", pa.int64()),
+        ("listener", pa.int64()),  # with the device: LISTENER_BITS
+        ("position", pa.int64()),  # the first of the positions; rows of a bucket are sorted by it
+        ("received_us", pa.int64()),
+        ("shift", pa.int32()),
+        ("file", pa.string()),  # in the work folder; four columns of n values lie in it, at
+        ("n", pa.int32()),
+        ("offsets", pa.int64()),  # int32: sequence - first sequence of the bucket
+        ("hashes", pa.int64()),  # uint64
+        ("positions", pa.int64()),  # int64, rising
+        ("after", pa.int64()),  # uint32: received at received_us + (after << shift)
+    ]
+)
+"""What map tasks send to reduce tasks: a row for each stretch, with the places of its columns in a file."""
+
+RESULTS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.int64()),
+        ("p", pa.int32()),  # number of the producer; negative: none
+        ("listener", pa.int64()),
+        ("head", pa.string()),  # JSON
+        ("keys", pa.binary()),
+        ("values", pa.binary()),
+    ]
+)
+"""What reduce tasks report to the driver."""
+
+VIOLATIONS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("producer", pa.string()),  # 20 hex digits; null for an id that is not ours
+        ("first", pa.int64()),  # sequences, inclusive
+        ("last", pa.int64()),
+        ("copies", pa.int64()),  # how many copies of each arrived
+        ("sent", pa.bool_()),  # listed in a ledger
+        ("other", pa.string()),  # without an id of ours: 32 hex of the own id's hash, or 16 of the body's
+    ]
+)
+"""The Parquet files of faults. See ``docs/verify.md``."""
+
+# Each sequence has exactly one state.
+STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
+OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_STATE, UNEXPECTED, UNKNOWN, PENDING = range(9)
+EXCLUDED = 9  # compared by hash, and counted there
+
+
+class Example(NamedTuple):
+    """One event of a fault, and its place in the capture."""
+
+    producer: str | None
+    sequence: int | None
+    other: str | None  # for an id that is not ours, as in `VIOLATIONS`
+    listener: int = -1  # -1: it never arrived
+    position: int = 0
+    copies: int = 0
+    sent: bool = True

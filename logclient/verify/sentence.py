@@ -1,0 +1,51 @@
+"""The verdict in one sentence."""
+
+from __future__ import annotations
+
+from logclient.errors import ExitCode
+from logclient.verify.verdict import Counts
+
+__all__ = ["count_ledgers", "sentence"]
+
+_MAY_BE_OPEN = "a ledger is still open"
+
+
+def count_ledgers(n: int, what: str = "") -> str:
+    """Return a number of ledgers in words."""
+    return f"{n:,} {what}{' ' * bool(what)}ledger{'s' * (n != 1)}"
+
+
+def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int) -> str:
+    """Return the verdict in a sentence.
+
+    Args:
+        code: the exit code.
+        broken: what breaks the promise.
+        counts: of everything.
+        faults: what keeps ledgers and captures from being whole.
+        still_open: ledgers without an end that are allowed.
+    """
+    because = ", and ".join(faults)
+    if code == ExitCode.BROKEN:
+        parts = [
+            f"{words} ({limit})" if limit else words
+            for words, _, limit in (x.partition(", ") for x in broken)
+        ]
+        besides = f"; besides, {because}" if faults else ""
+        return f"The promise is broken: {', '.join(parts)}, of {counts.events:,} events{besides}."
+    if code == ExitCode.UNREACHABLE:
+        unknown = f"{counts.unknown:,} of {counts.events:,} events are unknown"
+        return f"It cannot be told: {unknown}, because {because or _MAY_BE_OPEN}."
+    if still_open:
+        open_ = f"; {count_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
+    else:
+        open_ = ""
+    if not counts.events:
+        return f"The promise holds, but nothing was sent{open_}."
+    rest = [
+        f"{n:,} {word}"
+        for word in ("missing", "dropped", "recovered", "duplicated", "reordered", "pending")
+        if (n := getattr(counts, word))
+    ]
+    more = f"; {', '.join(rest)}" if rest else ""
+    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{more}{open_}."

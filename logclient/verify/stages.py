@@ -1,0 +1,244 @@
+"""The Spark jobs of a verification, and the functions that its workers run.
+
+Functions made here are sent to the workers by value. What they call is imported there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from logclient.errors import LedgerError
+from logclient.verify.spark import is_local, no_pandas
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logclient.verify.ledger_files import Parts
+    from logclient.verify.plan import Plan
+    from logclient.verify.records import Source
+
+__all__ = ["SparkStages", "not_visible", "share_out"]
+
+PACK_BYTES = 32 << 20  # of ledgers in one task
+PARTS = "parts.npy"  # the list of ledger files, in the work folder
+
+
+@functools.cache
+def _freeze_imports() -> None:
+    """Exempt everything that is imported from garbage collection, once per worker.
+
+    PySpark runs a collection after each task and would traverse all of it each time.
+    """
+    gc.freeze()
+
+
+def _look_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def look(_: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+        import socket
+
+        for what, folder in places:
+            if not os.path.isdir(folder):
+                yield what, folder, f"the worker on {socket.gethostname()}"
+
+    return look
+
+
+def _pack_task(
+    jobs: list[tuple[int, int]], folder: str, work: str, until_us: int | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def pack(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from logclient.verify import ledger_files, ledger_pack
+
+        _freeze_imports()
+        for batch in batches:
+            for job in batch.column(0).to_pylist():
+                low, high = jobs[job]
+                group = ledger_files.Parts.load(folder, os.path.join(work, PARTS), slice(low, high))
+                yield pa.record_batch(
+                    [[job], [ledger_pack.pack(group, job, work, until_us)]], names=["job", "stem"]
+                )
+
+    return pack
+
+
+def _map_task(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run_map(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import gather
+
+        _freeze_imports()
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                yield from gather.map_task(work, task, only)
+
+    return run_map
+
+
+def _records_task(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run_records(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import records
+
+        _freeze_imports()
+        yield from records.map_task(work, batches, only)
+
+    return run_records
+
+
+def _reduce_task(
+    work: str, later: dict[tuple[int, int], int] | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run_reduce(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from logclient.verify import compare
+
+        _freeze_imports()
+        yield pa.record_batch([[compare.reduce_to_file(batches, work, later)]], names=["name"])
+
+    return run_reduce
+
+
+def _ddl(schema: pa.Schema) -> str:
+    names = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
+    return ", ".join(f"`{field.name}` {names[str(field.type)]}" for field in schema)
+
+
+class SparkStages:
+    """The jobs of a verification on a Spark session.
+
+    Args:
+        spark: a session.
+        source: what arrived, where it is records and not a capture.
+    """
+
+    def __init__(self, spark: Any, source: Source | None = None) -> None:
+        self.spark = spark
+        self.source = source
+        self.cores: int = spark.sparkContext.defaultParallelism
+
+    def look(self, work: str, folders: dict[str, str]) -> None:
+        """Check that workers on other machines see the folders that they read and write.
+
+        Raises:
+            LedgerError: one does not. Without this check every task would fail later.
+        """
+        if is_local(self.spark.sparkContext.master):
+            return
+        places = [("work", work), *((what, os.path.abspath(path)) for what, path in folders.items() if path)]
+        # SQL and Arrow take seconds at their first use, so do without them.
+        n = 2 * self.cores
+        asked = self.spark.sparkContext.parallelize(range(n), n).mapPartitions(_look_task(places))
+        for unseen in asked.collect()[:1]:
+            raise not_visible(*unseen)
+
+    def _over(self, n: int, function: Any, ddl: str) -> Any:
+        """Return a frame with the rows of `n` tasks, each of which gets its number."""
+        with no_pandas():
+            return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
+
+    def pack(self, parts: Parts, work: str, until_us: int | None) -> list[str]:
+        """Pack the ledger files. See `ledger_pack.pack`.
+
+        Returns:
+            The stems of the packed files, in the order of the parts.
+        """
+        jobs = [(group[0], group[-1] + 1) for group in share_out(parts.sizes, PACK_BYTES)]
+        parts.save(os.path.join(work, PARTS))
+        task = _pack_task(jobs, parts.directory, work, until_us)
+        rows = self._over(len(jobs), task, "job bigint, stem string").collect()
+        return [row.stem for row in sorted(rows, key=lambda row: int(row.job))]
+
+    def compare(
+        self,
+        plan: Plan,
+        only: frozenset[int] | None = None,
+        later: dict[tuple[int, int], int] | None = None,
+    ) -> list[str]:
+        """Run map and reduce.
+
+        Args:
+            plan: saved in the work folder.
+            only: for a second pass, the buckets to compare.
+            later: for a second pass, see `compare.reduce_task`.
+
+        Returns:
+            The names of the result files in the work folder, see `work_files.read_results`.
+        """
+        from logclient.verify.schema import ARRIVALS
+
+        arrivals = self._over(len(plan.tasks), _map_task(plan.work, only), _ddl(ARRIVALS))
+        if self.source is not None:
+            with no_pandas():
+                records = self.source.frame.mapInArrow(_records_task(plan.work, only), _ddl(ARRIVALS))
+            arrivals = arrivals.union(records)
+        if hasattr(arrivals, "repartitionById"):
+            spread = arrivals.repartitionById(plan.partitions, "part")
+        else:  # PySpark 4.0: by a hash of the same number, slightly less even
+            spread = arrivals.repartition(plan.partitions, "part")
+        ordered = spread.sortWithinPartitions("key", "listener", "position")
+        with no_pandas():
+            results = ordered.mapInArrow(_reduce_task(plan.work, later), "name string")
+            with self._in_large_batches():
+                return [row.name for row in results.collect()]
+
+    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+        """Fetch records by listener and number. See `records.Source.pick`."""
+        assert self.source is not None
+        with no_pandas(), self._in_large_batches():
+            return self.source.pick(wanted)
+
+    @contextlib.contextmanager
+    def _in_large_batches(self) -> Iterator[None]:
+        """Get records from the JVM by the thousand. The default is a few rows, as our own frames have."""
+        from logclient.verify.records import BATCH_BYTES, RECORDS
+
+        settings = {"maxRecordsPerBatch": RECORDS, "maxBytesPerBatch": BATCH_BYTES} if self.source else {}
+        before = {}
+        for name, value in settings.items():
+            key = f"spark.sql.execution.arrow.{name}"
+            before[key] = self.spark.conf.get(key, None)
+            self.spark.conf.set(key, str(value))
+        try:
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    self.spark.conf.unset(key)
+                else:
+                    self.spark.conf.set(key, old)
+
+
+def not_visible(what: str, folder: str, worker: str) -> LedgerError:
+    """Return the error for a folder that a worker does not see, with the way out."""
+    if what == "work":
+        how = "give --work (work=) a folder that all machines share"
+    else:
+        how = "workers read it themselves: put it on storage that all machines share"
+    return LedgerError(f"{what}: {worker} cannot see {folder}: {how}")
+
+
+def share_out(sizes: list[int], limit: int) -> list[list[int]]:
+    """Group consecutive indices so that each group has about `limit` bytes.
+
+    Args:
+        sizes: bytes of each file.
+        limit: bytes of a group; a larger file is a group of its own.
+
+    Returns:
+        Lists of indices into `sizes`, in order, at most 512 in each.
+    """
+    groups: list[list[int]] = []
+    room = 0
+    for index, size in enumerate(sizes):
+        if not groups or room < size or len(groups[-1]) >= 512:
+            groups.append([])
+            room = limit
+        groups[-1].append(index)
+        room -= size
+    return groups

@@ -1,0 +1,659 @@
+"""From a tally to a verdict: totals, what breaks the promise, the sentence and the exit code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logclient.errors import ExitCode
+from logclient.verify import captures, endpoints
+from logclient.verify.arrays import I64
+from logclient.verify.decode import QUIET
+from logclient.verify.devices import MAX_DEVICES, Device, joined
+from logclient.verify.ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
+from logclient.verify.overview import (
+    DUPLICATED,
+    KINDS,
+    LOST_SENT,
+    MISSING_SENT,
+    REORDERED,
+    SequenceCounts,
+    cell_value,
+)
+from logclient.verify.schema import (
+    CORRUPTED,
+    LOST,
+    MISSING,
+    OK,
+    PENDING,
+    RECOVERED,
+    STATES,
+    UNEXPECTED,
+    UNKNOWN,
+)
+from logclient.verify.segments import Problem
+from logclient.verify.sentence import count_ledgers, sentence
+from logclient.verify.tally import BEYOND, SHARE, Column, Tally
+from logclient.verify.urls import redact_url
+from logclient.verify.verdict import (
+    Counts,
+    Destination,
+    Gap,
+    Latency,
+    LeftOut,
+    Limits,
+    Listener,
+    Map,
+    ProducerVerdict,
+    Timeline,
+    Verdict,
+    severity,
+    severity_columns,
+)
+from logclient.verify.work_files import read_results
+
+__all__ = ["Summary"]
+
+BREAKING = ("lost", "corrupted", "unexpected", "reordered")
+"""Words that break the promise; ``reordered`` only where the protocol promises order."""
+
+ORDERED = ("lumberjack", "logjam")
+"""Protocols that promise the order of what they acknowledge."""
+
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+CLOCK_US = 1_000  # a smaller difference of clocks is not reported: times are kept to some microseconds
+MAX_MAPS = 50  # producers whose faults are shown by sequence
+MAX_NAMED = 1000  # producers, problems, listeners and URLs that a verdict names, to keep it small
+
+
+class _Totals(NamedTuple):
+    """Sums over all producers."""
+
+    total: Counts
+    broken: dict[str, int]  # words of `BREAKING` that break the promise
+    unproven_order: bool  # some are reordered, but the evidence is not good enough to blame anybody
+    behind: int  # reordered behind devices
+    worst: list[int]  # producers that are named
+    mapped: list[int]  # producers whose faults are shown by sequence
+    by_url: I64  # counts, a row for each URL
+    producers_of_url: I64
+
+
+class _Details:
+    """Data about one producer that the verdict names, besides its sums."""
+
+    def __init__(self) -> None:
+        self.cells: dict[int, int] = {}
+        self.longest_us = 0
+        self.when: dict[str, list[int]] = {}
+        self.listeners: dict[int, Any] = {}
+        self.sequence_counts: list[tuple[bytes, bytes]] = []
+
+
+class _Ranking:
+    """Keeps the first few of many rows, by the lowest keys."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.rows = np.empty((0, 0), np.int64)
+
+    def add(self, *columns: I64) -> None:
+        """Add rows: the columns are the keys, the first one first; the last one is what is wanted."""
+        added = np.stack(columns, axis=1)
+        rows = np.concatenate((self.rows, added)) if len(self.rows) else added
+        self.rows = rows[np.lexsort(rows.T[::-1])[: self.limit]]
+
+    def found(self) -> list[int]:
+        last: list[int] = self.rows[:, -1].tolist() if len(self.rows) else []
+        return last
+
+
+class Summary:
+    """Makes the verdict of a finished tally.
+
+    Args:
+        tally: after `Tally.stitch` and `Tally.count_unlisted`.
+
+    Attributes:
+        problems: why the captures do not account for everything.
+        doubtful: protocols for which the captures are incomplete.
+        disordered: those of them whose units may not be in the order in which they came.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        tally.finish()
+        self.tally = tally
+        self.plan = tally.plan
+        self.ledger = tally.ledger
+        self.sums = tally.sums
+        self.problems, self.doubtful, self.disordered = captures.find_doubts(
+            tally.facts, tally.foreign, self.plan.left_out, self.ledger.families
+        )
+        self._routes = self._find_routes()
+        uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
+        for family, endpoint in sorted(uncaptured):
+            why = f"it is in a ledger of {family}, and no listener of this capture has it"
+            self.problems.append(Problem("endpoint", endpoint, -1, why))
+            self.doubtful.add(family)
+        if self.plan.records is not None:
+            # Records have an order of their own, whatever is missing among them.
+            self.disordered = set()
+
+    def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
+        """Make the verdict, without examples and times.
+
+        Args:
+            limits: on missing, duplicated and dropped events.
+            allow_open: a ledger without an end is no fault by itself.
+        """
+        ledger, facts = self.ledger, self.tally.facts
+        uncompared = sum(fact["events"] for fact in self.tally.foreign)
+        unknown = self.tally.unknown_producers.plus(Counts(unknown=uncompared))
+        totals = self._add_up(MAX_NAMED - any(unknown))
+        total = totals.total.plus(unknown)
+        named = sorted(totals.worst)
+        details = self._read_details(set(named), set(totals.mapped))
+        verdicts = [self._producer(p, details[p]) for p in named]
+        left_out = None
+        if len(ledger) > len(named):
+            rest = totals.total
+            for x in verdicts:
+                rest = rest.plus(Counts(*(-n for n in x.counts)))
+            left_out = LeftOut(len(ledger) - len(named), rest)
+        if any(unknown):
+            breaks = ("unexpected",) if unknown.unexpected else ()
+            verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
+        broken_by = totals.broken | {"unexpected": totals.broken["unexpected"] + unknown.unexpected}
+        broken = [f"{n:,} {word}" for word, n in broken_by.items() if n]
+        broken += limits.broken(total)
+        faults, still_open = self._ledger_faults(allow_open)
+        unproven = total.unknown or faults or totals.unproven_order
+        code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
+        undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
+        addressed = ledger.addressed if self.plan.ordered else np.zeros(1, bool)
+        reasons = [*faults, *["the capture is not complete"] * bool(self.doubtful or uncompared)]
+        verdict_line = sentence(code, broken, total, reasons, still_open)
+        if totals.behind:
+            verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
+        problems, more_problems = self._problems(total)
+        destinations = self._destinations(totals)
+        cells = self.tally.cells
+        return Verdict(
+            exit_code=code,
+            sentence=verdict_line,
+            broken=tuple(broken),
+            counts=total,
+            producers=tuple(verdicts),
+            gaps=int(self.sums[:, Column.GAPS].sum()),
+            longest_gaps=tuple(Gap(ledger.name(p), first, n) for p, first, n in self.tally.longest_gaps()),
+            latency=_latency(
+                {cell: int(cells[cell]) for cell in np.flatnonzero(cells).tolist()}, self.tally.longest_us
+            ),
+            order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
+            examples={},
+            undecodable=undecodable,
+            undecoded=[row for fact in facts for row in fact["undecoded"]][: self.plan.examples],
+            capture={
+                "listeners": sorted({fact["listener"] for fact in facts}),
+                "segments": len(facts),
+                "bytes": sum(fact["size"] for fact in facts),
+                "units": sum(fact["units"] for fact in facts),
+                "acks": sum(fact["acks"] for fact in facts),
+                "events": sum(fact["events"] for fact in facts),
+                **{f"{word}s": quiet.get(word, 0) for word in QUIET},
+                "first_us": min((fact["first_us"] for fact in facts if fact["last_us"]), default=0),
+                "last_us": max((fact["last_us"] for fact in facts), default=0),
+                "complete": not self.problems,
+                "published": self.plan.published,
+                "runs": captures.list_runs(facts, self.tally.foreign),
+            },
+            ledger={
+                "producers": len(ledger),
+                "closed": int(np.count_nonzero(ledger.rows["closed"])),
+                "listed": int(ledger.rows["listed"].sum()),
+                "complete": ledger.all_whole,
+                "unread": len(ledger.unread),
+            },
+            problems=problems,
+            limits=limits,
+            seconds={},
+            timeline=self._timeline(),
+            maps=tuple(self._map(p, details[p]) for p in totals.mapped),
+            maps_left_out=int(np.count_nonzero(self.tally.faulty)) - len(totals.mapped),
+            devices=self._devices(),
+            producers_left_out=left_out,
+            problems_left_out=more_problems,
+            listeners=self._listeners(destinations),
+            destinations=tuple(destinations[:MAX_NAMED]),
+        )
+
+    # -- producers
+
+    def _add_up(self, limit: int) -> _Totals:
+        """Add up all producers, some thousand at a time, and find the worst of them.
+
+        Args:
+            limit: how many producers are named.
+        """
+        n = len(self.ledger)
+        doubt = self._families_where(lambda name: name in self.doubtful)
+        proven = self._families_where(lambda name: name not in self.disordered)
+        published = self._families_where(lambda name: name in self.plan.published)
+        total = np.zeros(len(Counts._fields), np.int64)
+        broken = dict.fromkeys(BREAKING, 0)
+        unproven_order = False
+        behind = 0
+        worst, mapped = _Ranking(limit), _Ranking(MAX_MAPS)
+        by_url = np.zeros((len(self.ledger.urls), len(Counts._fields)), np.int64)
+        producers_of_url = np.zeros(len(self.ledger.urls), np.int64)
+        for low in range(0, n, SHARE):
+            high = min(low + SHARE, n)
+            rows = self.ledger.rows[low:high]
+            family = rows["family"]
+            counts = _count_table(self.sums[low:high], doubt[family])
+            columns = dict(zip(Counts._fields, counts.T, strict=True))
+            ordered = self._promises_order(low, high)
+            unproven_order |= bool(columns["reordered"][ordered & ~proven[family]].any())
+            breaking = {word: columns[word] for word in BREAKING}
+            breaking["reordered"] = np.where(ordered & proven[family], columns["reordered"], 0)
+            for word, column in breaking.items():
+                broken[word] += int(column.sum())
+            total += counts.sum(axis=0)
+            np.add.at(by_url, rows["url"], counts)
+            producers_of_url += np.bincount(rows["url"], minlength=len(producers_of_url))
+            behind += int(columns["reordered"][published[family]].sum())
+            p = low + np.arange(high - low)
+            worst.add(-np.sum([*breaking.values()], axis=0), -columns["events"], p)
+            faulty = np.flatnonzero(self.tally.faulty[low:high])
+            if len(faulty):
+                mapped.add(*(-column[faulty] for column in severity_columns(columns)), p[faulty])
+        return _Totals(
+            Counts(*total.tolist()),
+            broken,
+            unproven_order,
+            behind,
+            worst.found(),
+            mapped.found(),
+            by_url,
+            producers_of_url,
+        )
+
+    def _promises_order(self, low: int, high: int) -> npt.NDArray[np.bool_]:
+        """Tell for which producers order is promised and their ledger can prove it.
+
+        Where lines of a ledger may be missing, so may the one that says that an event was overtaken on
+        purpose.
+        """
+        rows = self.ledger.rows[low:high]
+        promised = self._families_where(lambda name: name in ORDERED and name not in self.plan.published)
+        ordered: npt.NDArray[np.bool_] = promised[rows["family"]] & ~rows["one_way"]
+        ordered &= rows["evidence"] != HOLES
+        return ordered
+
+    def _families_where(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = np.array([test(name) for name in self.ledger.families], np.bool_)
+        return found
+
+    def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, _Details]:
+        """Read what the tasks' files have of some producers.
+
+        Args:
+            named: those that the verdict names.
+            mapped: those whose faults are shown by sequence.
+        """
+        details = {p: _Details() for p in named | mapped}
+        wanted = pa.array(sorted(details), pa.int32())
+        for batch in read_results(self.plan.work, self.tally.results):
+            for row in batch.filter(pc.is_in(batch["p"], wanted)).to_pylist():
+                own = details[row["p"]]
+                if row["kind"] in ("order", "unlisted"):
+                    continue
+                if row["values"] and row["p"] in mapped:
+                    own.sequence_counts.append((row["keys"], row["values"]))
+                head = json.loads(row["head"])
+                for word, (first, last) in head.get("when", {}).items():
+                    before = own.when.get(word, [first, last])
+                    own.when[word] = [min(before[0], first), max(before[1], last)]
+                for listener, seen, *_ in head.get("at", ()):
+                    if seen:
+                        own.listeners[listener] = own.listeners.get(listener, 0) + seen
+                if "latency" in head:
+                    (longest, _), *cells = head["latency"]
+                    own.longest_us = max(own.longest_us, longest)
+                    for cell, n in cells:
+                        own.cells[cell] = own.cells.get(cell, 0) + n
+        return details
+
+    def _producer(self, p: int, details: _Details) -> ProducerVerdict:
+        family = self.ledger.families[self.ledger.family[p]]
+        doubt = family in self.doubtful
+        counts = Counts(*_count_table(self.sums[p : p + 1], np.array([doubt]))[0].tolist())
+        ordered = bool(self._promises_order(p, p + 1)[0]) and family not in self.disordered
+        x = self.ledger.producers[p]
+        when = dict(sorted(details.when.items()))
+        if doubt:
+            times = [when.pop(word) for word in ("lost", "missing", "unknown") if word in when]
+            if times:
+                when["unknown"] = [min(first for first, _ in times), max(last for _, last in times)]
+        return ProducerVerdict(
+            producer=x.producer,
+            protocol=x.protocol,
+            url=redact_url(x.url),
+            identity=x.identity,
+            order="checked" if x.identity == "id" and self.plan.ordered else "not checked",
+            closed=x.closed,
+            counts=counts,
+            gaps=int(self.sums[p, Column.GAPS]),
+            latency=_latency(details.cells, details.longest_us),
+            breaks=tuple(
+                word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered)
+            ),
+            mode=x.mode,
+            early=int(self.sums[p, Column.EARLY]),
+            early_us=int(self.sums[p, Column.EARLY_US]),
+            ledger=EVIDENCE[x.evidence],
+            host=x.host,
+            pid=x.pid,
+            started_us=x.started_us,
+            reasons=self.ledger.reasons_of(p),
+            when=when,
+            listeners={name: int(n) for name, n in self._by_name(details.listeners).items()},
+            shared=len(self.ledger.shared_of(p)) if x.identity == "id" else 0,
+        )
+
+    def _map(self, p: int, details: _Details) -> Map:
+        """Return a producer's faults by sequence."""
+        last = int(self.ledger.last[p])
+        found = SequenceCounts(last)
+        found.take(details.sequence_counts)
+        doubt = self.ledger.families[self.ledger.family[p]] in self.doubtful
+        kinds = _resolve_sent(found.counts.reshape(KINDS, -1), doubt)
+        parts = {}
+        for code, word in enumerate((*STATES, "duplicated", "reordered")):
+            at = np.flatnonzero(kinds[code])
+            if len(at):
+                parts[word] = np.stack((at, kinds[code][at]), axis=1).tolist()
+        return Map(self.ledger.name(p), last, found.width, parts)
+
+    # -- endpoints, listeners and devices
+
+    def _find_routes(self) -> list[endpoints.Route]:
+        """Return where each URL of the ledgers leads to, in their order."""
+        urls = self.ledger.urls
+        if self.plan.records is not None:
+            return [endpoints.unrouted(protocol, url) for protocol, url in urls]
+        arrived = [OK, RECOVERED, CORRUPTED, UNEXPECTED]
+        seen = np.zeros(len(urls), bool)
+        for low in range(0, len(self.ledger), SHARE):
+            some = slice(low, low + SHARE)
+            which = (self.sums[some][:, arrived] > 0).any(axis=1)
+            seen[self.ledger.rows["url"][some][which]] = True
+        here = {fact["listener"] for fact in self.tally.facts}
+        return endpoints.routes(
+            [(protocol, url, bool(was)) for (protocol, url), was in zip(urls, seen, strict=True)],
+            [x for x in self.plan.listeners if x["name"] in here],
+        )
+
+    def _destinations(self, totals: _Totals) -> list[Destination]:
+        """Return one for each URL, the worst first."""
+        found = []
+        for i, ((protocol, url), route) in enumerate(zip(self.ledger.urls, self._routes, strict=True)):
+            pairs = [list(pair) for pair in route.endpoints]
+            counts, n = Counts(*totals.by_url[i].tolist()), int(totals.producers_of_url[i])
+            found.append(Destination(redact_url(url), protocol, pairs, not route.missing, n, counts))
+        return sorted(found, key=lambda x: (x.captured, severity(x.counts), -x.counts.events, x.url))
+
+    def _listeners(self, destinations: list[Destination]) -> tuple[Listener, ...]:
+        """Return what arrived at each listener, and what was sent to it and did not."""
+        words = ("lost", "missing", "unknown")
+        alone: dict[str, list[int]] = {}
+        shared: dict[str, list[int]] = {}
+        for x in destinations:
+            for listener in {listener for _, listener in x.endpoints if listener}:
+                numbers = (alone if len(x.endpoints) == 1 else shared).setdefault(listener, [0, 0, 0])
+                for i, word in enumerate(words):
+                    numbers[i] += getattr(x.counts, word)
+        found = []
+        at = self._by_name(self.tally.at)
+        facts: dict[str, list[dict[str, Any]]] = {}
+        for fact in self.tally.facts:
+            facts.setdefault(fact["listener"], []).append(fact)
+        for name in sorted(facts)[:MAX_NAMED]:
+            own = sorted(facts[name], key=lambda fact: int(fact["number"]))
+            seen, duplicated, corrupted, reordered = at.get(name, np.zeros(4, np.int64)).tolist()
+            lost, missing, unknown = alone.get(name, [0, 0, 0])
+            elsewhere = dict(zip(words, shared.get(name, [0, 0, 0]), strict=True))
+
+            def distinct(what: str, own: list[dict[str, Any]] = own) -> list[str]:
+                return list(dict.fromkeys(fact[what] for fact in own if fact.get(what)))
+
+            found.append(
+                Listener(
+                    listener=name,
+                    protocol="+".join(distinct("protocol")),
+                    urls=[redact_url(url) for url in distinct("url")],
+                    source="+".join(distinct("source")),
+                    hosts=distinct("host"),
+                    runs=distinct("run"),
+                    segments=len(own),
+                    events=sum(fact["events"] for fact in own),
+                    first_us=min((fact["first_us"] for fact in own if fact["last_us"]), default=0),
+                    last_us=max((fact["last_us"] for fact in own), default=0),
+                    seen=seen,
+                    duplicated=duplicated,
+                    corrupted=corrupted,
+                    reordered=reordered,
+                    lost=lost,
+                    missing=missing,
+                    unknown=unknown,
+                    elsewhere={word: n for word, n in elsewhere.items() if n},
+                    problems=sum(sum(fact["counts"].values()) for fact in own),
+                )
+            )
+        return tuple(found)
+
+    def _by_name(self, numbers: Mapping[int, I64]) -> dict[str, I64]:
+        """Turn sums by number of a listener into sums by its name."""
+        records = self.plan.records
+        if records is None:
+            names = [x["name"] for x in self.plan.listeners]
+        else:
+            names = [place[0] for place in records["places"]] if records["numbered"] else []
+        # For records without an order the number is that of a task.
+        here = {fact["listener"] for fact in self.tally.facts}
+        only = here.pop() if len(here) == 1 else None
+        found: dict[str, I64] = {}
+        for i, some in sorted(numbers.items()):
+            name = names[i] if names else only
+            if name is not None:
+                found[name] = found[name] + some if name in found else some
+        return found
+
+    def _devices(self) -> tuple[Device, ...]:
+        """Return what devices published and the captures lack, by listener and device."""
+        found: dict[tuple[str, int], Device] = {}
+        every = self.tally.facts + self.tally.foreign
+        for fact in sorted(every, key=lambda fact: (fact["listener"], fact["number"])):
+            for fields in fact["devices"]:
+                own = Device(*fields)
+                before = found.get((own.listener, own.device))
+                found[own.listener, own.device] = own if before is None else joined(before, own)
+        return tuple(found[key] for key in sorted(found))
+
+    # -- what is wrong with the evidence
+
+    def _ledger_faults(self, allow_open: bool) -> tuple[list[str], int]:
+        """Return what is wrong with the ledgers, the worst first, and how many may be open and are."""
+        evidence = self.ledger.rows["evidence"]
+        allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
+        wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
+        faults = []
+        if wrong:
+            faults.append(self.ledger.producers[int(evidence.argmax())].fault)
+        if wrong > 1:
+            faults.append(f"{count_ledgers(wrong - 1, 'other')} {'is' if wrong == 2 else 'are'} not whole")
+        if unread := self.ledger.unread:
+            more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+            faults.append(f"{unread[0]}{more} may be a ledger and is not read")
+        return faults, allowed
+
+    def _problems(self, total: Counts) -> tuple[tuple[str, ...], int]:
+        """Return what is wrong with ledgers and captures: the first problems, and how many more there are."""
+        counts = self.ledger.rows["problems"]
+        of_ledgers = (
+            f"ledger: {problem}"
+            for p in map(int, np.flatnonzero(counts)[:MAX_NAMED])
+            for problem in self.ledger.producers[p].problem_lines
+        )
+        others = [
+            *self._rewritten_bodies(total),
+            *self._clock_problems(),
+            *self._left_out_devices(),
+            *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in self.problems),
+            *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
+        ]
+        named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
+        return named, len(others) + int(counts.sum()) - len(named)
+
+    def _rewritten_bodies(self, total: Counts) -> list[str]:
+        """Return the problem of a topic or table whose bodies are mostly not those that were sent."""
+        intact = total.ok + total.recovered
+        if self.plan.records is None or total.corrupted <= intact:
+            return []
+        seen = intact + total.corrupted
+        what = f"{total.corrupted:,} of the {seen:,} events that are seen have another body than was sent"
+        why = "what drops a field such as @metadata, or writes JSON anew, changes it, and may take its id"
+        return [f"bodies: {what}: each must be there byte for byte; {why}"]
+
+    def _clock_problems(self) -> list[str]:
+        """Return the problems of times that cannot be right."""
+        if not self.plan.timed:
+            return []
+        early = self.sums[:, Column.EARLY_US]
+        wrong = np.flatnonzero(early >= CLOCK_US)
+        wrong = wrong[np.argsort(-early[wrong], kind="stable")]
+        problems = []
+        for p in wrong[: self.plan.examples].tolist():
+            x = self.ledger.producers[p]
+            problems.append(
+                f"clocks: {self.sums[p, Column.EARLY]:,} events of {x.label} arrived before "
+                f"they were sent: the clocks differ by at least {early[p] / 1e6:,.3f} s"
+            )
+        if len(wrong) > len(problems):
+            problems.append(f"clocks: so did events of {len(wrong) - len(problems):,} more producers")
+        for fact in self.tally.facts:
+            if n := fact["timeless"]:
+                why = "received before 1970 or after 2255: they have no latency"
+                problems.append(f"clocks: {fact['name']}: {n:,} units {why}")
+        return problems
+
+    def _left_out_devices(self) -> list[str]:
+        if not any(fact["devices_left_out"] for fact in self.tally.facts):
+            return []
+        return [f"capture: more than {MAX_DEVICES:,} devices at a listener, gaps of the others are not told"]
+
+    # -- over time
+
+    def _timeline(self) -> Timeline | None:
+        """Return what the tasks counted by time, over all producers."""
+        times = self.tally.times
+        grid = times.grid
+        if not grid.n:
+            return None
+        kinds = np.zeros(times.words.shape[1:], np.int64)
+        for family, name in enumerate(self.ledger.families):
+            kinds += _resolve_sent(times.words[family].T, name in self.doubtful).T
+        drops = self.ledger.drops
+        dropped = np.bincount(grid.step(drops[:, 0]), drops[:, 1], grid.n)
+        latency: dict[str, list[float | None]] = {"p50": [], "p99": [], "max": []}
+        longest = self.tally.longest_us
+        for row in times.latency.sum(axis=0):
+            used = np.flatnonzero(row)
+            reach = np.cumsum(row[used])
+            for word, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+                value = None
+                if len(used):
+                    at = int(np.searchsorted(reach, max(1, int(np.ceil(q * int(reach[-1]))))))
+                    value = min(round(cell_value(int(used[at])), 1), float(longest))
+                latency[word].append(value)
+
+        def steps(code: int) -> list[int]:
+            numbers: list[int] = kinds[:, code].tolist()
+            return numbers
+
+        return Timeline(
+            start_us=grid.start_us,
+            width_us=grid.width_us,
+            # Kind `OK` counts everything that arrived, recovered and corrupted events too.
+            events=kinds[:, [OK, LOST, MISSING, UNKNOWN, PENDING]].sum(axis=1).tolist(),
+            lost=steps(LOST),
+            missing=steps(MISSING),
+            recovered=steps(RECOVERED),
+            duplicated=steps(DUPLICATED),
+            corrupted=steps(CORRUPTED),
+            reordered=steps(REORDERED),
+            dropped=dropped.astype(np.int64).tolist(),
+            unknown=steps(UNKNOWN),
+            pending=steps(PENDING),
+            latency=latency,
+        )
+
+
+def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
+    """Return the `Counts` of some producers, one row each.
+
+    Args:
+        rows: of `Tally.sums`.
+        doubt: producers whose capture is incomplete: what they sent and nobody saw is unknown.
+    """
+    states = rows[:, : len(STATES)].copy()
+    for code, column in ((LOST, Column.LOST_SENT), (MISSING, Column.MISSING_SENT)):
+        moved = np.where(doubt, rows[:, column], 0)
+        states[:, code] -= moved
+        states[:, UNKNOWN] += moved
+    events = states.sum(axis=1)
+    named = {word: states[:, i] for i, word in enumerate(STATES)}
+    for word, column in BEYOND.items():
+        named[word] = named[word] + rows[:, column]
+    named |= {
+        "events": events, "duplicated": rows[:, Column.DUPLICATED], "reordered": rows[:, Column.REORDERED],
+    }  # fmt: skip
+    return np.stack([named[word] for word in Counts._fields], axis=1)
+
+
+def _resolve_sent(kinds: I64, doubt: bool) -> I64:
+    """Add the kinds `LOST_SENT` and `MISSING_SENT` to lost and missing, or in doubt to unknown."""
+    kinds = kinds.copy()
+    for sent, code in ((LOST_SENT, LOST), (MISSING_SENT, MISSING)):
+        kinds[UNKNOWN if doubt else code] += kinds[sent]
+        kinds[sent] = 0
+    return kinds
+
+
+def _latency(cells: dict[int, int], longest: int) -> Latency | None:
+    if not cells:
+        return None
+    index = np.array(sorted(cells), np.int64)
+    counts = np.array([cells[i] for i in index.tolist()], np.int64)
+    reach = np.cumsum(counts)
+    total = int(reach[-1])
+    values = {}
+    for word, q in QUANTILES:
+        at = int(np.searchsorted(reach, max(1, int(np.ceil(q * total)))))
+        values[word] = min(round(cell_value(int(index[at])), 1), float(longest))
+    return Latency(events=total, max=longest, **values)
+
+
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for some in counts:
+        for word, n in some.items():
+            total[word] = total.get(word, 0) + n
+    return total

@@ -1,0 +1,445 @@
+"""The tally: the results of all tasks added up on the driver, and order judged across buckets."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import os
+import uuid
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from logclient.verify.arrays import I64, intersect, subtract, total_length, union
+from logclient.verify.ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
+from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
+from logclient.verify.plan import Plan
+from logclient.verify.schema import (
+    LISTENER,
+    LOST,
+    MISSING,
+    NEVER,
+    PENDING,
+    STATES,
+    UNEXPECTED,
+    UNKNOWN,
+    Example,
+)
+from logclient.verify.verdict import Counts
+from logclient.verify.violation_files import ViolationWriter
+from logclient.verify.work_files import read_results, read_tail, save_results
+
+__all__ = ["BEYOND", "SHARE", "Column", "Tally"]
+
+MAX_NAMED = 200  # producers with examples, for each word
+SHARE = 1 << 14  # producers that are counted at a time
+ROWS = 256  # own rows that are written together
+LONGEST = 5  # gaps that are reported
+
+
+class Column(enum.IntEnum):
+    """Columns of `Tally.sums`, behind one for each of `STATES`."""
+
+    UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond all sequences that were made
+    UNKNOWN_BEYOND = enum.auto()
+    PENDING_BEYOND = enum.auto()
+    LOST_SENT = enum.auto()  # lost events that are listed: unknown where the capture is incomplete
+    MISSING_SENT = enum.auto()
+    DUPLICATED = enum.auto()
+    REORDERED = enum.auto()
+    EARLY = enum.auto()  # events that arrived before they were sent, by the clocks
+    EARLY_US = enum.auto()
+    GAPS = enum.auto()
+
+
+BEYOND = {
+    "unexpected": Column.UNEXPECTED_BEYOND,
+    "unknown": Column.UNKNOWN_BEYOND,
+    "pending": Column.PENDING_BEYOND,
+}
+"""Words that also count distinct ids which no producer is known to have made."""
+
+
+class Tally:
+    """Adds up the rows of the reduce tasks, on the driver.
+
+    There may be very many producers. The sums of all of them are in a mapped file of the work folder
+    (`sums`). Details of the producers that a verdict names are read from the tasks' files afterwards.
+
+    Call `read_file` for each result file, then `stitch` and `count_unlisted`, then `finish`.
+
+    Args:
+        plan: of the comparison.
+        packed: the ledgers.
+        run_second_pass: compares some buckets again. It takes them and the minimum positions of their later
+            buckets (see `compare.reduce_task`), and returns the names of its result files.
+
+    Attributes:
+        sums: one row for each producer: a column for each state, then those of `Column`.
+        faulty: producers that have any fault.
+        cells: the histogram of all latencies.
+        longest_us: the longest latency.
+        unknown_producers: ids that no ledger accounts for.
+        at: listener -> seen, duplicated, corrupted and reordered events.
+        facts: of all segments, or shares of records, that were compared.
+        foreign: facts of segments that were not compared because they are of other runs.
+        matched: listener and rank of segments in which bodies without an id matched.
+        results: all result files.
+        files: violation files of the tasks that count.
+        times: counts over time.
+        second_passes: how many second passes there were.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        packed: PackedLedger,
+        run_second_pass: Callable[[frozenset[int], dict[tuple[int, int], int]], Iterable[str]],
+    ) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.run_second_pass = run_second_pass
+        path = os.path.join(plan.work, f"{uuid.uuid4().hex}.sums")
+        shape = len(packed), len(STATES) + len(Column)
+        self.sums: I64 = np.memmap(path, np.int64, "w+", shape=shape).view(np.ndarray)
+        self.faulty = np.zeros(len(packed), bool)
+        self.cells = np.zeros(CELLS, np.int64)
+        self.longest_us = 0
+        self.unknown_producers = Counts()
+        self.at: dict[int, I64] = {}
+        self.facts: list[dict[str, Any]] = []
+        self.matched: set[tuple[int, int]] = set()
+        self.foreign: list[dict[str, Any]] = []
+        self.results: list[str] = []
+        self.files: list[str] = []
+        self.times = TimeCounts(Grid(*plan.grid), plan.families)
+        self.second_passes = 0
+        self._order: dict[int, dict[int, dict[str, Any]]] = {}  # bucket -> listener -> edges
+        self._gap_rows: dict[int, dict[str, Any]] = {}  # of producers with several buckets
+        self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
+        self._seen_unlisted = array("q"), array("q")  # producer, sequence
+        self._found: dict[str, dict[str, list[Example]]] = {}  # word -> producer -> examples
+        self._own_rows: list[dict[str, Any]] = []
+
+    # -- rows of the tasks
+
+    def read_file(self, name: str) -> None:
+        """Add the rows of a task.
+
+        Args:
+            name: of its result file.
+        """
+        self.results.append(name)
+        for batch in read_results(self.plan.work, [name]):
+            for row in batch.to_pylist():
+                self.add_row(row)
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Add one row of `schema.RESULTS`."""
+        kind = row["kind"]
+        if kind == "file":
+            self.files.append(row["head"])
+            return
+        if kind == "times":
+            keys, counts = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
+            self.times.take(row["head"], row["listener"], keys, counts)
+            return
+        head = json.loads(row["head"])
+        if kind == "fact":
+            self.facts.append(head)
+        elif kind == "matched":
+            self.matched.add((row["listener"], head))
+        elif kind == "order":
+            self._order.setdefault(row["key"], {})[row["listener"]] = head
+        elif kind == "unlisted" and head["p"] < 0:
+            self.unknown_producers = self.unknown_producers.plus(
+                Counts(unexpected=head.get("unexpected", 0), unknown=head.get("unknown", 0))
+            )
+            for word, found in head["examples"].items():
+                self._add_examples(word, [Example(*example)._replace(sent=False) for example in found])
+        elif kind == "unlisted":
+            self._add_unlisted(head, row["values"])
+        else:
+            self._add_producer(kind, head, row)
+
+    def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
+        """Add ids of a producer that its ledger does not list."""
+        p = head["p"]
+        name = self.ledger.name(p)
+        total = self.sums[p]
+        total[: len(STATES)] -= np.array(head["was"])
+        for word, column in BEYOND.items():
+            inside, beyond = head[word]
+            total[STATES.index(word)] += inside
+            total[column] += beyond
+        for word, found in head["examples"].items():
+            self._add_examples(word, [Example(name, s, None, *where) for s, *where in found])
+        self._seen_unlisted[1].frombytes(values)
+        self._seen_unlisted[0].extend([p] * (len(values) // 8))
+
+    def _add_producer(self, kind: str, head: dict[str, Any], row: dict[str, Any]) -> None:
+        p = head["p"]
+        total = self.sums[p]
+        name = self.ledger.name(p)
+        self.faulty[p] |= bool(row["values"])
+        for listener, *numbers in head.get("at", ()):
+            self._count_at(listener, *numbers)
+        if kind == "second_pass":
+            total[Column.REORDERED] += head["reordered"]
+            examples = [Example(name, s, None, listener, at, 1) for s, listener, at in head["examples"]]
+            self._add_examples("reordered", examples)
+            return
+        for word, found in head["examples"].items():
+            self._add_examples(word, [Example(name, s, None, *where) for s, *where in found])
+        total[: len(STATES)] += np.array(head["counts"])
+        total[Column.DUPLICATED] += head["duplicated"]
+        if kind == "anonymous":
+            total[Column.LOST_SENT] += head["counts"][LOST]
+            total[Column.MISSING_SENT] += head["counts"][MISSING]
+            return
+        total[Column.LOST_SENT] += head["sent"][0]
+        total[Column.MISSING_SENT] += head["sent"][1]
+        total[Column.REORDERED] += head["reordered"]
+        if head["gaps"]:
+            self._add_gaps(row["key"], p, head["gaps"])
+        if "latency" in head:
+            (longest, _), *cells = head["latency"]
+            early, early_us = head["early"]
+            self.longest_us = max(self.longest_us, longest)
+            total[Column.EARLY] += early
+            total[Column.EARLY_US] = max(int(total[Column.EARLY_US]), early_us)
+            for cell, n in cells:
+                self.cells[cell] += n
+
+    def _count_at(self, listener: int, *numbers: int) -> None:
+        self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
+
+    def _add_own_row(self, p: int, counts: SequenceCounts, **head: Any) -> None:
+        """Keep a row that the driver makes, in the form of the tasks' rows."""
+        keys, values = counts.row()
+        self.faulty[p] |= bool(values)
+        if values or head:
+            text = json.dumps({"p": p, **head})
+            self._own_rows.append(
+                {
+                    "kind": "own", "key": -1, "p": p, "listener": -1, "head": text,
+                    "keys": keys, "values": values,
+                }
+            )  # fmt: skip
+        if len(self._own_rows) >= ROWS:
+            self._write_own_rows()
+
+    def _write_own_rows(self) -> None:
+        if self._own_rows:
+            self.results.append(save_results(self.plan.work, self._own_rows))
+            self._own_rows = []
+
+    # -- examples
+
+    def _add_examples(self, word: str, found: list[Example]) -> None:
+        """Keep the first few of each producer, whatever the order of the tasks."""
+        kept = self._found.setdefault(word, {})
+        for example in found:
+            kept.setdefault(example.producer or "~", []).append(example)
+        for name in {example.producer or "~" for example in found}:
+            if len(kept[name]) > 5 * self.plan.examples:
+                self._trim(kept[name])
+        if len(kept) > 2 * MAX_NAMED:
+            for name in sorted(kept)[MAX_NAMED:]:
+                del kept[name]
+
+    def _trim(self, examples: list[Example]) -> None:
+        examples.sort(key=lambda e: (-1 if e.sequence is None else e.sequence, e.other or ""))
+        del examples[self.plan.examples :]
+
+    def choose_examples(self) -> dict[str, list[Example]]:
+        """Choose a few examples for each word, from as many producers as possible.
+
+        Returns:
+            Word -> examples, sorted by producer and sequence. Where the capture is incomplete, some will be
+            shown as ``unknown``, and `examples.resolve` cuts that list again.
+        """
+        out = {}
+        for word, kept in self._found.items():
+            for examples in kept.values():
+                self._trim(examples)
+            turns = itertools.zip_longest(*(kept[name] for name in sorted(kept)[:MAX_NAMED]))
+            found = [example for turn in turns for example in turn if example is not None]
+            out[word] = sorted(
+                found[: self.plan.examples],
+                key=lambda e: (e.producer or "~", -1 if e.sequence is None else e.sequence, e.other or ""),
+            )
+        return out
+
+    # -- order across buckets
+
+    def stitch(self, writer: ViolationWriter) -> None:
+        """Find the events that are late because of a later bucket.
+
+        The buckets of a producer are visited from its last to its first, with the earliest position of all
+        later ones at each listener. Where all of a tail is late there may be more late events, and the bucket
+        goes through a second pass.
+        """
+        later: dict[int, int] = {}  # listener -> the earliest position in later buckets
+        repeat: dict[tuple[int, int], int] = {}
+        owner = -1
+        for key in sorted(self._order, reverse=True):
+            p = self.ledger.owner(key)
+            if p != owner:
+                owner = p
+                later = {}
+            rows = self._order[key]
+            late: dict[int, tuple[int, int]] = {}
+            late_at: dict[int, int] = {}
+            more = False
+            for listener, head in rows.items():
+                limit = later.get(listener, NEVER)
+                if head.get("max", -1) <= limit:
+                    continue
+                offsets, positions = read_tail(self.plan.work, *head["tail"])
+                behind = np.flatnonzero(positions > limit)
+                more |= head["cut"] and len(behind) == len(positions)
+                place = listener & LISTENER
+                late_at[place] = late_at.get(place, 0) + len(behind)
+                for i in behind.tolist():
+                    late.setdefault(int(offsets[i]), (listener, int(positions[i])))
+            if more:
+                for listener in rows:
+                    repeat[key, listener] = later.get(listener, NEVER)
+            elif late:
+                self._add_late(p, key, late, writer)
+                for place, n in late_at.items():
+                    self._count_at(place, 0, 0, 0, n)
+            for listener, head in rows.items():
+                later[listener] = min(later.get(listener, NEVER), head["min"])
+        if repeat:
+            self.second_passes += 1
+            for name in self.run_second_pass(frozenset(key for key, _ in repeat), repeat):
+                self.read_file(name)
+
+    def _add_late(self, p: int, key: int, late: dict[int, tuple[int, int]], writer: ViolationWriter) -> None:
+        base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
+        self.sums[p, Column.REORDERED] += len(late)
+        offsets = np.array(sorted(late), np.int64)
+        made = self.ledger.bucket(key).created_us[offsets]
+        self.times.add(int(self.ledger.family[p]), made, REORDERED)
+        counts = SequenceCounts(int(self.ledger.last[p]))
+        counts.add(base + offsets, REORDERED)
+        self._add_own_row(p, counts, when={"reordered": [int(made.min()), int(made.max())]})
+        ranges = union(np.stack((offsets, offsets), axis=1)) + base
+        writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
+        name = self.ledger.name(p)
+        some = offsets[: self.plan.examples].tolist()
+        self._add_examples("reordered", [Example(name, base + off, None, *late[off], 1) for off in some])
+
+    # -- sequences that are in no bucket
+
+    def count_unlisted(self, writer: ViolationWriter) -> None:
+        """Count the sequences outside all live buckets. Nothing is listed there, so ranges are enough."""
+        owners, seen = (np.frombuffer(values, np.int64) for values in self._seen_unlisted)
+        order = np.lexsort((seen, owners))
+        owners, seen = owners[order], seen[order]
+        bases, live = self.ledger.bases, self.ledger.live
+        for low in range(0, len(self.ledger), SHARE):
+            edges = bases[low : low + SHARE + 1]
+            last = self.ledger.last[low : low + SHARE]
+            listed = np.diff(np.searchsorted(live, edges)) == np.diff(edges)
+            some = (last > 0) & ~(self.ledger.addressed[low : low + SHARE] & listed)
+            for p in (low + np.flatnonzero(some)).tolist():
+                own = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
+                self._count_unlisted_of(p, union(own[:, None].repeat(2, axis=1)), writer)
+        self._write_own_rows()
+
+    def _count_unlisted_of(self, p: int, seen: I64, writer: ViolationWriter) -> None:
+        live, last = self.ledger.live, int(self.ledger.last[p])
+        low, high = np.searchsorted(live, self.ledger.bases[p : p + 2])
+        if self.ledger.addressed[p]:
+            first = ((live[low:high] - self.ledger.bases[p]) << self.ledger.bits) + 1
+            judged = union(np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1))
+        else:
+            judged = union(self.ledger.spans_of(p)[:, 1:3])
+        region = subtract(np.array([[1, last]], np.int64), judged)
+        if not len(region):
+            return
+        rows = self.ledger.fates_of(p)
+        stronger = union(rows[rows[:, 3] > DROPPED][:, 1:3])
+        sent = union(rows[rows[:, 3] > FAILED][:, 1:3])
+        dropped = intersect(region, subtract(union(rows[rows[:, 3] == DROPPED][:, 1:3]), stronger))
+        missing = intersect(region, subtract(union(rows[rows[:, 3] == FAILED][:, 1:3]), sent))
+        undecided = subtract(subtract(region, dropped), missing)
+        newer = np.array([[int(self.ledger.pending_after[p]) + 1, LAST_SEQUENCE + 1]], np.int64)
+        counts = SequenceCounts(last)
+        for word, ranges in (
+            ("dropped", dropped),
+            ("missing", missing),
+            ("unknown", subtract(undecided, newer)),
+            ("pending", intersect(undecided, newer)),
+        ):
+            self.sums[p, STATES.index(word)] += total_length(ranges)
+            arrived = intersect(ranges, seen)
+            if word == "dropped":
+                counts.add_ranges(arrived, UNEXPECTED)
+            else:
+                counts.add_ranges(subtract(arrived, newer), UNKNOWN)
+                counts.add_ranges(intersect(arrived, newer), PENDING)
+            ranges = subtract(ranges, seen)
+            counts.add_ranges(ranges, STATES.index(word))
+            writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
+            if word in ("missing", "unknown"):
+                some = ranges[: self.plan.examples, 0].tolist()
+                name = self.ledger.name(p)
+                self._add_examples(word, [Example(name, s, None, sent=False) for s in some])
+        self._add_own_row(p, counts)
+
+    # -- gaps
+
+    def _add_gap(self, p: int, first: int, events: int) -> None:
+        self.sums[p, Column.GAPS] += 1
+        self._gaps.append((p, first, events))
+
+    def _add_gaps(self, key: int, p: int, row: dict[str, Any]) -> None:
+        """Add the gaps of a bucket. Gaps at its edges may continue in the next one."""
+        self.sums[p, Column.GAPS] += row["inside"]
+        self._gaps += [(p, first, size) for first, size in row["longest"]]
+        if len(self._gaps) > 4096:
+            self._gaps = self.longest_gaps()
+        if int(self.ledger.bases[p + 1] - self.ledger.bases[p]) > 1:
+            self._gap_rows[key] = {"p": p, **row}
+            return
+        if row["left"]:
+            self._add_gap(p, row["first"], row["left"])
+        if row["right"]:
+            self._add_gap(p, row["first"] + row["n"] - row["right"], row["right"])
+
+    def longest_gaps(self) -> list[tuple[int, int, int]]:
+        """Return producer, first sequence and number of events of the longest gaps, longest first."""
+        return sorted(self._gaps, key=lambda gap: (-gap[2], gap))[:LONGEST]
+
+    def finish(self) -> None:
+        """Join the gaps that reach over the edges of buckets, and write the driver's own rows."""
+        open_: tuple[int, int, int, int] | None = None  # key of its last bucket, producer, first, events
+
+        def close() -> None:
+            nonlocal open_
+            if open_ is not None:
+                self._add_gap(*open_[1:])
+                open_ = None
+
+        for key in sorted(self._gap_rows):
+            row = self._gap_rows[key]
+            p, n = row["p"], row["n"]
+            if open_ is not None and not (open_[0] == key - 1 and open_[1] == p and row["left"]):
+                close()
+            if row["left"]:
+                first, events = (open_[2], open_[3]) if open_ is not None else (row["first"], 0)
+                open_ = (key, p, first, events + row["left"])
+                if row["left"] < n:
+                    close()
+            if row["right"]:
+                open_ = (key, p, row["first"] + n - row["right"], row["right"])
+        close()
+        self._gap_rows = {}
+        self._write_own_rows()

@@ -1,0 +1,20 @@
+"""Sizes that decide how much memory and time a comparison takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Tuning"]
+
+
+class Tuning(NamedTuple):
+    """Sizes that decide memory and speed, never the verdict. Tests make them small."""
+
+    bucket_bits: int = 18
+    """A bucket has ``2 ** bucket_bits`` sequences, which by default takes 10 MB while it is judged."""
+    tail: int = 4096
+    """Arrivals of a bucket that are compared with later buckets without a second pass."""
+    batch_units: int = 1 << 18
+    """Units in one batch."""
+    chunk_bytes: int = 4 << 20
+    """Bytes of one read: some 12,000 single events, which are still in the cache when they are decoded."""

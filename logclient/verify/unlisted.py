@@ -1,0 +1,195 @@
+"""Ids that arrived and belong to no bucket: unknown producers, and sequences that no ledger lists."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.verify.arrays import I64, U64
+from logclient.verify.ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
+from logclient.verify.plan import Plan
+from logclient.verify.schema import (
+    APPLICATION_ID,
+    DROPPED_STATE,
+    EXCLUDED,
+    MISSING,
+    PENDING,
+    STATES,
+    UNEXPECTED,
+    UNKNOWN,
+    UNKNOWN_PRODUCER,
+)
+from logclient.verify.violation_files import ViolationWriter
+from logclient.verify.work_files import result_row
+
+__all__ = ["UnlistedReducer", "split_id", "unknown_result"]
+
+
+class UnlistedReducer:
+    """Counts distinct ids that are no event of a bucket.
+
+    It holds all distinct ids of one of `UNLISTED_SHARES` shares in memory.
+
+    Args:
+        plan: of the comparison.
+        packed: the ledgers.
+        writer: for the faults.
+        key: the share.
+    """
+
+    COMPACT = 1 << 20  # rows that are collected before they are merged
+
+    def __init__(self, plan: Plan, packed: PackedLedger, writer: ViolationWriter, key: int) -> None:
+        self.plan = plan
+        self.ledger = packed
+        self.writer = writer
+        self.key = key
+        self.whole: npt.NDArray[Any] = np.empty(0, self.ROW)
+        self.parts: list[npt.NDArray[Any]] = []
+        self.waiting = 0
+
+    ROW = np.dtype(
+        [
+            ("owner", np.int32),
+            ("listener", np.int64),
+            ("a", np.uint64),
+            ("b", np.uint64),
+            ("position", np.int64),
+            ("n", np.int64),
+        ]
+    )
+
+    def add(self, listener: int, owner: npt.NDArray[np.int32], a: U64, positions: I64, b: U64) -> None:
+        """Add one row.
+
+        Args:
+            listener: with the device, see `schema.LISTENER_BITS`.
+            owner: the producer's number, or one of `UNKNOWN_PRODUCER`, `APPLICATION_ID`, `WITHOUT_ID`.
+            a: first half of the id; a known producer's sequence.
+            positions: of the arrivals.
+            b: second half of the id.
+        """
+        part = np.empty(len(owner), self.ROW)
+        part["owner"], part["listener"], part["a"], part["b"], part["position"], part["n"] = (
+            owner,
+            listener,
+            a,
+            b,
+            positions,
+            1,
+        )
+        self.parts.append(part)
+        self.waiting += len(part)
+        if self.waiting > max(self.COMPACT, len(self.whole)):
+            self.compact()
+
+    def compact(self) -> None:
+        """Merge the collected rows: one row for each distinct id, with its first arrival and its copies."""
+        rows = np.concatenate((self.whole, *self.parts))
+        self.parts.clear()
+        self.waiting = 0
+        rows = rows[np.lexsort((rows["position"], rows["listener"], rows["b"], rows["a"], rows["owner"]))]
+        if len(rows):
+            same = (rows["owner"][1:] == rows["owner"][:-1]) & (rows["a"][1:] == rows["a"][:-1])
+            starts = np.flatnonzero(np.concatenate(([True], ~(same & (rows["b"][1:] == rows["b"][:-1])))))
+            copies = np.add.reduceat(rows["n"], starts)
+            rows = rows[starts]
+            rows["n"] = copies
+        self.whole = rows
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """Return the rows of `RESULTS`, one for each producer."""
+        self.compact()
+        rows = self.whole
+        for p in np.unique(rows["owner"]).tolist():
+            own = rows[rows["owner"] == p]
+            yield self._known(p, own) if p >= 0 else self._unknown(p, own)
+
+    def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
+        """Judge unlisted sequences of a producer that has a ledger."""
+        packed = self.ledger
+        sequences = rows["a"].astype(np.int64)
+        fate = packed.fates_at(p, sequences)
+        inside = (sequences >= 1) & (sequences <= packed.last[p])
+        beyond = ~inside & ((sequences < 1) | packed.whole[p])
+        undecided = np.where(sequences > packed.pending_after[p], PENDING, UNKNOWN)
+        state = np.where((fate == DROPPED) | beyond, UNEXPECTED, undecided)
+        # How the driver counts these sequences without knowing that they arrived.
+        was = np.where(fate == DROPPED, DROPPED_STATE, np.where(fate == FAILED, MISSING, undecided))[inside]
+        head: dict[str, Any] = {"p": p, "was": np.bincount(was, minlength=EXCLUDED).tolist(), "examples": {}}
+        for code in (UNEXPECTED, UNKNOWN, PENDING):
+            which = state == code
+            head[STATES[code]] = [int((which & inside).sum()), int((which & ~inside).sum())]
+            some = rows[which]
+            self.writer.add(STATES[code], p, sequences[which], sequences[which], some["n"], False)
+            if len(some) and code != PENDING:
+                head["examples"][STATES[code]] = [
+                    [int(row["a"]), int(row["listener"]), int(row["position"]), int(row["n"]), False]
+                    for row in some[: self.plan.examples]
+                ]
+        # The driver leaves these sequences out of the ranges that never arrived.
+        return result_row(
+            "unlisted", self.key, text=json.dumps(head), values=np.sort(sequences[inside]).tobytes(), p=p
+        )
+
+    def _unknown(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
+        named = ((*split_id(p, row["a"], row["b"]), row) for row in rows)
+        return unknown_result(self.plan, self.ledger, self.writer, self.key, p, len(rows), named)
+
+
+def unknown_result(
+    plan: Plan,
+    packed: PackedLedger,
+    writer: ViolationWriter,
+    key: int,
+    p: int,
+    n: int,
+    named: Iterator[tuple[str | None, int | None, str | None, Any]],
+) -> dict[str, Any]:
+    """Return the row of ids, or bodies, that no ledger accounts for.
+
+    They are unexpected when all ledgers are whole. Otherwise the missing lines may be theirs, and they are
+    unknown.
+
+    Args:
+        plan: of the comparison.
+        packed: the ledgers.
+        writer: for the faults.
+        key: of the row.
+        p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
+        n: how many there are.
+        named: producer, sequence, other (see `VIOLATIONS`) and the arrival's row.
+    """
+    word = STATES[UNEXPECTED if packed.all_whole else UNKNOWN]
+    examples: list[list[Any]] = []
+    while some := list(itertools.islice(named, 1 << 16 if writer.folder else plan.examples)):
+        writer.add_unknown(
+            word, [(producer, seq, other, int(row["n"])) for producer, seq, other, row in some]
+        )
+        for *ident, row in some[: plan.examples - len(examples)]:
+            examples.append([*ident, int(row["listener"]), int(row["position"]), int(row["n"])])
+        if not writer.folder:
+            break
+    head = {"p": p, word: n, "examples": {word: examples}}
+    return result_row("unlisted", key, text=json.dumps(head))
+
+
+def split_id(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
+    """Return producer, sequence and other (see `VIOLATIONS`) of an id that no ledger accounts for.
+
+    Args:
+        p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
+        a: first half.
+        b: second half.
+    """
+    a, b = int(a), int(b)
+    if p == UNKNOWN_PRODUCER:
+        return f"{a:016x}{b >> 48:04x}", b & LAST_SEQUENCE, None
+    if p == APPLICATION_ID:
+        return None, None, f"{a:016x}{b:016x}"
+    return None, None, f"{a:016x}"

@@ -1,0 +1,184 @@
+"""Every fault of a verdict, in Parquet files: written by tasks, published by the driver, read by users."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from logclient.verify.output import create_file
+from logclient.verify.schema import VIOLATIONS
+
+if TYPE_CHECKING:
+    from logclient.verify.arrays import I64
+    from logclient.verify.ledger import PackedLedger
+
+__all__ = ["ViolationWriter", "publish", "violations"]
+
+
+class ViolationWriter:
+    """Writes faults to a Parquet file of its own.
+
+    Args:
+        folder: where the file is made; empty: nothing is written.
+        packed: the ledgers.
+    """
+
+    def __init__(self, folder: str, packed: PackedLedger) -> None:
+        self.folder = folder
+        self.name = ""
+        self.packed = packed
+        self._writer: pq.ParquetWriter | None = None
+        self._rows: list[pa.RecordBatch] = []
+        self._count = 0
+
+    def add(self, kind: str, p: int, first: I64, last: I64, copies: I64 | int, sent: bool) -> None:
+        """Add ranges of sequences of one producer.
+
+        Args:
+            kind: a word of the verdict.
+            p: the producer's number.
+            first: of each range.
+            last: of each range, inclusive.
+            copies: how many copies of each event arrived.
+            sent: whether the events are listed in the ledger.
+        """
+        if not self.folder or not len(first):
+            return
+        n = len(first)
+        self._add(
+            [
+                pa.repeat(pa.scalar(kind), n),
+                pa.repeat(pa.scalar(self.packed.name(p)), n),
+                pa.array(first, pa.int64()),
+                pa.array(last, pa.int64()),
+                pa.array(np.broadcast_to(np.asarray(copies, np.int64), n)),
+                pa.repeat(pa.scalar(sent), n),
+                pa.nulls(n, pa.string()),
+            ]
+        )
+
+    def add_unknown(self, kind: str, rows: list[tuple[str | None, int | None, str | None, int]]) -> None:
+        """Add ids that belong to no producer of the ledgers.
+
+        Args:
+            kind: a word of the verdict.
+            rows: producer, sequence, other and copies, as in `VIOLATIONS`.
+        """
+        if not self.folder or not rows:
+            return
+        producer, sequence, other, copies = zip(*rows, strict=True)
+        n = len(rows)
+        self._add(
+            [
+                pa.repeat(pa.scalar(kind), n),
+                pa.array(producer, pa.string()),
+                pa.array(sequence, pa.int64()),
+                pa.array(sequence, pa.int64()),
+                pa.array(copies, pa.int64()),
+                pa.repeat(pa.scalar(False), n),
+                pa.array(other, pa.string()),
+            ]
+        )
+
+    def _add(self, columns: list[pa.Array]) -> None:
+        self._rows.append(pa.record_batch(columns, schema=VIOLATIONS))
+        self._count += len(columns[0])
+        if self._count >= 1 << 17:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            # A new name for each attempt: the driver takes the files of the attempts that count.
+            self.name = f"{uuid.uuid4().hex}.parquet"
+            self._writer = pq.ParquetWriter(
+                os.path.join(self.folder, self.name), VIOLATIONS, compression="zstd"
+            )
+        self._writer.write_table(pa.Table.from_batches(self._rows, VIOLATIONS))
+        self._rows.clear()
+        self._count = 0
+
+    def close(self) -> str:
+        """Finish the file.
+
+        Returns:
+            The name of the file; empty when there was nothing to write.
+        """
+        if self._rows:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+        return self.name
+
+
+def publish(work: str, folder: str, names: set[str], packed: PackedLedger, doubtful: set[str]) -> None:
+    """Copy the files of the tasks that count to the verdict's folder.
+
+    Args:
+        work: the folder that the tasks wrote to.
+        folder: the verdict's folder of violations.
+        names: the files of the attempts that count.
+        packed: the ledgers.
+        doubtful: protocols for which the capture is incomplete. Their lost and missing events that were sent
+            become unknown.
+    """
+    touched = _producer_names(packed, doubtful)
+    for number, name in enumerate(sorted(names - {""}), 1):
+        path = os.path.join(work, name)
+        final = os.path.join(folder, f"part-{number:05d}.parquet")
+        with open(path, "rb") as source, create_file(final) as sink:
+            if not len(touched):
+                shutil.copyfileobj(source, sink, 1 << 20)
+                continue
+            with (
+                pq.ParquetFile(source) as file,
+                pq.ParquetWriter(sink, VIOLATIONS, compression="zstd") as out,
+            ):
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group)
+                    unseen = pc.and_(
+                        pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
+                        pc.is_in(table["producer"], touched),
+                    )
+                    kind = pc.if_else(unseen, "unknown", table["kind"])
+                    out.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS))
+
+
+def _producer_names(packed: PackedLedger, families: set[str]) -> pa.Array:
+    """Return the names of all producers of some protocols."""
+    which = np.isin(packed.family, [i for i, family in enumerate(packed.families) if family in families])
+    n = int(which.sum())
+    digits = pa.py_buffer(packed.rows["prefix"][which].tobytes().hex().encode())
+    return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
+
+
+def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator[tuple[str, str]]:
+    """Iterate over every fault of a verdict.
+
+    Args:
+        out: the folder that `run` was given.
+        kind: only faults of this kind.
+
+    Yields:
+        Kind and id. An id is 32 hex digits. What carries no such id comes as ``~`` and the hash of its own id
+        (32 digits) or of its body (16 digits).
+    """
+    folder = os.path.join(out, "violations")
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".parquet")):
+        with pq.ParquetFile(os.path.join(folder, name)) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    if kind is not None and row["kind"] != kind:
+                        continue
+                    if row["producer"] is None:
+                        yield row["kind"], "~" + row["other"]
+                        continue
+                    for sequence in range(row["first"], row["last"] + 1):
+                        yield row["kind"], f"{row['producer']}{sequence:012x}"
