@@ -10,13 +10,15 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
-from tools import pythons
+from tools import extensions, pythons
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled
 
-EXTENSIONS = sorted(p.stem for p in (ROOT / "_ext").glob("*.pyx"))
-SENDERS = {"pump", "tcpsend", "udpreceive", "udpsend", "zmqsend"}
-HERE = [n for n in EXTENSIONS if n not in SENDERS or sys.platform != "win32"]
+HERE = sorted(
+    name
+    for name in extensions.modules(ROOT / "_ext")
+    if sys.platform != "win32" or extensions.on_windows(name)
+)
 
 
 def test_source_distribution() -> None:
@@ -37,6 +39,11 @@ def interpreters() -> list[pythons.Interpreter]:
     return found
 
 
+def dotted(path: str) -> str:
+    """Return the name below logclient._ext of a file of an extension or of a stub."""
+    return path.rpartition("_ext/")[2].partition(".")[0].replace("/", ".")
+
+
 def test_extensions_import() -> None:
     """Each from its wheel, with nothing of the tree on the path."""
     imports = "; ".join(f"import logclient._ext.{name} as m; print(m.__file__)" for name in HERE)
@@ -50,7 +57,7 @@ def test_extensions_import() -> None:
         )
         assert done.returncode == 0, f"Python {interpreter.version}\n{done.stderr}"
         files = [Path(line) for line in done.stdout.split()]
-        assert [f.name.split(".")[0] for f in files] == HERE
+        assert [dotted(f.as_posix()) for f in files] == HERE
         assert all("site-packages" in f.parts for f in files)
 
 
@@ -85,10 +92,9 @@ def test_wheels() -> None:
             names = set(file.namelist())
         ours = {n for n in names if n.startswith("logclient/")}
         assert modules == {n for n in ours if n.endswith(".py") and not n.startswith("logclient/_ext/")}
-        compiled = {n.split("/")[2].split(".")[0] for n in ours if n.endswith((".so", ".pyd"))}
-        assert compiled == set(HERE)
-        stubs = {n.split("/")[2].split(".")[0] for n in ours if n.endswith(".pyi")}
-        assert stubs == {p.stem for p in (ROOT / "_ext").glob("*.pyi")}
+        assert {dotted(n) for n in ours if n.endswith((".so", ".pyd"))} == set(HERE)
+        stubs = {dotted(n) for n in ours if n.endswith(".pyi")}
+        assert stubs == set(extensions.modules(ROOT / "_ext", ".pyi"))
         assert "logclient/py.typed" in ours
         assert [n for n in names if n.endswith((".pyx", ".pxd", ".c", ".h"))] == []
         assert {n.split("/")[0] for n in names - ours} == {"-".join(wheel.name.split("-")[:2]) + ".dist-info"}
