@@ -1,7 +1,7 @@
 """Build of the extensions; everything static is in pyproject.toml.
 
 `_ext/` at the top of the tree is installed as the package `logclient._ext`; tools/extensions.py describes
-its layout. Between two .pyx files `from logclient._ext.handoff cimport Handoff` must work although no folder
+its layout. Between two .pyx files `from logclient._ext.queue cimport EventQueue` must work although no folder
 of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).

@@ -1,7 +1,7 @@
 """The compiled half."""
 
 try:
-    import logclient._ext.handoff  # noqa: F401  (what all others need)
+    import logclient._ext.queue  # noqa: F401  (what all others need)
 except ImportError as error:
     # Python's words name a module and no way out. The other extensions would say the same.
     if "interpreter" not in str(error).lower():

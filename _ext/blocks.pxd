@@ -26,7 +26,7 @@ from logclient._ext.deflate cimport (
     lc_inflater,
     path_of,
 )
-from logclient._ext.hot cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.ids cimport lc_get32, lc_put32
 
 

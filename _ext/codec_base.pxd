@@ -1,4 +1,4 @@
-from logclient._ext.hot cimport lc_hot, lc_outcomes, lc_wire
+from logclient._ext.codec cimport lc_codec, lc_outcomes, lc_wire
 
 
 cdef class Outbox:
@@ -11,7 +11,7 @@ cdef class OutcomeList:
 
 
 cdef class CodecBase(OutcomeList):
-    cdef lc_hot hot              # filled by the codec
+    cdef lc_codec codec              # filled by the codec
     cdef Outbox box
     cdef list full
 

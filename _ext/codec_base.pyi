@@ -21,7 +21,7 @@ class CodecBase(OutcomeList):
 
     @property
     def capsule(self) -> object:
-        """An ``lc_hot *`` in a capsule named "logclient.hot", which keeps this object alive."""
+        """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
     def encode(self, batch: object, events: int, now: float) -> int:

@@ -23,7 +23,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from logclient._ext.hot cimport lc_batch
+from logclient._ext.codec cimport lc_batch
 
 cdef extern from *:
     """
@@ -71,7 +71,7 @@ cdef void release_codec(object capsule) noexcept:
 
 cdef class OutcomeList:
     """The outcomes and signs of life that were received; the base of everything that tracks events in
-    flight."""
+    in_flight."""
 
     def __cinit__(self):
         memset(&self.out, 0, sizeof(lc_outcomes))
@@ -99,22 +99,22 @@ cdef class CodecBase(OutcomeList):
     """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
 
     def __cinit__(self):
-        memset(&self.hot, 0, sizeof(lc_hot))
+        memset(&self.codec, 0, sizeof(lc_codec))
         self.box = Outbox()
         self.full = []
 
     @property
     def capsule(self):
-        """An ``lc_hot *`` in a capsule named "logclient.hot", which keeps this object alive."""
+        """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
         self.made()
-        capsule = PyCapsule_New(&self.hot, b"logclient.hot", NULL)
+        capsule = PyCapsule_New(&self.codec, b"logclient.codec", NULL)
         Py_INCREF(self)
         PyCapsule_SetContext(capsule, <void *> self)
         PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_codec)
         return capsule
 
     cdef int made(self) except -1:
-        if self.hot.self == NULL:
+        if self.codec.self == NULL:
             raise TypeError("not made")
         return 0
 
@@ -127,7 +127,7 @@ cdef class CodecBase(OutcomeList):
         cdef uint32_t events
         cdef uint64_t size
         self.made()
-        self.hot.credit(self.hot.self, now, &events, &size)
+        self.codec.credit(self.codec.self, now, &events, &size)
         return events, size
 
     def encode(self, batch, uint32_t events, double now):
@@ -148,7 +148,7 @@ cdef class CodecBase(OutcomeList):
             self.box = Outbox()
         self.made()
         with nogil:
-            n = self.hot.encode(self.hot.self, b, events, now, &self.box.wire, &self.out)
+            n = self.codec.encode(self.codec.self, b, events, now, &self.box.wire, &self.out)
         return n
 
     def buffers(self):
@@ -174,11 +174,11 @@ cdef class CodecBase(OutcomeList):
         self.made()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         with nogil:
-            stop = self.hot.receive(self.hot.self, <const uint8_t *> view.buf, view.len, now, &self.out)
+            stop = self.codec.receive(self.codec.self, <const uint8_t *> view.buf, view.len, now, &self.out)
         PyBuffer_Release(&view)
         return stop
 
     def deadline(self):
         """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
         self.made()
-        return self.hot.deadline(self.hot.self)
+        return self.codec.deadline(self.codec.self)

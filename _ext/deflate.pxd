@@ -11,7 +11,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
-from logclient._ext.hot cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport lc_wire, wire_reserve
 
 
 cdef extern from *:

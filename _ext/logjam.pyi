@@ -1,4 +1,4 @@
-"""Logjam's compiled half: the client (`Hot`), compressions, the decoder of captures.
+"""Logjam's compiled half: the client (`Codec`), compressions, the decoder of captures.
 
 Messages are frames, each behind its head: a u32, little-endian, of its length, with the top bit set when
 another frame of the same message follows.
@@ -18,7 +18,7 @@ MAX_BODY: Final[int]
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class Hot(CodecBase):
+class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
     With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,

@@ -17,7 +17,7 @@ a compression, topics that are dropped silently.
 The parts of this extension are in the folder `logjam/`:
 
 =============  ============================================================
-`client`       events to messages, replies to outcomes: `Hot`
+`client`       events to messages, replies to outcomes: `Codec`
 `compression`  bodies packed and unpacked: `pack`, `Unpacker`
 `decoder`      captured messages to columns, for the verifier: `Decoder`, `expand`
 =============  ============================================================
@@ -49,7 +49,7 @@ from logclient._ext.blocks cimport (
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
 from logclient._ext.deflate cimport BY_ISAL, BY_LIBZ, INFLATE_MEMORY, INFLATE_TOO_LARGE
-from logclient._ext.handing cimport (
+from logclient._ext.sent_tracker cimport (
     handing_add,
     handing_close,
     handing_forget,
@@ -59,7 +59,7 @@ from logclient._ext.handing cimport (
     lc_handing,
 )
 from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.hot cimport (
+from logclient._ext.codec cimport (
     ACKED,
     FAILED,
     FRAME_MORE,

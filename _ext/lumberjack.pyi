@@ -1,4 +1,4 @@
-"""Lumberjack's compiled half: the writer (`Hot`), the reader (`Reader`), the decoder of captures.
+"""Lumberjack's compiled half: the writer (`Codec`), the reader (`Reader`), the decoder of captures.
 
 Section names are those of the protocol text; where real servers differ, they win.
 """
@@ -160,7 +160,7 @@ def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
 # -- the writer ----------------------------------------------------------------------------------
 
 @final
-class Hot(CodecBase):
+class Codec(CodecBase):
     """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
 
     The options are not checked for users here: that is done where they are read (``logclient.config``).

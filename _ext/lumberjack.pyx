@@ -27,7 +27,7 @@ The parts of this extension are in the folder `lumberjack/`:
 
 ============  =============================================================
 `check`       which bodies the protocol carries, and which places of the id they use
-`writer`      events to windows, acknowledgements to outcomes: `Hot`
+`writer`      events to windows, acknowledgements to outcomes: `Codec`
 `acks`        'ack' frames for collectors and tests
 `reader`      bytes to windows, for collectors: `Reader`, `Window`
 `decoder`     captured windows to columns, for the verifier: `Decoder`, `expand`
@@ -60,7 +60,7 @@ from logclient._ext.deflate cimport (
     lc_inflater,
 )
 from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.hot cimport (
+from logclient._ext.codec cimport (
     ACKED,
     FAILED,
     INFLIGHT,

@@ -1,7 +1,7 @@
 /* What differs between systems: a mutex, a condition with a deadline, a descriptor that wakes a sleeping
  * sender, two clocks, and a counter that every fork increments.
  *
- * Included by the queue, and by the receiver of datagrams; pumps reach it through handoff.pxd.
+ * Included by the queue, and by the receiver of datagrams; pumps reach it through queue.pxd.
  *
  * LC_LIKE_MACOS and LC_LIKE_WINDOWS remove what those systems lack, so that their code can be tested
  * elsewhere (setup.py, LOGCLIENT_LIKE). */

@@ -1,4 +1,4 @@
-"""plog: the client (`Hot`), fragments and their reassembly, the decoder of captures."""
+"""plog: the client (`Codec`), fragments and their reassembly, the decoder of captures."""
 
 from collections.abc import Iterable
 from typing import Final, final
@@ -33,7 +33,7 @@ def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class Hot(CodecBase):
+class Codec(CodecBase):
     """The client: events out as runs of datagrams or as lines, replies in."""
 
     def __init__(

@@ -24,7 +24,7 @@ The parts of this extension are in the folder `plog/`:
 =============  ===================================================================================
 `fragments`    messages to datagrams, and runs of datagrams: `fragments`, `datagrams`, `join_runs`
 `pacing`       token buckets
-`client`       events to runs of datagrams or lines: `Hot`
+`client`       events to runs of datagrams or lines: `Codec`
 `reassembler`  datagrams to messages, judged as the real server does: `Reassembler`, `Judged`
 `decoder`      captured datagrams to columns, for the verifier: `Decoder`, `expand`
 =============  ===================================================================================
@@ -49,7 +49,7 @@ from logclient._ext.decoder cimport (
     make_column,
     scan_body,
 )
-from logclient._ext.handing cimport (
+from logclient._ext.sent_tracker cimport (
     handing_add,
     handing_close,
     handing_forget,
@@ -59,7 +59,7 @@ from logclient._ext.handing cimport (
     lc_handing,
 )
 from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_of
-from logclient._ext.hot cimport (
+from logclient._ext.codec cimport (
     FAILED,
     INFLIGHT,
     K_BYTES,

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from logclient._ext.handoff import Handoff
+from logclient._ext.queue import EventQueue
 
 ECS_VERSION: str
 
@@ -15,7 +15,7 @@ class Encoder:
     version 1): a 32-bit count, then that many keys and values, each behind its 32-bit length.
 
     Args:
-        handoff: the queue that ``put`` writes to; None if only bytes are wanted.
+        queue: the queue that ``put`` writes to; None if only bytes are wanted.
         max_event_bytes: largest document in bytes; a longer one fails as too_large.
         truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
         pairs: write pair blocks instead of JSON objects.
@@ -34,7 +34,7 @@ class Encoder:
 
     def __init__(
         self,
-        handoff: Handoff | None = None,
+        queue: EventQueue | None = None,
         *,
         max_event_bytes: int = 1 << 20,
         truncate: bool = False,
@@ -49,7 +49,7 @@ class Encoder:
         labels: str = "labels.",
     ) -> None: ...
     @property
-    def handoff(self) -> Handoff | None: ...
+    def queue(self) -> EventQueue | None: ...
     @property
     def max_event_bytes(self) -> int: ...
     @property
@@ -72,7 +72,7 @@ class Encoder:
         """Encode a mapping or a string.
 
         Returns:
-            The body, its kind (``K_DOCUMENT`` and flags), and the numbers of mangled values and moved fields.
+            The body, its kind (``K_DOCUMENT`` and flags), and the numbers of sanitized values and moved fields.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
@@ -98,7 +98,7 @@ class FastClient:
     @property
     def encoder(self) -> Encoder: ...
     @property
-    def handoff(self) -> Handoff: ...
+    def queue(self) -> EventQueue: ...
     def _bind(self, encoder: Encoder, fallback: Callable[[int, Any, int], int]) -> None: ...
     def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).

@@ -9,7 +9,7 @@ delete the objects that a document is made of. Therefore functions that read the
 are `nogil`: the compiler accepts nothing in them that could run Python code, so borrowed references stay
 valid. Before anything else runs, `Encoder._take_references` takes strong references.
 
-A value without an encoding is replaced and counted as mangled: NaN and infinities by null, lone surrogates by
+A value without an encoding is replaced and counted as sanitized: NaN and infinities by null, lone surrogates by
 U+FFFD, bytes by text with U+FFFD for invalid UTF-8, keys by strings, unknown objects by ``str()``. A cycle,
 or nesting deeper than 128 levels, has no replacement: the event fails as unencodable.
 
@@ -36,8 +36,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL
-from logclient._ext.handoff cimport Handoff
-from logclient._ext.hot cimport (
+from logclient._ext.queue cimport EventQueue
+from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_ID1_TAKEN,
     K_ID2_TAKEN,

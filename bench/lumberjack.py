@@ -176,9 +176,9 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
 def stages(rounds: int) -> dict[str, float]:
     """Nanoseconds an event of what our two threads do, each alone and with warm caches, best of `rounds`."""
     import logclient
-    from logclient._ext.flight import Flight
-    from logclient._ext.handoff import Handoff
-    from logclient._ext.lumberjack import Hot
+    from logclient._ext.inflight import InflightBatches
+    from logclient._ext.lumberjack import Codec
+    from logclient._ext.queue import EventQueue
 
     body, best = event(), {}
 
@@ -196,22 +196,22 @@ def stages(rounds: int) -> dict[str, float]:
             parked.count()
     raw = 1
     writers = {
-        "encode": Hot(bytes(10), compression=0, window_bytes=1 << 24),
-        "encode, check=false": Hot(bytes(10), compression=0, window_bytes=1 << 24, check=False),
+        "encode": Codec(bytes(10), compression=0, window_bytes=1 << 24),
+        "encode, check=false": Codec(bytes(10), compression=0, window_bytes=1 << 24, check=False),
     }
-    for name, hot in writers.items():
+    for name, codec in writers.items():
         for _ in repeat(None, rounds):
-            handoff = Handoff()
+            queue = EventQueue()
             for _ in repeat(None, WINDOW):
-                handoff.push(body, 2, raw)
-            flight = Flight(handoff)
-            hot.connected(0.0)
+                queue.push(body, 2, raw)
+            in_flight = InflightBatches(queue)
+            codec.connected(0.0)
             start = time.perf_counter_ns()
-            batch = flight.take(WINDOW, 1 << 30)
+            batch = in_flight.take(WINDOW, 1 << 30)
             note("take", start)
             capsule = batch.capsule
             start = time.perf_counter_ns()
-            hot.encode(capsule, WINDOW, 0.0)
+            codec.encode(capsule, WINDOW, 0.0)
             note(name, start)
     return best
 

@@ -18,24 +18,24 @@ class Parked:
     """A client without a sender, and the documents in its hand-off."""
 
     def __init__(self, client: Any) -> None:
-        from logclient._ext.flight import Flight
+        from logclient._ext.inflight import InflightBatches
 
         self.client = client
-        client.handoff.needs_sender = False  # nobody shall start the sender
-        self._flight = Flight(client.handoff)
+        client.queue.needs_sender = False  # nobody shall start the sender
+        self._in_flight = InflightBatches(client.queue)
 
     def take(self) -> list[bytes]:
         """Everything out of the queue, as the caller left it there."""
         bodies: list[bytes] = []
-        while batch := self._flight.take(1 << 20, 1 << 30):
+        while batch := self._in_flight.take(1 << 20, 1 << 30):
             bodies += [body for *_, body in batch.pending()]
         if self.count() != len(bodies):
-            raise NotExact("the queue and the flight disagree")
+            raise NotExact("the queue and the in_flight disagree")
         return bodies
 
     def count(self) -> int:
         """Everything out of the queue; how many events there were."""
-        n = self._flight.fail(CLOSED)
-        self._flight.commit()
-        self._flight.take_report()
+        n = self._in_flight.fail(CLOSED)
+        self._in_flight.commit()
+        self._in_flight.take_report()
         return n

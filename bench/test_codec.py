@@ -15,18 +15,18 @@ import pytest
 from bench.lumberjack import carriers, event, window
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
 from logclient._ext.hash import murmur3
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.logjam import Codec as LogjamHot
 from logclient._ext.logjam import Decoder as LogjamDecoder
-from logclient._ext.logjam import Hot as LogjamHot
 from logclient._ext.logjam import Unpacker, expand, pack
 from logclient._ext.logux import ActionTracker
 from logclient._ext.logux import Decoder as LoguxDecoder
-from logclient._ext.lumberjack import Decoder, Hot, Reader, check_json
+from logclient._ext.lumberjack import Codec, Decoder, Reader, check_json
+from logclient._ext.plog import Codec as PlogHot
 from logclient._ext.plog import Decoder as PlogDecoder
-from logclient._ext.plog import Hot as PlogHot
 from logclient._ext.plog import Reassembler, fragments
+from logclient._ext.queue import EventQueue
 from tests.oracle import logjam as twin
 from tests.oracle import logux_client as logux_client_twin
 from tests.oracle import logux_decoder as logux_twin
@@ -41,18 +41,18 @@ ROUNDS = {"rounds": 200, "warmup_rounds": 20}
 
 def writer(kind: int, **options: Any) -> tuple[Callable[[], tuple[tuple[Any, Any], dict[str, Any]]], Any]:
     """(setup, function) for `pedantic`: a fresh batch, one window of it."""
-    hot = Hot(PRODUCER, window_bytes=1 << 24, **options)
+    codec = Codec(PRODUCER, window_bytes=1 << 24, **options)
 
     def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(EVENTS):
-            handoff.push(BODY, 2, kind)
-        flight = Flight(handoff)
-        hot.connected(0.0)
-        return (flight, flight.take(EVENTS, 1 << 30).capsule), {}
+            queue.push(BODY, 2, kind)
+        in_flight = InflightBatches(queue)
+        codec.connected(0.0)
+        return (in_flight, in_flight.take(EVENTS, 1 << 30).capsule), {}
 
-    def encode(flight: Flight, capsule: object) -> None:
-        assert hot.encode(capsule, EVENTS, 0.0) == EVENTS
+    def encode(in_flight: InflightBatches, capsule: object) -> None:
+        assert codec.encode(capsule, EVENTS, 0.0) == EVENTS
 
     return setup, encode
 
@@ -114,24 +114,24 @@ def test_check(benchmark: Any, body: bytes) -> None:
 
 @pytest.mark.benchmark(group="Lumberjack, acks of 1024 windows")
 def test_acks(benchmark: Any) -> None:
-    hot = Hot(PRODUCER, compression=0, window=1, inflight=1024)
+    codec = Codec(PRODUCER, compression=0, window=1, inflight=1024)
     acks = b"2A\0\0\0\1" * 1024
 
     def setup() -> tuple[tuple[()], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(1024):
-            handoff.push(b"{}", 2, DOCUMENT)
-        flight = Flight(handoff)
-        hot.connected(0.0)
-        batch = flight.take(1024, 1 << 30)
+            queue.push(b"{}", 2, DOCUMENT)
+        in_flight = InflightBatches(queue)
+        codec.connected(0.0)
+        batch = in_flight.take(1024, 1 << 30)
         for _ in range(1024):
-            assert hot.encode(batch.capsule, 1, 0.0) == 1
-            flight.encoded(batch)
-        hot.outcomes()
+            assert codec.encode(batch.capsule, 1, 0.0) == 1
+            in_flight.encoded(batch)
+        codec.outcomes()
         return (), {}
 
     def receive() -> None:
-        assert hot.receive(acks, 0.0) == 0
+        assert codec.receive(acks, 0.0) == 0
 
     benchmark.pedantic(receive, setup=setup, rounds=50)
 
@@ -146,12 +146,12 @@ FEW = 128  # a call each, with a compressor of its own
 
 
 def logjam(compression: int) -> LogjamHot:
-    hot = LogjamHot(
+    codec = LogjamHot(
         PRODUCER, APP_ENV, TOPICS,
         inflight=EVENTS, batch_bytes=1 << 24, compression=compression, compress_over=0,
     )  # fmt: skip
-    hot.connected(0.0)
-    return hot
+    codec.connected(0.0)
+    return codec
 
 
 def messages(compression: int) -> tuple[bytes, array[int], array[int]]:
@@ -170,14 +170,14 @@ def messages(compression: int) -> tuple[bytes, array[int], array[int]]:
 @pytest.mark.parametrize("compression", range(4), ids=METHODS)
 def test_logjam_encode(benchmark: Any, compression: int) -> None:
     def setup() -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(EVENTS):
-            handoff.push(BODY, 2, RAW)
-        flight = Flight(handoff)
-        return (logjam(compression), flight, flight.take(EVENTS, 1 << 30).capsule), {}
+            queue.push(BODY, 2, RAW)
+        in_flight = InflightBatches(queue)
+        return (logjam(compression), in_flight, in_flight.take(EVENTS, 1 << 30).capsule), {}
 
-    def encode(hot: LogjamHot, flight: Flight, capsule: object) -> None:
-        assert hot.encode(capsule, EVENTS, 0.0) == EVENTS
+    def encode(codec: LogjamHot, in_flight: InflightBatches, capsule: object) -> None:
+        assert codec.encode(capsule, EVENTS, 0.0) == EVENTS
 
     benchmark.pedantic(encode, setup=setup, **ROUNDS)
 
@@ -241,17 +241,17 @@ def test_logjam_replies(benchmark: Any) -> None:
     replies = twin.join([APP_ENV, b"202 Accepted"]) * EVENTS
 
     def setup() -> tuple[tuple[LogjamHot], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(EVENTS):
-            handoff.push(b"{}", 2, RAW)
-        hot = logjam(0)
-        flight = Flight(handoff)
-        assert hot.encode(flight.take(EVENTS, 1 << 30).capsule, EVENTS, 0.0) == EVENTS
-        return (hot,), {}
+            queue.push(b"{}", 2, RAW)
+        codec = logjam(0)
+        in_flight = InflightBatches(queue)
+        assert codec.encode(in_flight.take(EVENTS, 1 << 30).capsule, EVENTS, 0.0) == EVENTS
+        return (codec,), {}
 
-    def receive(hot: LogjamHot) -> None:
-        assert hot.receive(replies, 0.0) == 0
-        assert hot.requests == 0
+    def receive(codec: LogjamHot) -> None:
+        assert codec.receive(replies, 0.0) == 0
+        assert codec.requests == 0
 
     benchmark.pedantic(receive, setup=setup, rounds=50)
 
@@ -277,16 +277,16 @@ def plog_fragments(body: bytes, events: int) -> tuple[bytes, array[int], array[i
 @pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
 def test_plog_encode(benchmark: Any, body: bytes, events: int, boxed: bool) -> None:
     def setup() -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(events):
-            handoff.push(body, 2, RAW)
-        hot = PlogHot(PRODUCER, datagram=MTU, unboxed=not boxed, batch_bytes=1 << 24, packets=0, size=0)
-        hot.connected(0.0)
-        flight = Flight(handoff)
-        return (hot, flight, flight.take(events, 1 << 30).capsule), {}
+            queue.push(body, 2, RAW)
+        codec = PlogHot(PRODUCER, datagram=MTU, unboxed=not boxed, batch_bytes=1 << 24, packets=0, size=0)
+        codec.connected(0.0)
+        in_flight = InflightBatches(queue)
+        return (codec, in_flight, in_flight.take(events, 1 << 30).capsule), {}
 
-    def encode(hot: PlogHot, flight: Flight, capsule: object) -> None:
-        assert hot.encode(capsule, events, 0.0) == events
+    def encode(codec: PlogHot, in_flight: InflightBatches, capsule: object) -> None:
+        assert codec.encode(capsule, events, 0.0) == events
 
     benchmark.pedantic(encode, setup=setup, **ROUNDS)
 
@@ -406,19 +406,19 @@ def test_logux_encode(benchmark: Any, kind: int, body: bytes) -> None:
     tracker = ActionTracker(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
 
     def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(EVENTS):
-            handoff.push(body, 2, kind)
-        flight = Flight(handoff)
+            queue.push(body, 2, kind)
+        in_flight = InflightBatches(queue)
         tracker.connected(b"a:b:c", 0, 0.0, 0.0)
         tracker.sample_clocks(0.0, 1e9)
-        return (flight, flight.take(EVENTS, 1 << 30)), {}
+        return (in_flight, in_flight.take(EVENTS, 1 << 30)), {}
 
-    def encode(flight: Flight, batch: Any) -> None:
+    def encode(in_flight: InflightBatches, batch: Any) -> None:
         left = EVENTS
         while left:
             n, _, _ = tracker.encode(batch.capsule, 100, 0.0, 1e9)
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             left -= n
 
     benchmark.pedantic(encode, setup=setup, **ROUNDS)

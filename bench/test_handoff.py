@@ -8,9 +8,9 @@ import pytest
 
 from bench.lumberjack import event
 from bench.ours import CLOSED
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
 from logclient._ext.hash import xxh64, xxh64_many
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 
 EVENTS = 2048
 BODY = event(300)
@@ -18,34 +18,34 @@ BODY = event(300)
 
 @pytest.mark.benchmark(group="hand-off, 2048 x 300 bytes")
 def test_push(benchmark):
-    handoff = Handoff()
-    flight = Flight(handoff)
+    queue = EventQueue()
+    in_flight = InflightBatches(queue)
 
     def empty():
-        assert flight.fail(CLOSED) in (0, EVENTS)
-        flight.commit()
+        assert in_flight.fail(CLOSED) in (0, EVENTS)
+        in_flight.commit()
 
     def push():
-        put = handoff.push
+        put = queue.push
         for _ in range(EVENTS):
             put(BODY)
 
     benchmark.pedantic(push, setup=empty, rounds=300, warmup_rounds=20)
-    assert flight.fail(CLOSED) == EVENTS
+    assert in_flight.fail(CLOSED) == EVENTS
 
 
 @pytest.mark.benchmark(group="hand-off, 2048 x 300 bytes")
 def test_take_and_commit(benchmark):
-    handoff = Handoff()
-    flight = Flight(handoff)
+    queue = EventQueue()
+    in_flight = InflightBatches(queue)
 
     def fill():
         for _ in range(EVENTS):
-            handoff.push(BODY)
+            queue.push(BODY)
 
     def take():
-        assert flight.fail(CLOSED) == EVENTS
-        flight.commit()
+        assert in_flight.fail(CLOSED) == EVENTS
+        in_flight.commit()
 
     benchmark.pedantic(take, setup=fill, rounds=300, warmup_rounds=20)
 

@@ -19,7 +19,7 @@ def test_records(benchmark, pairs):
     encode = Encoder(pairs=pairs).encode_record
     made = benchmark(lambda: [encode(record) for record in MADE])
     assert len(made) == 1000
-    assert sum(mangled for _, _, mangled, _ in made) == 0
+    assert sum(sanitized for _, _, sanitized, _ in made) == 0
 
 
 @pytest.mark.benchmark(group="1000 records to ECS documents")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logclient.collectors import datagrams
+from logclient.plog import datagrams
 
 DATAGRAMS = 500
 

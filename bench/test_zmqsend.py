@@ -14,8 +14,8 @@ import pytest
 from bench.lumberjack import event
 from bench.sink import Sink
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery.pump import PythonPump
 from logclient.logjam.core import Logjam, Options
 from logclient.transports.attempt import Attempt
@@ -38,9 +38,9 @@ def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     transport = Zmq(5.0, hwm=1_000_000)
     link = transport.connect(("127.0.0.1", sink.port), Attempt())
     core = Logjam(Options("shop-production", mode="async", compression="none"), PRODUCER)
-    handoff = Handoff()
-    flight = Flight(handoff)
-    pump = transport.pump(flight, core) if compiled else PythonPump(flight, core)
+    queue = EventQueue()
+    in_flight = InflightBatches(queue)
+    pump = transport.pump(in_flight, core) if compiled else PythonPump(in_flight, core)
     assert pump is not None
     core.connected(time.monotonic())
     pump.connected()
@@ -49,15 +49,15 @@ def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     def setup() -> None:
         nonlocal sent
         sink.wait(sent)
-        flight.take_report()
+        in_flight.take_report()
         for _ in range(EVENTS):
-            handoff.push(BODY, 2, RAW)
+            queue.push(BODY, 2, RAW)
         sent += EVENTS
-        handoff.set_flush_target(sent)
+        queue.set_flush_target(sent)
 
     def run() -> None:
         until = time.monotonic() + 10.0
-        while handoff.settled < sent:
+        while queue.settled < sent:
             assert pump.run(link, until) in ("target", "report")
 
     try:

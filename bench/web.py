@@ -129,7 +129,7 @@ def _logger(handler: logging.Handler) -> logging.Logger:
 def _device() -> Iterator[str]:
     """The URL of our device, in a process of its own, without a capture."""
     code = (
-        "from logclient.collectors.logjam import Collector\n"
+        "from logclient.logjam.collector import Collector\n"
         "with Collector(push_port=None, publish_port=None) as device:\n"
         "    print(device.port, flush=True)\n"
         "    input()\n"

@@ -31,15 +31,15 @@ from tools import extensions
 
 OUT = ROOT / "build" / "fuzz"
 # That targets use besides their codec.
-EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "handoff", "flight")
+EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "queue", "inflight")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte
 # too far is not seen), and large rooms given back where short inputs get there too.
 CHANGES = [
-    ("_ext/hot.pxd", "capacity = wire.capacity if wire.capacity else 65536\n", "capacity = want\n"),
+    ("_ext/codec.pxd", "capacity = wire.capacity if wire.capacity else 65536\n", "capacity = want\n"),
     (
-        "_ext/hot.pxd",
+        "_ext/codec.pxd",
         "capacity = out.capacity * 2 if out.capacity else 64\n",
         "capacity = out.capacity + 1\n",
     ),

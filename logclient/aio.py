@@ -95,7 +95,7 @@ class AsyncClient:
             return int(self.client.flush(timeout))
         if timeout is None:
             timeout = self.client.config.flush_timeout
-        return await self._settled(engine.handoff.next_seq - 1, timeout)
+        return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what is queued and end; return how many events were given up. May be called again."""
@@ -112,7 +112,7 @@ class AsyncClient:
         engine = self.client._engine
         deadline = time.monotonic() + timeout
         if engine.begin_close(timeout):
-            await self._settled(engine.handoff.next_seq - 1, timeout)
+            await self._settled(engine.queue.next_seq - 1, timeout)
             await _until(lambda: not engine.running, max(deadline, time.monotonic() + ENDING))
             engine.end_idle()
             callbacks = engine.submissions.callbacks
@@ -221,7 +221,7 @@ class AsyncClient:
     async def _settled(self, target: int, timeout: float) -> int:
         """Wait until all events up to this sequence are settled; return how many are not."""
         engine = self.client._engine
-        if engine.handoff.settled >= target:
+        if engine.queue.settled >= target:
             return 0
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()

@@ -153,7 +153,7 @@ class Client(FastClient):
         )
         self.documents = self._documents(config, self._engine)
         encoder = Encoder(
-            self._engine.handoff,
+            self._engine.queue,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
             pairs=config.options.get("frames") == "data",
@@ -197,12 +197,12 @@ class Client(FastClient):
         submit = self._engine.submit
         kept = level_index(level)
         try:
-            body, kind, mangled, moved = _encoded(self.encoder, event)
+            body, kind, sanitized, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):
             self.send(event, level)  # counts it, and raises the same error
             raise
-        if mangled or moved:
-            self.handoff.count_changed(mangled, moved)
+        if sanitized or moved:
+            self.queue.count_changed(sanitized, moved)
         return submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
@@ -337,7 +337,7 @@ def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable
 
     def go_on(seq: int, event: Event, level: int) -> int:
         if seq >= 0:
-            if engine.handoff.needs_sender:
+            if engine.queue.needs_sender:
                 engine.ensure_sender()
         else:
             body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already

@@ -24,7 +24,7 @@ def lazy_names(
     Args:
         package: the name of the package.
         modules: for each public name, the module that defines it, relative to the package: ``client``, or
-            ``.collectors.subscriber`` for a module of the package around it.
+            ``.logjam.subscriber`` for a module of the package around it.
     """
 
     def load(name: str) -> object:

@@ -112,10 +112,10 @@ SCHEMES: dict[str, Scheme] = {
 
 # The class of a protocol's configuration, which declares its options; in the order of the documentation.
 CONFIGS = {
-    "lumberjack": "logclient.config.lumberjack:LumberjackConfig",
-    "logjam": "logclient.config.logjam:LogjamConfig",
-    "plog": "logclient.config.plog:PlogConfig",
-    "logux": "logclient.config.logux:LoguxConfig",
+    "lumberjack": "logclient.lumberjack.config:LumberjackConfig",
+    "logjam": "logclient.logjam.config:LogjamConfig",
+    "plog": "logclient.plog.config:PlogConfig",
+    "logux": "logclient.logux.config:LoguxConfig",
 }
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import logclient
 import logclient._ext
 import logclient._ext.hash as hash_
-from logclient.collectors.lumberjack import Collector
 from logclient.errors import MissingExtra
+from logclient.lumberjack.collector import Collector
 
 LOGGING = 8
 
@@ -187,7 +187,7 @@ def others(seconds: float) -> dict[str, int]:
     delivered = {}
     for scheme in ("plog", "logux"):
         try:
-            module = importlib.import_module(f"logclient.collectors.{scheme}")
+            module = importlib.import_module(f"logclient.{scheme}.collector")
             with module.Collector() as collector:
                 url = f"{scheme}://127.0.0.1:{collector.port}"
                 handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)

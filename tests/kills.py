@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 
 def forget(engine: Engine) -> None:
     """In the place of ``Engine._requeue``: takes a broken connection for an ack."""
-    engine.flight.apply([(1, 1 << 48)], ACKED)
+    engine.in_flight.apply([(1, 1 << 48)], ACKED)
 
 
 class Fleet:
@@ -150,7 +150,7 @@ def ship_through_kills(
     broken: list[int] = []  # events in flight, at each connection that broke
 
     def watched(engine: Engine) -> None:
-        broken.append(engine.flight.inflight)
+        broken.append(engine.in_flight.inflight)
         requeue(engine)
 
     monkeypatch.setattr(Engine, "_requeue", watched)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import pytest
 
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.lumberjack import decode
+from logclient.lumberjack.collector import decode
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 from tests.support import ROOT, clean_environment, missing, need

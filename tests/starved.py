@@ -244,41 +244,41 @@ def ends(url: str, ledger: str, how: str) -> None:
 
 def memory() -> None:
     """What a burst took goes back to the system soon after it was drained, whatever else was allocated."""
-    from logclient._ext.flight import Flight
-    from logclient._ext.handoff import Handoff
+    from logclient._ext.inflight import InflightBatches
+    from logclient._ext.queue import EventQueue
 
     def resident() -> float:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
 
-    handoff = Handoff(keep=0.05)
-    flight = Flight(handoff)
+    queue = EventQueue(keep=0.05)
+    in_flight = InflightBatches(queue)
     others: list[bytearray] = []
     begin = resident()
     for n in range(30_000):
-        assert handoff.push(b"x" * (900 if n % 100 else 90_000))
+        assert queue.push(b"x" * (900 if n % 100 else 90_000))
         if n % 10 == 0:
             others.append(bytearray(600))  # an application's own: it lives on
     full = resident()
-    while (batch := flight.take(2048, 1 << 20)) is not None:
+    while (batch := in_flight.take(2048, 1 << 20)) is not None:
         events = batch.pending()
         for event in events:
             batch.mark(event.seq, HANDED)
         del events
-        flight.encoded(batch)
-        flight.commit()
-    assert handoff.settled == handoff.next_seq - 1
+        in_flight.encoded(batch)
+        in_flight.commit()
+    assert queue.settled == queue.next_seq - 1
     assert full - begin > 45
 
     end = time.monotonic() + PATIENCE
     while resident() - begin >= 16 and time.monotonic() < end:
-        flight.commit()  # as an idle sender does each second
+        in_flight.commit()  # as an idle sender does each second
         time.sleep(0.005)
     assert resident() - begin < 16
     print(begin, full, resident(), len(others))
     for _ in range(1000):
-        handoff.push(b"x" * 900)
-    del flight, handoff
+        queue.push(b"x" * 900)
+    del in_flight, queue
     assert resident() - begin < 16
 
 

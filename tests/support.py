@@ -42,12 +42,12 @@ def clean_environment(**extra: str) -> dict[str, str]:
 def agent_handler(agent: Any) -> logging.Handler:
     """A ``logclient.Handler`` whose documents an agent makes for a sink of its own."""
     from logclient import Handler
-    from logclient._ext.handoff import Handoff
+    from logclient._ext.queue import EventQueue
     from logclient._ext.record import Encoder
 
     class Client:
         documents = agent
-        encoder = Encoder(Handoff())
+        encoder = Encoder(EventQueue())
 
         class config:
             redacted = "test://agent"

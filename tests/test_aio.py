@@ -17,9 +17,9 @@ import pytest
 import logclient
 from logclient import AsyncClient, aio
 from logclient.aio import MAX_WAITING, Actions
-from logclient.collectors.lumberjack import Collector
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
+from logclient.lumberjack.collector import Collector
 from tests.dead_servers import Mute, Refusing
 from tests.patience import PATIENCE
 from tests.support import clean_environment
@@ -109,7 +109,7 @@ class TestFates:
 
     def test_what_it_knows_of_a_connection(self) -> None:
         pytest.importorskip("websockets")
-        from logclient.collectors.logux import Collector
+        from logclient.logux.collector import Collector
 
         async def main(url: str) -> None:
             async with AsyncClient(url, user="10") as client:

@@ -15,9 +15,9 @@ import pytest
 
 from logclient import cli
 from logclient.cli import doctor
-from logclient.collectors.logux import Collector as LoguxServer
-from logclient.collectors.lumberjack import Collector
-from logclient.collectors.plog import Collector as PlogServer
+from logclient.logux.collector import Collector as LoguxServer
+from logclient.lumberjack.collector import Collector
+from logclient.plog.collector import Collector as PlogServer
 from tests import support
 from tests.test_cli_unreachable import answering, banner, black_hole, closes, dead, never_reads, tls, web
 

@@ -21,8 +21,8 @@ import pytest
 
 from logclient import cli
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.logjam import Collector
 from logclient.errors import ExitCode
+from logclient.logjam.collector import Collector
 from tests import support
 from tests import verify_files as files
 from tests.oracle import logjam as oracle

@@ -24,9 +24,9 @@ import pytest
 
 from logclient import cli
 from logclient.cli.progress import ProgressLine, RateEstimate
-from logclient.collectors import plog
-from logclient.collectors.lumberjack import Collector
 from logclient.errors import ExitCode
+from logclient.lumberjack.collector import Collector
+from logclient.plog import collector as plog
 from tests.patience import PATIENCE
 from tests.support import need
 

@@ -12,8 +12,8 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.cli.stat import describe_uptime
-from logclient.collectors.plog import Collector
 from logclient.errors import ExitCode
+from logclient.plog.collector import Collector
 from tests import support
 from tests.patience import PATIENCE
 
@@ -64,7 +64,7 @@ class TestLogjam:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         support.need("zmq")
-        from logclient.collectors import logjam
+        from logclient.logjam import collector as logjam
 
         monkeypatch.setattr(logjam, "_STATS_EVERY", 0.3)
         with logjam.Collector(stats_port=0, device=7, heartbeat=0) as device:
@@ -86,7 +86,7 @@ class TestLogjam:
     def test_who_says_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A socket of another kind, one that says other things, and nobody at all."""
         zmq = support.need("zmq")
-        from logclient.collectors import logjam
+        from logclient.logjam import collector as logjam
 
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, logjam.Collector() as device:
             port = publisher.bind_to_random_port("tcp://127.0.0.1")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from logclient import cli
-from logclient.collectors.lumberjack import Collector
+from logclient.lumberjack.collector import Collector
 from tests import support
 from tests.dead_servers import BlackHole
 from tests.patience import PATIENCE

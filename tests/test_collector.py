@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.lumberjack import Collector, decode
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
+from logclient.lumberjack.collector import Collector, decode
 from tests import recordings
 from tests.patience import PATIENCE
 from tests.support import clean_environment

@@ -648,7 +648,7 @@ STAGES: dict[str, list[Stage]] = {
     "docs/lumberjack.md": [Stage(pytest=True), Stage("import logclient"), Stage()],
     "docs/plog-server.md": [
         Stage(TEN.format(url="plog://127.0.0.1:23456")),
-        Stage("from logclient.collectors.plog import Collector"),
+        Stage("from logclient.plog.collector import Collector"),
     ],
     "docs/plog.md": [
         Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),

@@ -562,7 +562,7 @@ def interrupt_a_program(number: int, moment: float, folder: Path, url: str) -> N
 
 @pytest.fixture
 def slow_collector() -> Iterator[str]:
-    from logclient.collectors.lumberjack import Collector
+    from logclient.lumberjack.collector import Collector
 
     with Collector(faults="delay-ack=p:1:20ms", keep=False) as collector:
         yield collector.url

@@ -495,8 +495,8 @@ def test_block_is_first_come_first_served(make: Make) -> None:
         threads.append(threading.Thread(target=put))
         threads[-1].start()
         place = len(threads)
-        rig.until(lambda s: rig.engine.handoff.waiting_callers == place)  # noqa: B023
-    assert rig.engine.handoff.fits(10) and not seqs
+        rig.until(lambda s: rig.engine.queue.waiting_callers == place)  # noqa: B023
+    assert rig.engine.queue.fits(10) and not seqs
     rig.server.up()
     for thread in threads:
         thread.join(PATIENCE)
@@ -533,7 +533,7 @@ def test_a_signal_handler_does_not_stand_in_the_line(make: Make) -> None:
     rig.put(bytes(8000))
     thread = threading.Thread(target=rig.put, args=(bytes(16_000),))
     thread.start()
-    rig.until(lambda s: rig.engine.handoff.waiting_callers == 1)
+    rig.until(lambda s: rig.engine.queue.waiting_callers == 1)
     seqs: list[int] = []
 
     def handler(number: int, frame: object) -> None:
@@ -710,7 +710,7 @@ def test_a_server_that_takes_nothing_for_a_while(make: Make, setup: Setup) -> No
     with rig.server.changed:
         rig.server.stuck = False
         rig.server.changed.notify_all()
-    rig.engine.handoff.wake()
+    rig.engine.queue.wake()
     stats = rig.settle()
     assert stats.acked + stats.handed == 100 and stats.connects == 1
 

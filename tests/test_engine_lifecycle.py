@@ -152,7 +152,7 @@ def test_a_fork_by_a_signal_handler_while_a_caller_waits_for_room(build: Make) -
             forked.set()
 
     def run() -> None:
-        rig.until(lambda s: rig.engine.handoff.waiting_callers == 1)
+        rig.until(lambda s: rig.engine.queue.waiting_callers == 1)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         assert forked.wait(PATIENCE)
         rig.server.up()
@@ -548,7 +548,7 @@ def test_the_last_line_is_of_what_has_its_fate(build: Make) -> None:
 
             def close(linger: float = 0.0) -> None:
                 if not rig.bodies.get(6):
-                    rig.bodies[rig.engine.handoff.push(b"late", 2, 0)] = b"late"
+                    rig.bodies[rig.engine.queue.push(b"late", 2, 0)] = b"late"
                 end(linger)
 
             link.drains_on_close, link.close = True, close  # type: ignore[method-assign]

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
-from logclient._ext.tcpsend import TcpPump
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump.tcp import TcpPump
+from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, Fatal, Progress, Retry, Settled
 from logclient.delivery.pump import PythonPump
 from logclient.transports.tcp import Tcp
@@ -35,7 +35,7 @@ GOOD = 150 - len(BAD)
 class Interpreted(Tcp):
     """TCP without its compiled pump."""
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
+    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
         return None
 
 
@@ -154,21 +154,21 @@ def test_compiled_cores_are_the_plain_ones(kind: str, data: Any, sizes: list[int
     cores = [PLAIN[kind](PRODUCER, inflight=8), Compiled(kind, PRODUCER, inflight=8)]
     flights = []
     for _ in cores:
-        handoff = Handoff()
+        queue = EventQueue()
         for i, size in enumerate(sizes):
-            handoff.push((POISON if i % 5 == 4 else b"b") * size, 2, 0, 1_700_000_000_000_000 + i)
-        flights.append(Flight(handoff))
-    batches = [flight.take(100, 1 << 20) for flight in flights]
+            queue.push((POISON if i % 5 == 4 else b"b") * size, 2, 0, 1_700_000_000_000_000 + i)
+        flights.append(InflightBatches(queue))
+    batches = [in_flight.take(100, 1 << 20) for in_flight in flights]
     stream = b"".join(w + n.to_bytes(8, "big") if kind == "by_id" and w in b"knr" else w for w, n in replies)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
     pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     answers = []
-    for core, flight, batch in zip(cores, flights, batches, strict=True):
+    for core, in_flight, batch in zip(cores, flights, batches, strict=True):
         assert batch is not None
         core.connected(1.0, lambda: 0.5)
         log: list[Any] = [core.credit(1.0), core.next_timeout(1.0)]
         log.append(core.encode(batch, core.credit(1.0)[0], 2.0))
-        log.append(flight.encoded(batch).replace(b"\n", b""))
+        log.append(in_flight.encoded(batch).replace(b"\n", b""))
         log.append(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
         core.sent()
         log += [batch.statuses(), batch.hashes(), core.next_timeout(2.0)]

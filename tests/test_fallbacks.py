@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from logclient._ext import handoff
-from logclient.collectors.lumberjack import Collector
+from logclient._ext import queue
+from logclient.lumberjack.collector import Collector
 from logclient.transports import tcp
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
@@ -30,11 +30,11 @@ from tools import pythons, wheels
 
 SHORT = {
     "windows": [
-        "capture", "engine_contract", "engine_tcp", "handoff", "logjam_core", "lumberjack_check",
+        "capture", "engine_contract", "engine_tcp", "queue", "logjam_core", "lumberjack_check",
         "lumberjack_core",
     ],
     "macos": [
-        "engine_lifecycle", "engine_tcp", "handoff", "logjam_core", "lumberjack_check", "lumberjack_core",
+        "engine_lifecycle", "engine_tcp", "queue", "logjam_core", "lumberjack_check", "lumberjack_core",
     ],
 }  # fmt: skip
 """The rooms that differ most: these in every run, the long form has all that a system would run."""
@@ -43,15 +43,15 @@ LONG = {
     "windows": [*wheels.WINDOWS_TESTS, "collector", "engine_lifecycle"],
     "macos": [
         "capture", "collector", "engine_contract", "engine_reports", "engine_traces", "exit_fork_signal",
-        "flight", "lumberjack_reader", "lumberjack_writer", "records", "verify_capture",
+        "inflight", "lumberjack_reader", "lumberjack_writer", "records", "verify_capture",
     ],
 }  # fmt: skip
 
 HAS = """
 from importlib.util import find_spec
-from logclient._ext import capture, handoff, lumberjack
-pump = find_spec("logclient._ext.tcpsend") is not None
-print(handoff.WAKE, pump, capture.CRC_FOLDS, lumberjack.Hot(bytes(10), compression=9).compressor)
+from logclient._ext import capture, queue, lumberjack
+pump = find_spec("logclient._ext.pump.tcp") is not None
+print(queue.WAKE, pump, capture.CRC_FOLDS, lumberjack.Codec(bytes(10), compression=9).compressor)
 """
 
 
@@ -178,7 +178,7 @@ class TestBuilds:
         assert done.stdout.strip() == has, done.stderr
 
     def test_here_it_is_neither(self) -> None:
-        assert handoff.WAKE == "eventfd"
+        assert queue.WAKE == "eventfd"
 
     @pytest.mark.parametrize("like", SHORT)
     def test_the_rooms_that_differ(self, like: str, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def connect(port: int) -> tcp.TcpLink:
 @pytest.mark.skipif(sys.platform == "win32", reason="the compiled pump, whose clock it is, is not there")
 def test_the_pumps_clock_is_pythons() -> None:
     """Deadlines cross over; on macOS two monotonic clocks drift apart whenever the machine sleeps."""
-    assert time.monotonic() <= handoff.monotonic() <= time.monotonic()
+    assert time.monotonic() <= queue.monotonic() <= time.monotonic()
 
 
 def test_no_sigpipe_where_send_cannot_say_so(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,10 @@ def test_every_transport(green: Green, tmp_path: Path) -> None:
     """Compiled and in Python: TCP, TLS, WebSocket over both, ZeroMQ, UDP."""
     need("zmq")
     need("websockets")
-    from logclient.collectors import logjam, logux, lumberjack, plog
+    from logclient.logjam import collector as logjam
+    from logclient.logux import collector as logux
+    from logclient.lumberjack import collector as lumberjack
+    from logclient.plog import collector as plog
     from tests.tls_rig import Authority, server_context
 
     ours = Authority(tmp_path / "ours")

@@ -24,8 +24,8 @@ import pytest
 import logclient
 from logclient import formatters
 from logclient._ext.constants import K_MASK, K_RAW
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastHandler, mark_sender_thread
 from logclient.delivery.error_log import ErrorLog
 from logclient.handler import Handler
@@ -45,16 +45,16 @@ class Parked:
         redacted = "test://parked"
 
     def __init__(self, *, pairs: bool = False, truncate: bool = False, **bounds: Any) -> None:
-        self.handoff = Handoff(policy=bounds.pop("policy", "drop_oldest"), **bounds)
-        self.handoff.needs_sender = False
+        self.queue = EventQueue(policy=bounds.pop("policy", "drop_oldest"), **bounds)
+        self.queue.needs_sender = False
         self.encoder = Encoder(
-            self.handoff,
+            self.queue,
             max_event_bytes=bounds.get("max_event_bytes", 1 << 20),
             pairs=pairs,
             truncate=truncate,
         )
         self.calls: list[Any] = []
-        self.flight = Flight(self.handoff)
+        self.in_flight = InflightBatches(self.queue)
         self.trouble: Exception | None = None
         self.complain = ErrorLog().complain
 
@@ -79,11 +79,11 @@ class Parked:
     def events(self) -> list[Any]:
         """Everything put since the last call."""
         found: list[Any] = []
-        while batch := self.flight.take(1 << 20, 1 << 30):
+        while batch := self.in_flight.take(1 << 20, 1 << 30):
             found += list(batch.pending())
-        self.flight.fail(2)
-        self.flight.commit()
-        self.flight.take_report()
+        self.in_flight.fail(2)
+        self.in_flight.commit()
+        self.in_flight.take_report()
         return found
 
     def made(self) -> list[dict[str, Any]]:
@@ -92,10 +92,10 @@ class Parked:
     def failed(self) -> dict[str, int]:
         """What got a tombstone instead, by reason."""
         self.events()
-        return {k: n for k, n in self.handoff.counters()["failed"].items() if k != "closed"}
+        return {k: n for k, n in self.queue.counters()["failed"].items() if k != "closed"}
 
     def count(self, name: str) -> int:
-        return int(self.handoff.counters()[name])
+        return int(self.queue.counters()[name])
 
 
 class Fixture:
@@ -182,14 +182,14 @@ class TestShip:
     def test_mangled_is_counted(self, make: Make) -> None:
         one = make()
         one.log.info("a", extra={"nan": float("nan"), "raw": b"b"})
-        assert one.client.count("mangled") == 2
+        assert one.client.count("sanitized") == 2
 
     def test_needs_attention(self, make: Make) -> None:
         one = make()
-        one.client.handoff.needs_sender = True
+        one.client.queue.needs_sender = True
         one.log.info("a")
         assert one.client.calls == ["attend"]
-        one.client.handoff.needs_sender = False
+        one.client.queue.needs_sender = False
         one.log.info("b")
         assert one.client.calls == ["attend"]
 
@@ -205,7 +205,7 @@ class TestShip:
     def test_trouble_of_the_client_stays_there(self, make: Make, said: Callable[[], str]) -> None:
         one = make(policy="block", max_events=1)
         one.client.trouble = RuntimeError("no threads")
-        one.client.handoff.needs_sender = True
+        one.client.queue.needs_sender = True
         one.log.info("a")
         one.log.info("b")
         assert len(one.client.calls) == 2
@@ -245,7 +245,7 @@ class TestFail:
         one.log.info("a", 1)
         one.log.info("%s")
         assert one.messages() == ["%d items % ('two',)", "a % (1,)", "%s"]
-        assert one.client.count("mangled") == 2
+        assert one.client.count("sanitized") == 2
 
     def test_errors_are_said_once_a_minute(self, make: Make, said: Callable[[], str]) -> None:
         one = make()
@@ -562,10 +562,10 @@ class TestLife:
             assert handler.level == logging.INFO
             assert handler.client.config.overflow == "drop_oldest"
             assert handler.client.config.max_events == 10
-            handler.client.handoff.needs_sender = False
+            handler.client.queue.needs_sender = False
             log.debug("no")
             log.info("yes")
-            (event,) = Flight(handler.client.handoff).take(10, 1 << 20).pending()
+            (event,) = InflightBatches(handler.client.queue).take(10, 1 << 20).pending()
             assert json.loads(event.body)["message"] == "yes!"
             assert threading.active_count() == threads
         finally:
@@ -640,11 +640,11 @@ class TestLife:
         program = """
             import logging, sys, logclient
             handler = logclient.Handler("lumberjack://127.0.0.1:9", atexit_timeout="100ms")
-            handler.client.handoff.needs_sender = False
+            handler.client.queue.needs_sender = False
             logging.basicConfig(handlers=[handler], level="INFO")
             logging.info("hi")
-            from logclient._ext.flight import Flight
-            print(Flight(handler.client.handoff).take(10, 1 << 20).pending()[0].body.decode())
+            from logclient._ext.inflight import InflightBatches
+            print(InflightBatches(handler.client.queue).take(10, 1 << 20).pending()[0].body.decode())
         """
         code = f"import sys; sys.path.insert(0, {str(HOME)!r})\n" + textwrap.dedent(program)
         done = subprocess.run(

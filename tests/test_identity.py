@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient.client import Client
-from logclient.collectors import logjam, logux, lumberjack, plog
+from logclient.logjam import collector as logjam
+from logclient.logux import collector as logux
+from logclient.lumberjack import collector as lumberjack
+from logclient.plog import collector as plog
 from tests.patience import PATIENCE
 
 np = pytest.importorskip("numpy")

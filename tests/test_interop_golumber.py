@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient import cli
-from logclient.collectors.lumberjack import Collector
+from logclient.lumberjack.collector import Collector
 from logclient.transports.tcp import Tcp
 from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
@@ -62,7 +62,7 @@ def golumber() -> Path:
 @pytest.fixture(params=["compiled pump", "Python pump"])
 def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "Python pump":
-        monkeypatch.setattr(Tcp, "pump", lambda self, flight, core, **limits: None)
+        monkeypatch.setattr(Tcp, "pump", lambda self, in_flight, core, **limits: None)
 
 
 class Server:

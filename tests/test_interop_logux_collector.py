@@ -15,7 +15,7 @@ from tests.support import need as need_module
 need()
 need_module("websockets")
 
-from logclient.collectors.logux import Collector, decode  # noqa: E402
+from logclient.logux.collector import Collector, decode  # noqa: E402
 
 KINDS = ["client", "node"]
 

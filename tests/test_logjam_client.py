@@ -30,8 +30,8 @@ from tests.support import clean_environment
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.collectors.logjam import Collector  # noqa: E402
 from logclient.logjam import Client, Subscriber  # noqa: E402
+from logclient.logjam.collector import Collector  # noqa: E402
 from logclient.transports.zmq import Zmq  # noqa: E402
 
 HOST = socket.gethostname()

@@ -30,7 +30,7 @@ from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
 from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
 from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, fate
@@ -167,9 +167,9 @@ def test_importers_take_whatever_we_send(method: int, over: int, sent: list[byte
     options = Options(APP_ENV.decode(), compression=COMPRESSIONS[method], compress_over=over)
     core = Logjam(options, bytes(10))
     core.connected(0.0)
-    flight, batch = flight_of([(body, RAW) for body in sent])
+    in_flight, batch = inflight_of([(body, RAW) for body in sent])
     assert core.encode(batch, len(sent), 0.0) == len(sent)
-    flight.encoded(batch)
+    in_flight.encoded(batch)
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
         carried = oracle.carried(body, seq, bytes(10), TOPIC)
@@ -184,10 +184,10 @@ def test_no_body_unpacks_beyond_what_importers_open(method: int) -> None:
     most = MAX_BODY - 49  # room for the id
     core = Logjam(Options(APP_ENV.decode(), compression=COMPRESSIONS[method]), bytes(10))
     core.connected(0.0)
-    flight, batch = flight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
+    in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
     assert core.encode(batch, 2, 0.0) == 1
     assert batch.statuses() == {1: "failed", 2: "inflight"}
-    flight.encoded(batch)
+    in_flight.encoded(batch)
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     ((*_, payload, meta),) = oracle.split(data)
     assert meta[2] == method
@@ -406,7 +406,7 @@ READERS = {
     """,
     "opened": """
     from logclient.collectors.capture import CaptureReader
-    from logclient.collectors.messages import decompress, frames, read_meta
+    from logclient.logjam.messages import decompress, frames, read_meta
     from logclient.errors import ProtocolError
     say("ready"), wait()
     said = []

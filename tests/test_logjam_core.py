@@ -21,12 +21,12 @@ from logclient import cli, config, readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.flight import Batch, Flight
+from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logjam import (
     MAX_BODY,
     STATUS_NAMES,
+    Codec,
     Decoder,
-    Hot,
     Unpacker,
     expand,
     pack,
@@ -35,7 +35,7 @@ from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progres
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam.core import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
 from tests.patience import PATIENCE
@@ -82,30 +82,30 @@ def sent(core: Logjam) -> list[list[bytes]]:
     return oracle.split(data)
 
 
-def send(core: Logjam, n: int, now: float = 100.0) -> tuple[Flight, Batch]:
+def send(core: Logjam, n: int, now: float = 100.0) -> tuple[InflightBatches, Batch]:
     """Requests 1..n, in one batch."""
-    flight, batch = flight_of([(b'{"n":1}', RAW)] * n)
+    in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
     assert core.encode(batch, n, now) == n
-    flight.encoded(batch)
+    in_flight.encoded(batch)
     sent(core)
-    return flight, batch
+    return in_flight, batch
 
 
 def one(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
     """What travels for one event; None: it failed."""
     core = core_of(**options)
-    flight, batch = flight_of([(body, kind)])
+    in_flight, batch = inflight_of([(body, kind)])
     if core.encode(batch, 1, 100.0) == 0:
         assert batch.statuses() == {1: "failed"}
         return None
-    flight.encoded(batch)
+    in_flight.encoded(batch)
     (message,) = sent(core)
     return message[3]
 
 
 def test_is_a_core() -> None:
     core: Core = core_of()
-    assert "logclient.hot" in repr(core.hot)
+    assert "logclient.codec" in repr(core.codec)
 
 
 class TestOptions:
@@ -135,7 +135,7 @@ class TestOptions:
 
     def test_default_topic_begins_where_the_environment_does(self) -> None:
         core = core_of(app_env="my-shop-production")
-        send_one = flight_of([(b"{}", RAW), (b"{}", RAW | 1 << 4)])[1]
+        send_one = inflight_of([(b"{}", RAW), (b"{}", RAW | 1 << 4)])[1]
         core.encode(send_one, 2, 100.0)
         assert [m[2] for m in sent(core)] == [b"logs.my-shop.production", b"events.my-shop.production"]
 
@@ -176,11 +176,11 @@ class TestOptions:
             {"compression": 4}, {"number": 0}, {"level": 0},
         ):  # fmt: skip
             with pytest.raises(AssertionError):
-                Hot(**{"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong})
+                Codec(**{"producer": PRODUCER, "app_env": APP_ENV, "topics": TOPICS, **wrong})
         with pytest.raises(ValueError, match="producer: 10 bytes, not 1"):
-            Hot(b"x", APP_ENV, TOPICS)
+            Codec(b"x", APP_ENV, TOPICS)
         with pytest.raises(TypeError):
-            Hot.__new__(Hot).credit(0.0)
+            Codec.__new__(Codec).credit(0.0)
 
 
 class TestMessages:
@@ -188,10 +188,10 @@ class TestMessages:
     @pytest.mark.parametrize("mode", ["request", "async"])
     def test_frames(self, nibble: int, mode: str) -> None:
         core = core_of(mode=mode)
-        flight, batch = flight_of([(b'{"a":1}', RAW | nibble << 4)])
+        in_flight, batch = inflight_of([(b'{"a":1}', RAW | nibble << 4)])
         created = batch.pending()[0].created_us
         assert core.encode(batch, 1, 100.0) == 1
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         (message,) = sent(core)
         body = b'{"a":1,"%s":"%s000000000001"}' % (
             oracle.carrier_of(TOPICS[nibble]).encode(), PRODUCER.hex().encode(),
@@ -204,24 +204,24 @@ class TestMessages:
         assert batch.statuses() == {1: "inflight"}
 
     def test_no_topic_of_that_number(self) -> None:
-        _, batch = flight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
+        _, batch = inflight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
         assert core_of().encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
 
     def test_numbers_wrap_to_1_and_never_stop(self) -> None:
-        hot = Hot(PRODUCER, APP_ENV, TOPICS, request=False, number=(1 << 64) - 2)
-        hot.connected(1.0)
-        flight, batch = flight_of([(b"{}", RAW)] * 4)
-        assert hot.encode(batch.capsule, 4, 1.0) == 4
-        numbers = [struct.unpack(">Q", m[3][16:])[0] for m in oracle.split(bytes(hot.buffers()[0]))]
+        codec = Codec(PRODUCER, APP_ENV, TOPICS, request=False, number=(1 << 64) - 2)
+        codec.connected(1.0)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 4)
+        assert codec.encode(batch.capsule, 4, 1.0) == 4
+        numbers = [struct.unpack(">Q", m[3][16:])[0] for m in oracle.split(bytes(codec.buffers()[0]))]
         assert numbers == [(1 << 64) - 2, (1 << 64) - 1, 1, 2]
-        del flight
+        del in_flight
 
     def test_a_new_connection_goes_on_counting(self) -> None:
         core = core_of()
-        flight, batch = send(core, 2)
+        in_flight, batch = send(core, 2)
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         core.connected(101.0, random)
         assert core.encode(batch, 2, 101.0) == 2
         assert [struct.unpack(">Q", m[4][16:])[0] for m in sent(core)] == [3, 4]
@@ -250,10 +250,10 @@ class TestMessages:
     def test_users_own_id_is_kept_for_the_ledger(self) -> None:
         own = b"0123456789abcdef0123456789abcdef"
         core = core_of()
-        flight, batch = flight_of([(b'{"request_id":"%s"}' % own, RAW)])
+        in_flight, batch = inflight_of([(b'{"request_id":"%s"}' % own, RAW)])
         core.encode(batch, 1, 100.0)
-        line = flight.encoded(batch)
-        assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the format is the flight's
+        line = in_flight.encoded(batch)
+        assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the format is the in_flight's
         assert oracle.decode(oracle.join(sent(core)[0]), [PRODUCER]).status == oracle.FOREIGN
 
     @settings(max_examples=80, deadline=None)
@@ -266,7 +266,7 @@ class TestMessages:
         self, events: list[tuple[bytes, int, int]], identity: bool, compression: str, over: int
     ) -> None:
         core = core_of(identity="id" if identity else "none", compression=compression, compress_over=over)
-        flight, batch = flight_of([(body, kind | nibble << 4) for body, kind, nibble in events])
+        in_flight, batch = inflight_of([(body, kind | nibble << 4) for body, kind, nibble in events])
         want = [
             (seq, TOPICS[nibble], carried)
             for seq, (body, _, nibble) in enumerate(events, 1)
@@ -281,7 +281,7 @@ class TestMessages:
             assert oracle.unpack(method, message[3]) == carried
             assert method in ((0, 1) if compression == "zlib" and len(carried) >= over else (0,))
             assert hashes[seq] == oracle.xxh64(carried, 42)
-        del flight
+        del in_flight
 
 
 class TestCompression:
@@ -293,7 +293,7 @@ class TestCompression:
         if method > 1:
             support.need(("", "", "snappy", "lz4")[method])
         core = core_of(compression=COMPRESSIONS[method])
-        flight, batch = flight_of([(self.BODY, RAW), (b"{}", RAW)])
+        in_flight, batch = inflight_of([(self.BODY, RAW), (b"{}", RAW)])
         core.encode(batch, 2, 100.0)
         large, small = sent(core)
         assert (large[4][2], small[4][2]) == (method, 0)
@@ -301,18 +301,18 @@ class TestCompression:
         assert body == oracle.carried(self.BODY, 1, PRODUCER, TOPICS[0])
         assert batch.hashes()[1] == oracle.xxh64(body, 42)
         assert len(large[3]) < len(body) // 2 or method == 0
-        del flight
+        del in_flight
 
     @pytest.mark.parametrize("name", ["zlib", "snappy", "lz4"])
     def test_what_does_not_shrink_goes_as_it_is(self, name: str) -> None:
         if name != "zlib":
             support.need(name)
         core = core_of(compression=name, compress_over=0, identity="none")
-        flight, batch = flight_of([(b"{}", RAW)])
+        in_flight, batch = inflight_of([(b"{}", RAW)])
         core.encode(batch, 1, 100.0)
         ((_, _, _, body, meta),) = sent(core)
         assert (meta[2], body[:1]) == (0, b"{")
-        del flight
+        del in_flight
 
     def test_libsnappy(self, tmp_path: Path) -> None:
         """A library of that name is used, and nothing of Python's: here one that writes literals only."""
@@ -394,9 +394,9 @@ class TestCredit:
     def test_requests(self) -> None:
         core = core_of(inflight=3)
         assert core.credit(100.0) == (3, 1 << 20)
-        flight, batch = flight_of([(b"{}", RAW)] * 5)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 5)
         assert core.encode(batch, 5, 100.0) == 3
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.credit(100.0) == (0, 0)
         assert core.encode(batch, 5, 100.0) == 0
         core.receive_data(OK_REPLY, 100.1)
@@ -410,7 +410,7 @@ class TestCredit:
             core.call("ping")
         assert core.requests == 5
         assert core.credit(100.0) == (0, 0)
-        assert core.encode(flight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
+        assert core.encode(inflight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
 
     def test_a_quarter_at_a_time(self) -> None:
         """Replies come in ones and twos: nothing is encoded for so few while others are under way."""
@@ -425,9 +425,9 @@ class TestCredit:
 
     def test_async_is_handed_when_it_is_sent(self) -> None:
         core = core_of(mode="async", inflight=1)
-        flight, batch = flight_of([(b"{}", RAW)] * 5000)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.requests == 0
         assert core.next_timeout(100.0) is None
         assert core.credit(100.0)[0] == 0, "what is encoded is not sent yet"
@@ -440,7 +440,7 @@ class TestCredit:
         assert list(core.events_received()) == [Settled("handed", "", [(2001, 2048)])]
         assert core.credit(100.0)[0] == 2048
         assert core.encode(batch, 5000, 100.0) == 2048
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         core.connection_lost()
         core.sent()
         assert list(core.events_received()) == [], "forgotten: to be sent again"
@@ -449,23 +449,23 @@ class TestCredit:
         """A batch stops before it grows too large; one large event goes alone."""
         core = core_of(batch_bytes=1000)
         body = b'{"a":"' + b"x" * 600 + b'"}'
-        flight, batch = flight_of([(body, RAW), (body, RAW), (body * 1, RAW)])
+        in_flight, batch = inflight_of([(body, RAW), (body, RAW), (body * 1, RAW)])
         for _ in range(3):
             assert core.encode(batch, 3, 100.0) == 1
-            flight.encoded(batch)
+            in_flight.encoded(batch)
 
     def test_too_large(self) -> None:
         body = b'{"a":"' + b"x" * (MAX_BODY - 8) + b'"}'
-        flight, batch = flight_of([(body, RAW), (b"{}", RAW)])
+        in_flight, batch = inflight_of([(body, RAW), (b"{}", RAW)])
         assert core_of().encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
-        del flight
+        del in_flight
 
     def test_poison_fails_alone(self) -> None:
         core = core_of()
-        flight, batch = flight_of([(b"{}", RAW), (b"no", RAW), (b"{}", RAW)])
+        in_flight, batch = inflight_of([(b"{}", RAW), (b"no", RAW), (b"{}", RAW)])
         assert core.encode(batch, 3, 100.0) == 2
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert [m[3][-3:] for m in sent(core)] == [b'1"}', b'3"}']
 
 
@@ -492,7 +492,7 @@ class TestReplies:
     ])  # fmt: skip
     def test_anything_else_ends_the_connection(self, reply: list[bytes], words: str) -> None:
         core = core_of()
-        flight, batch = send(core, 2)
+        in_flight, batch = send(core, 2)
         core.receive_data(OK_REPLY + oracle.join(reply) + OK_REPLY, 101.0)
         acked, progress, fatal = core.events_received()
         assert (acked, progress) == (Settled("acked", "", [(1, 1)]), Progress())
@@ -504,9 +504,9 @@ class TestReplies:
         core.receive_data(OK_REPLY, 102.0)
         assert list(core.events_received()) == []
         # the unanswered one is sent again on a new connection, and only there answered
-        flight.apply([(1, 1)], 2)
+        in_flight.apply([(1, 1)], 2)
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         core.connected(103.0, random)
         assert batch.statuses()[2] == "pending"
         assert core.encode(batch, 9, 103.0) == 1
@@ -543,12 +543,12 @@ class TestReplies:
     @given(messages, st.integers(0, 6), st.lists(st.integers(0, 400), max_size=6))
     def test_twin_split_anywhere(self, messages: list[list[bytes]], pings: int, cuts: list[int]) -> None:
         core = core_of()
-        flight, batch = flight_of([(b"{}", RAW)] * 6)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 6)
         waiting: list[int] = []
         tokens = []
         for seq in range(1, 7):
             assert core.encode(batch, 1, 100.0) == 1
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             waiting.append(seq)
             if seq <= pings:
                 tokens.append(core.call("ping"))
@@ -598,7 +598,7 @@ class TestPing:
     def test_before_what_was_encoded(self) -> None:
         """While somebody looks at the bytes too."""
         core = core_of()
-        flight, batch = flight_of([(b"{}", RAW)])
+        in_flight, batch = inflight_of([(b"{}", RAW)])
         core.encode(batch, 1, 100.0)
         held = core.data_to_send()
         core.call("ping")
@@ -606,7 +606,7 @@ class TestPing:
         assert held
         core.receive_data(OK_REPLY + oracle.join([b"ping", b"200 OK", b""]), 101.0)
         assert [type(e) for e in core.events_received()] == [Settled, Progress, Reply]
-        del flight
+        del in_flight
 
     def test_not_from_it(self) -> None:
         core = core_of()
@@ -645,9 +645,9 @@ class TestSilence:
     def test_from_the_first_that_waits(self) -> None:
         core = core_of(silence=5.0)
         assert core.next_timeout(100.0) is None
-        flight, batch = flight_of([(b"{}", RAW)] * 3)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 3)
         core.encode(batch, 1, 101.0)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         core.encode(batch, 1, 103.0)
         assert core.next_timeout(103.0) == 106.0
         core.receive_data(OK_REPLY, 104.0)
@@ -939,7 +939,7 @@ class TestVerify:
         np = pytest.importorskip("numpy")
         decode = pytest.importorskip("logclient.verify.decode")
         core = core_of(compression="zlib", compress_over=100)
-        flight, batch = flight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
+        in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
         core.encode(batch, 2, 100.0)
         units = [oracle.join(message) for message in sent(core)]
         sizes = np.array([len(unit) for unit in units], np.int64)
@@ -959,4 +959,4 @@ class TestVerify:
         at = int(events.offset[0])
         body = decode.inflate_unit("logjam", units[0])[at : at + int(events.length[0])]
         assert body == oracle.carried(b'{"a":"%s"}' % (b"x" * 300), 1, PRODUCER, TOPICS[0])
-        del flight
+        del in_flight

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 import logclient
 from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.errors import (
     ConfigError,
     ConnectFailed,
@@ -34,15 +33,16 @@ from logclient.errors import (
     MissingExtra,
     ProtocolError,
 )
+from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.transports.attempt import Attempt
 from tests.patience import PATIENCE
 from tests.support import need
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.collectors.logjam import Collector, decode  # noqa: E402
-from logclient.collectors.logjam_device import Device  # noqa: E402
-from logclient.collectors.subscriber import Subscriber  # noqa: E402
+from logclient.logjam.collector import Collector, decode  # noqa: E402
+from logclient.logjam.device import Device  # noqa: E402
+from logclient.logjam.subscriber import Subscriber  # noqa: E402
 from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
     ACCEPTED,

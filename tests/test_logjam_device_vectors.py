@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from logclient.collectors.logjam import Collector
-from logclient.collectors.logjam_device import Device
-from logclient.collectors.messages import decompress, read_meta
+from logclient.logjam.collector import Collector
+from logclient.logjam.device import Device
+from logclient.logjam.messages import decompress, read_meta
 from tests import recordings, support
 
 zmq = pytest.importorskip("zmq")

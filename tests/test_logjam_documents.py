@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Request, current, document
 from logclient.logjam.core import Logjam, Options
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.patience import PATIENCE
@@ -978,7 +978,7 @@ def test_the_core_carries_them() -> None:
     agent.mobile()
     core = Logjam(Options(APP, compression="none"), bytes(range(10)))
     core.connected(100.0, lambda: 0.5)
-    _, batch = flight_of(events)
+    _, batch = inflight_of(events)
     assert core.encode(batch, len(events), 100.0) == len(events)
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     messages = oracle.split(data)

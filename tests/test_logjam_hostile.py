@@ -196,8 +196,8 @@ CLIENT = """if 1:
     url, compiled, size = json.loads(sys.argv[1])
 
     pump = Zmq.pump
-    def chosen(self, flight, core, **limits):
-        found = pump(self, flight, core, **limits)
+    def chosen(self, in_flight, core, **limits):
+        found = pump(self, in_flight, core, **limits)
         assert found is not None or not compiled
         return found if compiled else None
     Zmq.pump = chosen

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.messages import SEQUENCE_MAX, Meta, frames, read_meta
-from logclient.collectors.subscriber import Device, Gap, Message, Subscriber, Tracker
 from logclient.errors import ConfigError, LedgerError, MissingExtra, ProtocolError
+from logclient.logjam.messages import SEQUENCE_MAX, Meta, frames, read_meta
+from logclient.logjam.subscriber import Device, Gap, Message, Subscriber, Tracker
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.collectors.logjam import Collector  # noqa: E402
+from logclient.logjam.collector import Collector  # noqa: E402
 from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
-from logclient._ext.logjam import STATUS_NAMES, Decoder, Hot
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.logjam import STATUS_NAMES, Codec, Decoder
+from logclient._ext.queue import EventQueue
 from logclient.errors import ConfigError
 from logclient.logjam.core import Logjam, Options
 from tests import recordings, support
@@ -84,17 +84,17 @@ def encoded(
     """(the messages that our client makes of such an event, its fate)."""
     _, compression, _, _, created_ms, number = oracle.META.unpack(meta)
     topics = [topic, b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
-    hot = Hot(
+    codec = Codec(
         PRODUCER, app_env, topics,
         request=request, compression=compression, compress_over=0, identity=False, number=number,
     )  # fmt: skip
-    hot.connected(1.0)
-    handoff = Handoff()
-    assert handoff.push(body, 2, 1, created_ms * 1000) == 1
-    batch = Flight(handoff).take(1, 1 << 20)
+    codec.connected(1.0)
+    queue = EventQueue()
+    assert queue.push(body, 2, 1, created_ms * 1000) == 1
+    batch = InflightBatches(queue).take(1, 1 << 20)
     assert batch is not None
-    hot.encode(batch.capsule, 1, 1.0)
-    return oracle.split(b"".join(bytes(part) for part in hot.buffers())), batch.statuses()[1]
+    codec.encode(batch.capsule, 1, 1.0)
+    return oracle.split(b"".join(bytes(part) for part in codec.buffers())), batch.statuses()[1]
 
 
 def what_it_does(parts: list[bytes], push: bool) -> str:

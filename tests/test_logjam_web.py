@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from logclient.collectors.logjam import Collector
+from logclient.logjam.collector import Collector
 from tests.asgi_server import serve
 from tests.prefork import EXAMPLES, Server, program, serving, wait_for
 from tests.processes import CollectorProcess

@@ -34,7 +34,7 @@ need("websockets")
 from websockets.exceptions import ConnectionClosed, InvalidMessage  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 
-from logclient.collectors.logux import Collector, _actions, decode  # noqa: E402
+from logclient.logux.collector import Collector, _actions, decode  # noqa: E402
 
 PRODUCER = "0a" * 10
 

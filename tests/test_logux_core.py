@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from logclient._ext.constants import ACKED, FAILED, REASONS, STATUSES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.flight import Batch, Flight
-from logclient._ext.handoff import Handoff
 from logclient._ext.hash import xxh64
+from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logux import ActionTracker
+from logclient._ext.queue import EventQueue
 from logclient.config import Secret
 from logclient.delivery.contract import (
     Alive,
@@ -37,7 +37,7 @@ from logclient.delivery.contract import (
 from logclient.delivery.pump import PythonPump
 from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 
@@ -98,18 +98,18 @@ def connect(core: Logux, now: float = NOW) -> None:
     assert core.state == "synchronized"
 
 
-def send(core: Logux, n: int, now: float = NOW) -> tuple[Flight, Batch]:
+def send(core: Logux, n: int, now: float = NOW) -> tuple[InflightBatches, Batch]:
     """Actions 1..n in one batch, as many as go."""
-    flight, batch = flight_of([(b'{"n":1}', RAW)] * n)
-    more(core, flight, batch, now)
-    return flight, batch
+    in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
+    more(core, in_flight, batch, now)
+    return in_flight, batch
 
 
-def more(core: Logux, flight: Flight, batch: Batch, now: float = NOW) -> list[Any]:
+def more(core: Logux, in_flight: InflightBatches, batch: Batch, now: float = NOW) -> list[Any]:
     """What goes out of a batch, as messages."""
     while events := core.credit(now)[0]:
         n = core.encode(batch, events, now)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         if not n:
             break
     return sent(core)
@@ -145,7 +145,7 @@ def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[
 
 def test_is_a_core() -> None:
     core: Core = core_of()
-    assert core.hot is None
+    assert core.codec is None
 
 
 class TestOptions:
@@ -444,8 +444,8 @@ class TestConnect:
 class TestSync:
     def test_one_sync_of_a_batch(self) -> None:
         core = ready()
-        flight, batch = flight_of([(b'{"n":%d}' % n, RAW) for n in range(250)])
-        messages = more(core, flight, batch)
+        in_flight, batch = inflight_of([(b'{"n":%d}' % n, RAW) for n in range(250)])
+        messages = more(core, in_flight, batch)
         assert [m[:2] for m in messages] == [["sync", 100], ["sync", 200], ["sync", 250]]
         assert [a for m in messages for a in m[2::2]] == [
             {"type": "log/add", "data": {"n": n}, "id": ID % (n + 1)} for n in range(250)
@@ -459,7 +459,7 @@ class TestSync:
 
     def test_credit_counts_syncs(self) -> None:
         core = ready(inflight=2, window=10)
-        _flight, batch = send(core, 25)
+        _in_flight, batch = send(core, 25)
         assert list(batch.statuses().values()).count("inflight") == 20
         assert core.credit(NOW) == (0, 256 << 10)
         tell(core, "synced", 20)
@@ -473,15 +473,16 @@ class TestSync:
     def test_bytes_of_a_sync(self) -> None:
         core = ready(window_bytes=1000)
         body = b'{"n":"%s"}' % (b"x" * 392)
-        flight, batch = flight_of([(body, RAW)] * 4 + [(b'{"n":"%s"}' % (b"x" * 5000), RAW), (body, RAW)])
-        assert [len(m[2::2]) for m in more(core, flight, batch)] == [2, 2, 1, 1]
+        large = b'{"n":"%s"}' % (b"x" * 5000)
+        in_flight, batch = inflight_of([(body, RAW)] * 4 + [(large, RAW), (body, RAW)])
+        assert [len(m[2::2]) for m in more(core, in_flight, batch)] == [2, 2, 1, 1]
 
     def test_the_user_s_own_time_and_subprotocol(self) -> None:
         core = ready(Clock())
         own = struct.pack("<qq", int(WALL * 1000) - 5000, 7) + b'{"type":"a"}'
         none = struct.pack("<qq", -(2**63), -1) + b'{"type":"a"}'
-        flight, batch = flight_of([(own, RAW | TIMED), (none, TIMED)])
-        ((_, _, _, first, _, second),) = more(core, flight, batch)
+        in_flight, batch = inflight_of([(own, RAW | TIMED), (none, TIMED)])
+        ((_, _, _, first, _, second),) = more(core, in_flight, batch)
         assert first == {"id": -250, "time": -5000, "subprotocol": 7}
         assert second["id"] == [-250, 1] and set(second) == {"id", "time"} and second["time"] == 0
 
@@ -497,10 +498,10 @@ class TestSync:
     ])  # fmt: skip
     def test_what_no_server_takes_fails_alone(self, body: bytes, kind: int, reason: str) -> None:
         core = ready()
-        flight, batch = flight_of([(b"{}", RAW), (body, kind), (b"{}", RAW)])
-        ((*_, a, _, b, _),) = more(core, flight, batch)
+        in_flight, batch = inflight_of([(b"{}", RAW), (body, kind), (b"{}", RAW)])
+        ((*_, a, _, b, _),) = more(core, in_flight, batch)
         assert (a["id"], b["id"]) == (ID % 1, ID % 3)
-        assert flight.take_report() == [(2, 2, "failed", reason)]
+        assert in_flight.take_report() == [(2, 2, "failed", reason)]
 
     @pytest.mark.parametrize("body", [
         b'{"type":"a","length":"1"}', b'{"type":"a","data":{"length":1}}',
@@ -509,19 +510,19 @@ class TestSync:
     ])  # fmt: skip
     def test_what_servers_take(self, body: bytes) -> None:
         core = ready()
-        flight, batch = flight_of([(body, RAW | WHOLE)])
-        ((_, _, action, _),) = more(core, flight, batch)
+        in_flight, batch = inflight_of([(body, RAW | WHOLE)])
+        ((_, _, action, _),) = more(core, in_flight, batch)
         assert action == {**json.loads(body), "id": ID % 1}
 
     def test_user_fields_never_reach_the_action_itself(self) -> None:
         core = ready()
-        flight, batch = flight_of([(b'{"length":5,"type":7,"id":"mine"}', RAW)])
-        ((_, _, action, _),) = more(core, flight, batch)
+        in_flight, batch = inflight_of([(b'{"length":5,"type":7,"id":"mine"}', RAW)])
+        ((_, _, action, _),) = more(core, in_flight, batch)
         assert action == {"type": "log/add", "data": {"length": 5, "type": 7, "id": "mine"}, "id": ID % 1}
 
     def test_no_identity_no_check(self) -> None:
         core = ready(identity="none", check=False, action_type='lög "x"')
-        _flight, batch = flight_of([(b" {oops} ", RAW), (b'{"type":"a"}', RAW | WHOLE)])
+        _in_flight, batch = inflight_of([(b" {oops} ", RAW), (b'{"type":"a"}', RAW | WHOLE)])
         core.encode(batch, 9, NOW)
         (text,) = raw(core)
         assert b'{"type":"l\xc3\xb6g \\"x\\"","data":{oops}},{' in text and b',{"type":"a"},{' in text
@@ -552,7 +553,7 @@ class TestSync:
             or (check and kind & 3 == RAW)
             or isinstance(oracle.action(body, kind & ~3 | RAW, 1, PRODUCER), oracle.Text)
         ]
-        flight, batch = flight_of(given_ or [(b"{}", RAW)])
+        in_flight, batch = inflight_of(given_ or [(b"{}", RAW)])
         expected, fates, ids = [], {}, oracle.Ids()
         hashes = {}
         for seq, (body, kind) in enumerate(given_ or [(b"{}", RAW)], 1):
@@ -565,18 +566,18 @@ class TestSync:
             expected.append((found.text, *ids.next(int(WALL * 1000)), time, found.subprotocol))
         n = core.encode(batch, 100, NOW)
         got = batch.hashes()
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert n == len(expected)
         assert raw(core) == ([oracle.sync(0, expected, BASE)] if expected else [])
-        assert {s: r for s, t, f, r in flight.take_report() for s in range(s, t + 1)} == fates
+        assert {s: r for s, t, f, r in in_flight.take_report() for s in range(s, t + 1)} == fates
         assert {s: h for s, h in got.items() if s in hashes} == hashes
 
     def test_the_ledger_keeps_the_user_s_own_ids(self) -> None:
         core = ready()
         events = [(b'{"type":"a","id":%s}' % id, RAW | WHOLE) for id in (b'"mine"', b"[1,2]", b'""')]
-        flight, batch = flight_of(events)
+        in_flight, batch = inflight_of(events)
         core.encode(batch, 9, NOW)
-        (line,) = [json.loads(x) for x in flight.encoded(batch).splitlines() if b'"ids"' in x]
+        (line,) = [json.loads(x) for x in in_flight.encoded(batch).splitlines() if b'"ids"' in x]
         import base64
 
         words = struct.unpack("<6Q", base64.b64decode(line["ids"]))
@@ -588,12 +589,12 @@ class TestIds:
     def test_a_clock_that_goes_back(self) -> None:
         clock = Clock()
         core = ready(clock, window=10)
-        flight, batch = flight_of([(b"{}", RAW)] * 60)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 60)
         found: list[tuple[int, int]] = []
 
         def some() -> None:
             core.encode(batch, 10, clock.now)
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             (message,) = [m for m in sent(core) if m[0] == "sync"]
             pairs = [id.split(" ") for id in names(core, message)]
             found.extend((int(ms), int(n)) for ms, _, n in pairs)
@@ -625,7 +626,7 @@ class TestIds:
         tell(core, "connected", 5, "server:x", [base - 100, base], now=clock.now)
         clock.now += 5
         own = struct.pack("<qq", round((clock.wall() - 1) * 1000), -1) + b'{"type":"a"}'
-        _flight, batch = flight_of([(own, TIMED)])
+        _in_flight, batch = inflight_of([(own, TIMED)])
         core.encode(batch, 1, clock.now)
         ((_, _, _, meta),) = sent(core)
         assert meta["id"] == round(clock.wall() * 1000) - base
@@ -648,7 +649,7 @@ class TestIds:
         clock.now += way / 1000
         base = BASE + start + spent
         tell(core, "connected", 5, "server:x", [BASE + start, base], now=clock.now)
-        _flight, batch = flight_of(
+        _in_flight, batch = inflight_of(
             [(struct.pack("<qq", round(clock.wall() * 1000), -1) + b'{"type":"a"}', TIMED)]
         )
         raw(core)
@@ -781,21 +782,21 @@ class Later:
                 names_ = names(self.core, message)
                 self.queue += [(id, actions[own]) for id, own in names_.items()]
 
-    def work(self, flight: Flight, most: int, reason: str = "") -> None:
+    def work(self, in_flight: InflightBatches, most: int, reason: str = "") -> None:
         for id, action in self.queue[:most]:
             self.seen.append((action["data"]["n"], self.headers.get("n", 0)))
             events = undo(self.core, id, reason) if reason else processed(self.core, id)
             for event in events:
                 if isinstance(event, Settled):
-                    flight.apply(event.ranges, STATUSES.index(event.status))
+                    in_flight.apply(event.ranges, STATUSES.index(event.status))
                 elif isinstance(event, Retry):
-                    flight.apply(event.ranges, 0)
+                    in_flight.apply(event.ranges, 0)
         del self.queue[:most]
-        flight.commit()
+        in_flight.commit()
 
 
-def numbered(n: int) -> tuple[Flight, Batch]:
-    return flight_of([(b'{"n":%d}' % (i + 1), RAW) for i in range(n)])
+def numbered(n: int) -> tuple[InflightBatches, Batch]:
+    return inflight_of([(b'{"n":%d}' % (i + 1), RAW) for i in range(n)])
 
 
 class TestHeadersInLine:
@@ -804,14 +805,14 @@ class TestHeadersInLine:
     @pytest.mark.parametrize("most", [1, 3, 1000])
     def test_each_action_has_the_headers_before_it(self, most: int) -> None:
         core = ready(window=4)
-        flight, batch = numbered(60)
+        in_flight, batch = numbered(60)
         changes = {1: 1, 2: 2, 9: 9, 10: 10, 11: 11, 30: 30, 59: 59, 61: 61}
         for first, n in changes.items():
-            core.post_command("headers", {"n": n}, first, flight)
+            core.post_command("headers", {"n": n}, first, in_flight)
         server = Later(core)
         while len(server.seen) < 60:
-            server.hear(more(core, flight, batch))
-            server.work(flight, most)
+            server.hear(more(core, in_flight, batch))
+            server.work(in_flight, most)
         assert server.seen == [(n, max(c for c in changes if c <= n)) for n in range(1, 61)]
         core.credit(NOW)
         server.hear(sent(core))
@@ -820,56 +821,56 @@ class TestHeadersInLine:
 
     def test_actions_with_the_same_headers_do_not_wait(self) -> None:
         core = ready(window=4, inflight=4)
-        flight, batch = numbered(40)
-        core.post_command("headers", {"n": 1}, 1, flight)
-        core.post_command("headers", {"n": 33}, 33, flight)
-        found = more(core, flight, batch)
+        in_flight, batch = numbered(40)
+        core.post_command("headers", {"n": 1}, 1, in_flight)
+        core.post_command("headers", {"n": 33}, 33, in_flight)
+        found = more(core, in_flight, batch)
         assert [m[0] for m in found] == ["headers", *["sync"] * 4]
         assert core.credit(NOW)[0] == 0
 
     def test_noted_between_credit_and_encode(self) -> None:
         """The action may be put, and the headers before it, after the pump has asked how much may go."""
         core = ready()
-        flight, batch = numbered(2)
+        in_flight, batch = numbered(2)
         events, _ = core.credit(NOW)
-        core.post_command("headers", {"n": 2}, 2, flight)
+        core.post_command("headers", {"n": 2}, 2, in_flight)
         assert core.encode(batch, events, NOW) == 1
         assert [m[0] for m in sent(core)] == ["sync"]
 
     def test_what_is_sent_again_has_the_headers_it_had(self) -> None:
         core = ready()
-        flight, batch = numbered(3)
-        core.post_command("headers", {"n": 1}, 1, flight)
-        core.post_command("headers", {"n": 3}, 3, flight)
+        in_flight, batch = numbered(3)
+        core.post_command("headers", {"n": 1}, 1, in_flight)
+        core.post_command("headers", {"n": 3}, 3, in_flight)
         server = Later(core)
-        server.hear(more(core, flight, batch))
+        server.hear(more(core, in_flight, batch))
         assert server.seen == [] and server.headers == {"n": 1}
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         core.connected(NOW, random)
         assert sent(core)[0] == ["headers", {"n": 3}]  # the newest, with which it lets us in
         server = Later(core)
         server.headers = {"n": 3}
         tell(core, "connected", 5, "server:x", [BASE, BASE])
         while len(server.seen) < 3:
-            server.hear(more(core, flight, batch))
-            server.work(flight, 1)
+            server.hear(more(core, in_flight, batch))
+            server.work(in_flight, 1)
         assert server.seen == [(1, 1), (2, 1), (3, 3)]
 
     def test_a_suspect_has_the_headers_it_had(self) -> None:
         core = ready()
-        flight, batch = numbered(3)
-        core.post_command("headers", {"n": 1}, 1, flight)
-        core.post_command("headers", {"n": 3}, 3, flight)
+        in_flight, batch = numbered(3)
+        core.post_command("headers", {"n": 1}, 1, in_flight)
+        core.post_command("headers", {"n": 3}, 3, in_flight)
         server = Later(core)
-        server.hear(more(core, flight, batch))
-        server.work(flight, 1, "error")  # the first is the suspect
-        server.work(flight, 1, "error")  # the second undone with it
+        server.hear(more(core, in_flight, batch))
+        server.work(in_flight, 1, "error")  # the first is the suspect
+        server.work(in_flight, 1, "error")  # the second undone with it
         while len(server.seen) < 5:
-            server.hear(more(core, flight, batch))
+            server.hear(more(core, in_flight, batch))
             core.credit(NOW)
             server.hear(sent(core))
-            server.work(flight, 1)
+            server.work(in_flight, 1)
         assert server.seen == [(1, 1), (2, 1), (2, 1), (1, 1), (3, 3)]
         assert server.said == 2
         core.credit(NOW)
@@ -878,25 +879,25 @@ class TestHeadersInLine:
 
     def test_the_newest_wait_for_what_is_queued(self) -> None:
         core = ready()
-        flight, batch = numbered(1)
-        flight.handoff.push(b'{"n":2}', 2, RAW)
-        core.post_command("headers", {"n": 3}, 3, flight)
+        in_flight, batch = numbered(1)
+        in_flight.queue.push(b'{"n":2}', 2, RAW)
+        core.post_command("headers", {"n": 3}, 3, in_flight)
         core.credit(NOW)
         assert sent(core) == []
-        assert [m[0] for m in more(core, flight, batch)] == ["sync"]
+        assert [m[0] for m in more(core, in_flight, batch)] == ["sync"]
 
     def test_headers_of_settled_actions_are_forgotten(self) -> None:
         core = ready()
-        handoff = Handoff()
-        flight = Flight(handoff)
+        queue = EventQueue()
+        in_flight = InflightBatches(queue)
         server = Later(core)
         for n in range(1, 1001):
-            core.post_command("headers", {"n": n, "text": "x" * 100_000}, handoff.next_seq, flight)
-            handoff.push(b'{"n":%d}' % n, 2, RAW)
-            batch = flight.take(1, 1000)
+            core.post_command("headers", {"n": n, "text": "x" * 100_000}, queue.next_seq, in_flight)
+            queue.push(b'{"n":%d}' % n, 2, RAW)
+            batch = in_flight.take(1, 1000)
             assert batch is not None
-            server.hear(more(core, flight, batch))
-            server.work(flight, 1)
+            server.hear(more(core, in_flight, batch))
+            server.work(in_flight, 1)
             if n == 100:
                 tracemalloc.start()
         used, _ = tracemalloc.get_traced_memory()
@@ -907,14 +908,14 @@ class TestHeadersInLine:
     def test_headers_for_events_that_were_dropped_are_forgotten(self) -> None:
         """There is no connection, the queue is full, and each event is another user's."""
         core = core_of()
-        handoff = Handoff(max_events=10, policy="drop_oldest")
-        flight = Flight(handoff)
+        queue = EventQueue(max_events=10, policy="drop_oldest")
+        in_flight = InflightBatches(queue)
         tracemalloc.start()
         for n in range(1, 2001):
-            core.post_command("headers", {"n": n, "text": "x" * 10_000}, handoff.next_seq, flight)
-            handoff.push(b"{}", 2, RAW)
-            flight.report_gaps()
-            flight.commit()
+            core.post_command("headers", {"n": n, "text": "x" * 10_000}, queue.next_seq, in_flight)
+            queue.push(b"{}", 2, RAW)
+            in_flight.report_gaps()
+            in_flight.commit()
             core.sample_clocks(NOW)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -923,18 +924,18 @@ class TestHeadersInLine:
     def test_headers_that_are_kept_are_bounded(self) -> None:
         """Of too many, the oldest: their actions have the next ones."""
         core = ready()
-        flight, batch = numbered(100)
+        in_flight, batch = numbered(100)
         tracemalloc.start()
         for n in range(1, 101):
-            core.post_command("headers", {"n": n, "text": "x" * 1_000_000}, n, flight)
+            core.post_command("headers", {"n": n, "text": "x" * 1_000_000}, n, in_flight)
             core.credit(NOW)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert used < 25_000_000
         server = Later(core)
         while len(server.seen) < 100:
-            server.hear(more(core, flight, batch))
-            server.work(flight, 1)
+            server.hear(more(core, in_flight, batch))
+            server.work(in_flight, 1)
         assert server.seen == [(n, max(n, 85)) for n in range(1, 101)]
 
 
@@ -1074,28 +1075,28 @@ class TestOutcomes:
 class TestRuns:
     """When one action fails at the server, those behind it are undone with it."""
 
-    def run(self, core: Logux, n: int) -> tuple[Flight, Batch, list[str]]:
+    def run(self, core: Logux, n: int) -> tuple[InflightBatches, Batch, list[str]]:
         """n actions in flight: their ids."""
-        flight, batch = flight_of([(b'{"n":1}', RAW)] * n)
-        messages = more(core, flight, batch)
-        return flight, batch, [id for m in messages for id in names(core, m)]
+        in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
+        messages = more(core, in_flight, batch)
+        return in_flight, batch, [id for m in messages for id in names(core, m)]
 
-    def apply(self, flight: Flight, events: list[CoreEvent]) -> None:
+    def apply(self, in_flight: InflightBatches, events: list[CoreEvent]) -> None:
         for event in events:
             if isinstance(event, Retry):
-                flight.apply(event.ranges, 0)
+                in_flight.apply(event.ranges, 0)
             elif isinstance(event, Settled):
-                flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+                in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
 
-    def again(self, core: Logux, flight: Flight) -> dict[str, str]:
+    def again(self, core: Logux, in_flight: InflightBatches) -> dict[str, str]:
         """What goes out next: {its stable id: its id}."""
         found = {}
         for _ in range(9):
-            batch = flight.pending()
+            batch = in_flight.pending()
             while batch is not None and (events := core.credit(NOW)[0]):
                 n = core.encode(batch, events, NOW)
-                flight.encoded(batch)
-                batch = flight.pending() if n else None
+                in_flight.encoded(batch)
+                batch = in_flight.pending() if n else None
             core.credit(NOW)
             for message in sent(core):
                 if message[0] == "sync":
@@ -1105,47 +1106,47 @@ class TestRuns:
     @pytest.mark.parametrize("guilty", [True, False])
     def test_the_first_is_the_suspect(self, guilty: bool) -> None:
         core = ready()
-        flight, _, ids = self.run(core, 5)
-        self.apply(flight, processed(core, ids[0]))
+        in_flight, _, ids = self.run(core, 5)
+        self.apply(in_flight, processed(core, ids[0]))
         assert undo(core, ids[1]) == []
         for seq in (3, 4, 5):
             (event,) = events = undo(core, ids[seq - 1])
             assert event == Retry([(seq, seq)], "undone with another")
-            self.apply(flight, events)
-        innocent = self.again(core, flight)
+            self.apply(in_flight, events)
+        innocent = self.again(core, in_flight)
         assert list(innocent) == [ID % 3, ID % 4, ID % 5] and not set(innocent.values()) & set(ids)
         for id in innocent.values():
-            assert self.again(core, flight) == {}
-            self.apply(flight, processed(core, id))
-        suspect = self.again(core, flight)
+            assert self.again(core, in_flight) == {}
+            self.apply(in_flight, processed(core, id))
+        suspect = self.again(core, in_flight)
         assert list(suspect) == [ID % 2] and suspect[ID % 2] not in ids
         end = undo(core, suspect[ID % 2]) if guilty else processed(core, suspect[ID % 2])
         assert end == ([Settled("failed", "error", [(2, 2)])] if guilty else acked(2))
-        self.apply(flight, end)
-        assert flight.inflight == 0 and core.credit(NOW)[0] == 100
+        self.apply(in_flight, end)
+        assert in_flight.inflight == 0 and core.credit(NOW)[0] == 100
 
     def test_a_suspect_is_still_on_its_way(self) -> None:
         core = ready()
-        flight, _, (id,) = self.run(core, 1)
+        in_flight, _, (id,) = self.run(core, 1)
         undo(core, id)
         assert core.state == "sending"
-        (id,) = self.again(core, flight).values()
+        (id,) = self.again(core, in_flight).values()
         processed(core, id)
         assert core.state == "synchronized"
 
     def test_its_text_is_as_it_was(self) -> None:
         core = ready()
-        flight, batch = flight_of([
+        in_flight, batch = inflight_of([
             (struct.pack("<qq", 5000, 7) + b'{"type" : "\xc3\xb6",  "b":1.50}', RAW | TIMED), (b"{}", RAW),
         ])  # fmt: skip
         core.encode(batch, 2, NOW)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         (text,) = raw(core)
         first = text[text.index(b"{") : text.index(b',{"id"')]
         for n in range(2):
-            self.apply(flight, undo(core, f"{BASE - 250} {core.node_id} {n}"))
-        ids = self.again(core, flight)
-        self.apply(flight, processed(core, ids[ID % 2]))
+            self.apply(in_flight, undo(core, f"{BASE - 250} {core.node_id} {n}"))
+        ids = self.again(core, in_flight)
+        self.apply(in_flight, processed(core, ids[ID % 2]))
         core.credit(NOW)
         (text,) = [m for m in raw(core) if m.startswith(b'["sync"')]
         meta = b',{"id":[-250,3],"time":%d,"subprotocol":7}]' % (5000 - BASE + 250)
@@ -1153,53 +1154,53 @@ class TestRuns:
 
     def test_nothing_new_goes_while_there_is_a_suspect(self) -> None:
         core = ready(window=2, inflight=2)
-        handoff = Handoff()
+        queue = EventQueue()
         for _ in range(100):
-            handoff.push(b"{}", 2, RAW)
-        flight = Flight(handoff)
-        flight.take(4, 1 << 20)
-        flight.take(96, 1 << 20)
-        ids = list(self.again(core, flight).values())
+            queue.push(b"{}", 2, RAW)
+        in_flight = InflightBatches(queue)
+        in_flight.take(4, 1 << 20)
+        in_flight.take(96, 1 << 20)
+        ids = list(self.again(core, in_flight).values())
         assert len(ids) == 4
         for id in ids:
-            self.apply(flight, undo(core, id))
-        innocent = self.again(core, flight)
+            self.apply(in_flight, undo(core, id))
+        innocent = self.again(core, in_flight)
         assert list(innocent) == [ID % 2, ID % 3, ID % 4]
         for id in innocent.values():
-            self.apply(flight, processed(core, id))
-        suspect = self.again(core, flight)
+            self.apply(in_flight, processed(core, id))
+        suspect = self.again(core, in_flight)
         assert list(suspect) == [ID % 1]
-        self.apply(flight, processed(core, suspect[ID % 1]))
-        assert list(self.again(core, flight)) == [ID % seq for seq in (5, 6, 7, 8)]
+        self.apply(in_flight, processed(core, suspect[ID % 1]))
+        assert list(self.again(core, in_flight)) == [ID % seq for seq in (5, 6, 7, 8)]
 
     @pytest.mark.parametrize("reason", ["denied", "unknownType"])
     def test_behind_what_was_refused_all_are_innocent(self, reason: str) -> None:
         core = ready()
-        flight, _, ids = self.run(core, 3)
-        self.apply(flight, undo(core, ids[0], reason))
+        in_flight, _, ids = self.run(core, 3)
+        self.apply(in_flight, undo(core, ids[0], reason))
         for seq in (2, 3):
             events = undo(core, ids[seq - 1])
             assert events == [Retry([(seq, seq)], "undone with another")]
-            self.apply(flight, events)
-        assert list(self.again(core, flight)) == [ID % 2, ID % 3]
+            self.apply(in_flight, events)
+        assert list(self.again(core, in_flight)) == [ID % 2, ID % 3]
 
     def test_a_run_ends_with_what_is_processed(self) -> None:
         core = ready()
-        flight, _, ids = self.run(core, 5)
+        in_flight, _, ids = self.run(core, 5)
         undo(core, ids[0])
-        self.apply(flight, processed(core, ids[1]))
+        self.apply(in_flight, processed(core, ids[1]))
         assert undo(core, ids[2]) == []  # a suspect, too
-        self.apply(flight, undo(core, ids[3]))
-        self.apply(flight, undo(core, ids[4]))
-        innocent = self.again(core, flight)
+        self.apply(in_flight, undo(core, ids[3]))
+        self.apply(in_flight, undo(core, ids[4]))
+        innocent = self.again(core, in_flight)
         assert list(innocent) == [ID % 4, ID % 5]
         for id in innocent.values():
-            self.apply(flight, processed(core, id))
+            self.apply(in_flight, processed(core, id))
         for seq in (1, 3):
-            found = self.again(core, flight)
+            found = self.again(core, in_flight)
             assert list(found) == [ID % seq]
-            self.apply(flight, undo(core, found[ID % seq]))
-        assert [(a, f, r) for a, _, f, r in flight.take_report() if f == "failed"] == [
+            self.apply(in_flight, undo(core, found[ID % seq]))
+        assert [(a, f, r) for a, _, f, r in in_flight.take_report() if f == "failed"] == [
             (1, "failed", "error"), (3, "failed", "error"),
         ]  # fmt: skip
 
@@ -1226,21 +1227,21 @@ class TestRuns:
 
     def test_a_lost_connection_forgets_suspects(self) -> None:
         core = ready()
-        flight, _, ids = self.run(core, 2)
+        in_flight, _, ids = self.run(core, 2)
         undo(core, ids[0])
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         connect(core)
-        assert list(self.again(core, flight)) == [ID % 1, ID % 2]
+        assert list(self.again(core, in_flight)) == [ID % 1, ID % 2]
 
     def test_closing_waits_for_suspects_and_sends_nothing_new(self) -> None:
         core = ready()
-        flight, _, ids = self.run(core, 2)
+        in_flight, _, ids = self.run(core, 2)
         core.begin_close(NOW)
         assert list(core.events_received()) == []
         undo(core, ids[0])
-        self.apply(flight, processed(core, ids[1]))
-        assert list(self.again(core, flight)) == [ID % 1]
+        self.apply(in_flight, processed(core, ids[1]))
+        assert list(self.again(core, in_flight)) == [ID % 1]
         id = f"{BASE - 250} {core.node_id} 2"
         assert undo(core, id) == [Settled("failed", "error", [(1, 1)]), CloseWanted()]
         assert core.credit(NOW)[0] == 0
@@ -1259,20 +1260,20 @@ class TestDoubt:
 
     def test_a_new_client(self) -> None:
         core = ready(user="10")
-        flight, batch = send(core, 3)
+        in_flight, batch = send(core, 3)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
-        flight.apply([(2, 2)], ACKED)
+        in_flight.apply([(2, 2)], ACKED)
         core.connection_lost()
         assert list(core.events_received()) == []
-        flight.requeue()
+        in_flight.requeue()
         connect(core)
         assert [a == b for a, b in zip(core.node_id.split(":"), node.split(":"), strict=True)] == [
             True,
             False,
             True,
         ]
-        (message,) = more(core, flight, batch)
+        (message,) = more(core, in_flight, batch)
         assert [a["id"] for a in message[2::2]] == [ID % 1, ID % 3]
         assert processed(core, f"{BASE - 250} {node} 0") == [] and core.unmatched == 1
         assert processed(core, f"{BASE - 250} {core.node_id} 3") == acked(1)
@@ -1292,29 +1293,29 @@ class TestDoubt:
 
     def test_the_same_ids(self) -> None:
         core = ready(on_doubt="same", window=2, inflight=2)
-        flight, batch = send(core, 5)
+        in_flight, batch = send(core, 5)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
-        flight.apply([(2, 2)], ACKED)
+        in_flight.apply([(2, 2)], ACKED)
         for _ in range(3):  # connections that end before all is sent again
             core.connection_lost()
-            flight.requeue()
+            in_flight.requeue()
             connect(core)
             assert core.node_id == node
             core.encode(batch, 2, NOW)
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             (message,) = sent(core)
             assert [meta["id"] for meta in message[3::2]] == [-250, [-250, 2]]
-        (message,) = more(core, flight, batch)
+        (message,) = more(core, in_flight, batch)
         # What was in doubt, then what never went out.
         assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
 
     def test_what_has_its_outcome_is_not_kept(self) -> None:
         core = ready()
-        _, batch = flight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)])
+        _, batch = inflight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)])
         tracemalloc.start()
         try:
-            more(core, Flight(Handoff()), batch)
+            more(core, InflightBatches(EventQueue()), batch)
             held = tracemalloc.get_traced_memory()[0]
             processed(core, f"{BASE - 250} {core.node_id} 0")
             assert tracemalloc.get_traced_memory()[0] < held - (1 << 20)
@@ -1323,15 +1324,15 @@ class TestDoubt:
 
     def test_doubts_about_what_was_dropped_since_are_forgotten(self) -> None:
         core = ready(on_doubt="same", window=1, inflight=1)
-        flight, batch = flight_of([(b"{}", RAW)] * 9)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 9)
         for seq in range(1, 7):
             core.encode(batch, 1, NOW)
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             core.connection_lost()
             if seq > 1:
-                flight.apply([(seq, seq)], FAILED)
+                in_flight.apply([(seq, seq)], FAILED)
             connect(core)
-        flight.requeue()
+        in_flight.requeue()
         core.encode(batch, 1, NOW)
         (message,) = [m for m in sent(core) if m[0] == "sync"]
         assert list(names(core, message).values()) == [ID % 1]
@@ -1339,17 +1340,17 @@ class TestDoubt:
 
     def test_dropped(self) -> None:
         core = ready(on_doubt="drop", window=2, inflight=2)
-        flight, batch = send(core, 6)
+        in_flight, batch = send(core, 6)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
         core.connection_lost()
         assert list(core.events_received()) == [Settled("failed", "doubt", [(1, 1), (3, 4)])]
-        flight.apply([(1, 1), (3, 4)], FAILED)
-        flight.apply([(2, 2)], ACKED)
-        flight.requeue()
+        in_flight.apply([(1, 1), (3, 4)], FAILED)
+        in_flight.apply([(2, 2)], ACKED)
+        in_flight.requeue()
         connect(core)
         assert core.node_id == node
-        (message,) = more(core, flight, batch)
+        (message,) = more(core, in_flight, batch)
         assert [a["id"] for a in message[2::2]] == [ID % 5, ID % 6]
 
 
@@ -1396,7 +1397,7 @@ class TestTimeouts:
     def test_a_jam_is_left_by_a_new_client_id(self) -> None:
         core = ready(on_doubt="same")
         node = core.node_id
-        flight, batch = send(core, 2)
+        in_flight, batch = send(core, 2)
         tell(core, "synced", 2, now=NOW + 1)
         for patience, helped in ((20, False), (40, False), (80, True), (20, False)):
             # It lives and answers pings.
@@ -1412,25 +1413,25 @@ class TestTimeouts:
             )
             assert not event.forever and not isinstance(event.error, TimeoutError)
             core.connection_lost()
-            flight.requeue()
+            in_flight.requeue()
             connect(core)
             assert core.node_id != node
             node = core.node_id
-            (message,) = more(core, flight, batch)
+            (message,) = more(core, in_flight, batch)
             assert all(name.split(" ")[1] == node for name in names(core, message))
             tell(core, "synced", message[1], now=NOW + 1)
             if helped:
                 for seq, id in enumerate(names(core, message), 1):
                     assert processed(core, id, NOW + 1) == acked(seq)
                 core.credit(NOW + 1)
-                flight, batch = flight_of([(b"{}", RAW)] * 2)
-                (message,) = [m for m in more(core, flight, batch, NOW + 1) if m[0] == "sync"]
+                in_flight, batch = inflight_of([(b"{}", RAW)] * 2)
+                (message,) = [m for m in more(core, in_flight, batch, NOW + 1) if m[0] == "sync"]
                 tell(core, "synced", message[1], now=NOW + 1)
 
     def test_a_jam_beside_which_other_actions_are_processed(self) -> None:
         """The real server has a queue for each type that asks for one."""
         core = ready(ping=1000.0)
-        _, batch = flight_of([(b"{}", RAW)] * 9)
+        _, batch = inflight_of([(b"{}", RAW)] * 9)
         core.encode(batch, 1, NOW)
         tell(core, "synced", 1)
         for n in range(2, 6):
@@ -1446,8 +1447,9 @@ class TestTimeouts:
 
     def test_those_after_the_first_have_time_of_their_own(self) -> None:
         core = ready(window=1, ping=1000.0)
-        _, batch = flight_of([(b"{}", RAW)] * 3)
-        ids = [id for message in more(core, Flight(Handoff()), batch) for id in names(core, message)]
+        _, batch = inflight_of([(b"{}", RAW)] * 3)
+        messages = more(core, InflightBatches(EventQueue()), batch)
+        ids = [id for message in messages for id in names(core, message)]
         tell(core, "synced", 3)
         for n, id in enumerate(ids):
             assert core.next_timeout(NOW) == NOW + 19 * n + 20
@@ -1458,20 +1460,20 @@ class TestTimeouts:
     def test_a_jam_is_over_when_what_was_in_it_is_processed(self) -> None:
         """Though there is always something newer in flight."""
         core = ready(window=1, inflight=2)
-        flight, batch = flight_of([(b"{}", RAW)] * 9)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 9)
         core.encode(batch, 1, NOW)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         tell(core, "synced", 1)
         assert self.jam(core, NOW + 20)
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         connect(core)
         for seq in range(1, 4):
-            more(core, flight, batch)
+            more(core, in_flight, batch)
             id = f"{BASE - 250} {core.node_id} {seq}"
             assert processed(core, id) == acked(seq)
-            flight.apply([(seq, seq)], ACKED)
-            more(core, flight, batch)
+            in_flight.apply([(seq, seq)], ACKED)
+            more(core, in_flight, batch)
             assert core.state == "sending"
         tell(core, "synced", 99)
         assert self.jam(core, NOW + 20)
@@ -1479,13 +1481,13 @@ class TestTimeouts:
     def test_what_is_processed_at_once_does_not_hurry_what_is_slow(self) -> None:
         """Or it would be added again for ever."""
         core = ready(ping=1000.0)
-        flight, batch = send(core, 2)
+        in_flight, batch = send(core, 2)
         tell(core, "synced", 2)
         assert self.jam(core, NOW + 20)
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         connect(core)
-        (message,) = more(core, flight, batch)
+        (message,) = more(core, in_flight, batch)
         tell(core, "synced", message[1])
         quick, slow = names(core, message)
         assert processed(core, quick) == acked(1)
@@ -1496,32 +1498,32 @@ class TestTimeouts:
     def test_patience_has_an_end(self) -> None:
         """Before the engine has lost its own: then nobody would take another client id."""
         core = ready(on_doubt="same")
-        flight, batch = send(core, 1)
+        in_flight, batch = send(core, 1)
         for _ in range(9):
             tell(core, "synced", 10**6)
             node = core.node_id
             assert self.jam(core, NOW + 160)
             core.connection_lost()
-            flight.requeue()
+            in_flight.requeue()
             connect(core)
             assert core.node_id != node
-            more(core, flight, batch)
+            more(core, in_flight, batch)
 
     def test_a_server_that_is_that_slow_is_waited_for(self) -> None:
         core = ready()
-        flight, batch = send(core, 1)
+        in_flight, batch = send(core, 1)
         tell(core, "synced", 1)
         (_event,) = self.jam(core, NOW + 20)
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         connect(core)
-        (message,) = more(core, flight, batch)
+        (message,) = more(core, in_flight, batch)
         tell(core, "synced", message[1])
         (id,) = names(core, message)
         assert processed(core, id, NOW + 30) == acked(1)
         core.credit(NOW + 30)
-        flight, batch = flight_of([(b"{}", RAW)])
-        (message,) = [m for m in more(core, flight, batch, NOW + 30) if m[0] == "sync"]
+        in_flight, batch = inflight_of([(b"{}", RAW)])
+        (message,) = [m for m in more(core, in_flight, batch, NOW + 30) if m[0] == "sync"]
         tell(core, "synced", message[1], now=NOW + 30)
         assert self.jam(core, NOW + 69) == []
         assert len(self.jam(core, NOW + 70)) == 1
@@ -1685,11 +1687,11 @@ def deliver(
     """Send events that do these things through core and pump: the fate of each."""
     clock = Clock()
     core = core_of(clock, **options)
-    handoff = Handoff()
+    queue = EventQueue()
     for what in does:
-        handoff.push(json.dumps({"do": what}).encode(), 2, RAW)
-    flight = Flight(handoff)
-    pump = PythonPump(flight, core, clock=lambda: clock.now, progress_timeout=1e6)
+        queue.push(json.dumps({"do": what}).encode(), 2, RAW)
+    in_flight = InflightBatches(queue)
+    pump = PythonPump(in_flight, core, clock=lambda: clock.now, progress_timeout=1e6)
     server = Server(script, clock)
     server.calm, server.core = calm, core
     fates: dict[str, tuple[str, str]] = {}
@@ -1705,10 +1707,10 @@ def deliver(
             core.connection_lost()
             for event in core.events_received():
                 if isinstance(event, Settled):
-                    flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
-            flight.requeue()
-            flight.commit()
-        for first, last, status, reason in flight.take_report():
+                    in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+            in_flight.requeue()
+            in_flight.commit()
+        for first, last, status, reason in in_flight.take_report():
             for seq in range(first, last + 1):
                 assert ID % seq not in fates
                 fates[ID % seq] = status, reason
@@ -1786,10 +1788,10 @@ class TestServers:
     def test_full_speed_again_after_undos(self) -> None:
         core = ready()
         core._undone._limit = 1
-        flight, batch = flight_of([(b"{}", RAW)] * 3000)
+        in_flight, batch = inflight_of([(b"{}", RAW)] * 3000)
         most, held = [], 0
         for _ in range(3000):
-            messages = [m for m in more(core, flight, batch) if m[0] == "sync"]
+            messages = [m for m in more(core, in_flight, batch) if m[0] == "sync"]
             if not messages:
                 break
             most.append(sum(len(m) // 2 - 1 for m in messages))
@@ -1797,7 +1799,7 @@ class TestServers:
                 for id in names(core, message):
                     for event in processed(core, id):
                         if isinstance(event, Settled):
-                            flight.apply(event.ranges, STATUSES.index(event.status))
+                            in_flight.apply(event.ranges, STATUSES.index(event.status))
                             held += 1
         assert held == 3000 and most[0] == 1 and max(most) == 400
         assert len(most) < 30

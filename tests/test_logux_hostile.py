@@ -368,7 +368,7 @@ def test_actions_that_nobody_asked_for() -> None:
 COLLECTOR = """
 import json
 import sys
-from logclient.collectors.logux import Collector
+from logclient.logux.collector import Collector
 
 (options,) = json.loads(sys.argv[1])
 with Collector(**options) as collector:

@@ -21,7 +21,7 @@ from logclient.logux.core import Logux
 from logclient.logux.events import DebugText, Headers, Opened
 from logclient.logux.options import Options
 from tests import recordings
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.test_logux_node_vectors import is_upgrade
 
 PRODUCER = bytes(10)
@@ -168,10 +168,10 @@ class Player:
         body = struct.pack("<qq", own, subprotocol) + json.dumps(action).encode()
         self.undo_suspects()
         before = self.core._tracker.added
-        flight, batch = flight_of([(body, WHOLE_TIMED)])
+        in_flight, batch = inflight_of([(body, WHOLE_TIMED)])
         if not self.core.encode(batch, 1, self.now):
-            flight.encoded(batch)
-            assert flight.take_report()[0][2] == "failed"
+            in_flight.encoded(batch)
+            assert in_flight.take_report()[0][2] == "failed"
             return False
         ((kind, added, said, meta),) = self.sent()
         assert (kind, added, said) == ("sync", before + 1, action)

@@ -9,7 +9,7 @@ from logclient._ext.lumberjack import Reader
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack, Options, pair_block
-from tests.batches import flight_of
+from tests.batches import inflight_of
 
 PRODUCER = bytes(range(10))
 
@@ -26,10 +26,10 @@ def core_of(**options: object) -> Lumberjack:
 
 def send(core: Lumberjack, events: int, windows: int = 1, now: float = 100.0) -> list[bytes]:
     """Windows of `events` events each; what went on the wire."""
-    flight, batch = flight_of([(b"{}", 0)] * (events * windows))
+    in_flight, batch = inflight_of([(b"{}", 0)] * (events * windows))
     for _ in range(windows):
         assert core.encode(batch, events, now) == events
-        flight.encoded(batch)
+        in_flight.encoded(batch)
     sent = [bytes(b) for wire in core.data_to_send() for b in wire.buffers]
     core.sent()
     assert core.data_to_send() == []
@@ -38,7 +38,7 @@ def send(core: Lumberjack, events: int, windows: int = 1, now: float = 100.0) ->
 
 def test_is_a_core() -> None:
     core: Core = core_of()
-    assert "logclient.hot" in repr(core.hot)
+    assert "logclient.codec" in repr(core.codec)
 
 
 class TestOptions:

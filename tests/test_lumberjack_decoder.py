@@ -19,13 +19,13 @@ from logclient._ext.lumberjack import (
     OK,
     STATUS_NAMES,
     TORN,
+    Codec,
     Decoded,
     Decoder,
-    Hot,
     Reader,
     expand,
 )
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
 from tests.test_lumberjack_reader import c, d, j, random_stream, u32, w
@@ -57,12 +57,12 @@ def rows_of(got: Decoded) -> list[tuple[int, oracle.Row]]:
 
 def window_of(bodies: list[bytes], producer: bytes = OURS, **options: object) -> tuple[bytes, dict[int, int]]:
     """A window as our writer makes it, and the hashes for its ledger."""
-    hot = Hot(producer, **options)  # type: ignore[arg-type]
-    hot.connected(0.0)
-    flight, batch = flight_of([(b, 1) for b in bodies])
-    assert hot.encode(batch.capsule, 10_000, 0.0) == len(bodies)
-    flight.encoded(batch)
-    return b"".join(map(bytes, hot.buffers())), batch.hashes()
+    codec = Codec(producer, **options)  # type: ignore[arg-type]
+    codec.connected(0.0)
+    in_flight, batch = inflight_of([(b, 1) for b in bodies])
+    assert codec.encode(batch.capsule, 10_000, 0.0) == len(bodies)
+    in_flight.encoded(batch)
+    return b"".join(map(bytes, codec.buffers())), batch.hashes()
 
 
 class TestOurs:

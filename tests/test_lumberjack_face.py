@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.collectors.lumberjack import Collector
 from logclient.lumberjack import Writer
+from logclient.lumberjack.collector import Collector
 from logclient.transports.tcp import Tcp
 from tests.patience import PATIENCE
 
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fallback for systems without the compiled pump is forced here."""
     if request.param == "Python pump":
-        monkeypatch.setattr(Tcp, "pump", lambda self, flight, core, **limits: None)
+        monkeypatch.setattr(Tcp, "pump", lambda self, in_flight, core, **limits: None)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -24,8 +24,8 @@ from logclient import cli
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import (
     TORN,
+    Codec,
     Decoder,
-    Hot,
     Reader,
     Window,
     decode_acks,
@@ -33,11 +33,11 @@ from logclient._ext.lumberjack import (
     expand,
 )
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.lumberjack import Collector, decode
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
+from logclient.lumberjack.collector import Collector, decode
 from logclient.lumberjack.core import frames, pair_block
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle
 from tests.patience import PATIENCE
@@ -77,12 +77,12 @@ def opened(data: bytes) -> bytes:
     return out
 
 
-def wire(hot: Hot) -> bytes:
-    return b"".join(map(bytes, hot.buffers()))
+def wire(codec: Codec) -> bytes:
+    return b"".join(map(bytes, codec.buffers()))
 
 
-def acked_by(hot: Hot) -> list[int]:
-    return [seq for first, last, *_ in hot.outcomes()[0] for seq in range(first, last + 1)]
+def acked_by(codec: Codec) -> list[int]:
+    return [seq for first, last, *_ in codec.outcomes()[0] for seq in range(first, last + 1)]
 
 
 class TestVectors:
@@ -151,29 +151,29 @@ class TestVectors:
     @pytest.mark.parametrize("case", of("to client"))
     def test_writer(self, case: dict[str, Any]) -> None:
         options = dict(case["options"])
-        hot = Hot(PRODUCER, version=1, strict_spec=True, **options)
-        hot.connected(0.0)
+        codec = Codec(PRODUCER, version=1, strict_spec=True, **options)
+        codec.connected(0.0)
         twin = oracle.RunningAcks(options["first"])
         credit: int | None = options["window"] * options["inflight"]
         seq = 0
         for step in case["steps"]:
             if "connect" in step:
-                hot.connection_lost()
-                hot.connected(0.0)
+                codec.connection_lost()
+                codec.connected(0.0)
                 twin = oracle.RunningAcks(options["first"])
                 credit = options["window"] * options["inflight"]
             elif "send" in step:
                 bodies = [bytes.fromhex(body) for body in step["send"]]
-                flight, batch = flight_of([(b"{}", 1)] * seq + [(body, 1) for body in bodies],
+                in_flight, batch = inflight_of([(b"{}", 1)] * seq + [(body, 1) for body in bodies],
                                           holes=range(1, seq + 1))  # fmt: skip
-                encoded = hot.encode(batch.capsule, len(bodies), 0.0)
-                flight.encoded(batch)
-                written = wire(hot)
-                hot.sent()
+                encoded = codec.encode(batch.capsule, len(bodies), 0.0)
+                in_flight.encoded(batch)
+                written = wire(codec)
+                codec.sent()
                 assert opened(written) == opened(bytes.fromhex(step["wire"]))
                 assert encoded == (len(bodies) if step["wire"] else 0)
                 if not step["wire"]:
-                    assert hot.credit(0.0)[0] == 0
+                    assert codec.credit(0.0)[0] == 0
                     continue
                 want = oracle.encode_window(
                     [(seq + i, 1, body) for i, body in enumerate(bodies, 1)], PRODUCER, version=1,
@@ -187,16 +187,16 @@ class TestVectors:
             else:
                 data = bytes.fromhex(step["receive"])
                 before = len(twin.acked)
-                stop = hot.receive(data, 0.0)
+                stop = codec.receive(data, 0.0)
                 if "refused" in step:
                     assert stop < 0
-                    assert step["refused"] in (hot.error or "")
+                    assert step["refused"] in (codec.error or "")
                     with pytest.raises(oracle.BrokenError):
                         twin.feed(data)
                 else:
                     assert stop == 0
                     twin.feed(data)
-                    assert acked_by(hot) == step["acked"] == twin.acked[before:]
+                    assert acked_by(codec) == step["acked"] == twin.acked[before:]
 
 
 def windows_in(capture: Path) -> list[Window]:
@@ -319,11 +319,12 @@ class TestWriter:
         self, data: st.DataObject, as_json: bool, compress: bool, first: int
     ) -> None:
         window, inflight = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-        hot = Hot(PRODUCER, version=1, strict_spec=True, frames="json" if as_json else "data", first=first,
+        kind = "json" if as_json else "data"
+        codec = Codec(PRODUCER, version=1, strict_spec=True, frames=kind, first=first,
                   window=window, inflight=inflight, compression=3 if compress else 0)  # fmt: skip
-        hot.connected(0.0)
+        codec.connected(0.0)
         bodies = data.draw(st.lists(near_objects if as_json else pair_bodies, min_size=1, max_size=12))
-        flight, batch = flight_of([(body, 1) for body in bodies])
+        in_flight, batch = inflight_of([(body, 1) for body in bodies])
         left = [(i, 1, body) for i, body in enumerate(bodies, 1)]
         twin, reader = oracle.RunningAcks(first), Reader(strict_spec=True)
         credit: int | None = window * inflight
@@ -335,13 +336,13 @@ class TestWriter:
                     literal=oracle.Literal(twin.number, credit, as_json),
                 )  # fmt: skip
                 room = len(batches) < inflight
-                assert hot.credit(0.0)[0] == (window if room else 0)
-                assert hot.encode(batch.capsule, 100, 0.0) == (len(want.sequences) if room else 0)
-                flight.encoded(batch)
+                assert codec.credit(0.0)[0] == (window if room else 0)
+                assert codec.encode(batch.capsule, 100, 0.0) == (len(want.sequences) if room else 0)
+                in_flight.encoded(batch)
                 if not room:
                     continue
-                sent = wire(hot)
-                hot.sent()
+                sent = wire(codec)
+                codec.sent()
                 assert opened(sent) == opened(want.data)
                 decided = {*want.sequences, *want.failed}
                 left = [event for event in left if event[0] not in decided]
@@ -358,22 +359,22 @@ class TestWriter:
                 upto = data.draw(st.integers(0, len(twin.sent) - 1))
                 before = len(twin.acked)
                 ack = encode_ack(1, twin.sent[upto][0])
-                assert hot.receive(ack, 0.0) == 0
+                assert codec.receive(ack, 0.0) == 0
                 twin.feed(ack)
-                assert acked_by(hot) == twin.acked[before:]
+                assert acked_by(codec) == twin.acked[before:]
                 reader.acknowledge(len(twin.acked) - before)
                 batches = [last for last in batches if last > len(twin.acked)]
-                assert hot.windows == len(batches)
+                assert codec.windows == len(batches)
         assert twin.unacked <= window * inflight
 
     def test_frames_that_are_compressed_need_not_be(self) -> None:
         """Released servers misread 'data' frames that are not: version 1 compresses for them."""
         for strict, kind in ((True, b"1D"), (False, b"1C")):
-            hot = Hot(PRODUCER, version=1, frames="data", strict_spec=strict, compression=0)
-            hot.connected(0.0)
-            _flight, batch = flight_of([(pairs(a="b"), 1)])
-            hot.encode(batch.capsule, 1, 0.0)
-            assert wire(hot)[6:8] == kind
+            codec = Codec(PRODUCER, version=1, frames="data", strict_spec=strict, compression=0)
+            codec.connected(0.0)
+            _in_flight, batch = inflight_of([(pairs(a="b"), 1)])
+            codec.encode(batch.capsule, 1, 0.0)
+            assert wire(codec)[6:8] == kind
 
     @pytest.mark.parametrize("options", [
         {"version": 2, "strict_spec": True}, {"version": 1, "frames": "json"},
@@ -381,7 +382,7 @@ class TestWriter:
     ])  # fmt: skip
     def test_options_are_asserted(self, options: dict[str, Any]) -> None:
         with pytest.raises(AssertionError):
-            Hot(PRODUCER, **options)
+            Codec(PRODUCER, **options)
 
 
 # -- the option
@@ -430,18 +431,18 @@ class TestTogether:
     def test_numbers_roll_over_on_a_connection(self) -> None:
         """A core with a high first number, against the collector's socket."""
         with Collector(strict_spec=True, keep=True) as collector:
-            hot = Hot(PRODUCER, version=1, strict_spec=True, first=LAST - 4, window=3, inflight=2)
-            hot.connected(0.0)
-            flight, batch = flight_of([(b'{"n":%d}' % n, 1) for n in range(12)])
+            codec = Codec(PRODUCER, version=1, strict_spec=True, first=LAST - 4, window=3, inflight=2)
+            codec.connected(0.0)
+            in_flight, batch = inflight_of([(b'{"n":%d}' % n, 1) for n in range(12)])
             acked: list[int] = []
             with socket.create_connection((collector.host, collector.port), timeout=PATIENCE) as link:
                 while len(acked) < 12:
-                    while hot.encode(batch.capsule, 3, 0.0):
-                        flight.encoded(batch)
-                        link.sendall(wire(hot))
-                        hot.sent()
-                    assert hot.receive(link.recv(65536), 0.0) == 0, hot.error
-                    acked += acked_by(hot)
+                    while codec.encode(batch.capsule, 3, 0.0):
+                        in_flight.encoded(batch)
+                        link.sendall(wire(codec))
+                        codec.sent()
+                    assert codec.receive(link.recv(65536), 0.0) == 0, codec.error
+                    acked += acked_by(codec)
             assert acked == list(range(1, 13))
             assert [event["n"] for event in collector.events(12)] == list(range(12))
 

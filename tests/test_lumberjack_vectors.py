@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from logclient._ext.lumberjack import Hot, Reader, decode_acks, encode_ack
+from logclient._ext.lumberjack import Codec, Reader, decode_acks, encode_ack
 from tests import recordings
-from tests.batches import flight_of
+from tests.batches import inflight_of
 
 SESSIONS = recordings.cases(recordings.LUMBERJACK)
 EDGE = recordings.cases(recordings.LUMBERJACK_EDGE)
@@ -84,18 +84,18 @@ def write(case: dict[str, Any]) -> bytes:
     """The same events by our writer, acknowledged as the server did."""
     frames = case["writer_frames"]
     compressed = any(f["t"] == "C" for f in frames)
-    hot = Hot(bytes(10), version=int(frames[0]["v"]), identity=False, compression=3 if compressed else 0)
-    hot.connected(0.0)
+    codec = Codec(bytes(10), version=int(frames[0]["v"]), identity=False, compression=3 if compressed else 0)
+    codec.connected(0.0)
     sent = b""
     for bodies in events_of(frames):
-        flight, batch = flight_of([(body, 1) for body in bodies])
-        hot.encode(batch.capsule, len(bodies), 0.0)
-        flight.encoded(batch)
-        sent += b"".join(map(bytes, hot.buffers()))
-        hot.sent()
-        if hot.windows:
-            assert hot.receive(encode_ack(int(frames[0]["v"]), len(bodies)), 0.0) == 0
-        assert hot.windows == 0
+        in_flight, batch = inflight_of([(body, 1) for body in bodies])
+        codec.encode(batch.capsule, len(bodies), 0.0)
+        in_flight.encoded(batch)
+        sent += b"".join(map(bytes, codec.buffers()))
+        codec.sent()
+        if codec.windows:
+            assert codec.receive(encode_ack(int(frames[0]["v"]), len(bodies)), 0.0) == 0
+        assert codec.windows == 0
     return sent
 
 

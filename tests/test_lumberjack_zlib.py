@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from logclient._ext.handoff import WAKE
-from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Decoder, Hot, Reader
+from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Codec, Decoder, Reader
+from logclient._ext.queue import WAKE
 from tests import support
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.test_lumberjack_reader import c, cz, j, w
 
 PYTHON = types.ModuleType("zlib")
@@ -36,13 +36,13 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return name
 
 
-def compressed(hot: Hot, bodies: list[bytes]) -> bytes:
-    flight, batch = flight_of([(b, 0) for b in bodies])
-    hot.connected(0.0)
-    assert hot.encode(batch.capsule, len(bodies), 0.0) == len(bodies)
-    flight.encoded(batch)
-    data = b"".join(map(bytes, hot.buffers()))
-    hot.sent()
+def compressed(codec: Codec, bodies: list[bytes]) -> bytes:
+    in_flight, batch = inflight_of([(b, 0) for b in bodies])
+    codec.connected(0.0)
+    assert codec.encode(batch.capsule, len(bodies), 0.0) == len(bodies)
+    in_flight.encoded(batch)
+    data = b"".join(map(bytes, codec.buffers()))
+    codec.sent()
     return data
 
 
@@ -59,11 +59,12 @@ BODIES = {
 @pytest.mark.parametrize("level", [1, 3, 4, 9])
 def test_round_trip(library: str, name: str, level: int) -> None:
     bodies = BODIES[name]
-    hot = Hot(bytes(10), compression=level, identity=False, window=10_000, window_bytes=1 << 28)
+    codec = Codec(bytes(10), compression=level, identity=False, window=10_000, window_bytes=1 << 28)
     if library != "isal" or level < 4:
-        assert hot.compressor.startswith({"isal": "isal 1", "libz": "zlib", "python": "python zlib"}[library])
+        found = {"isal": "isal 1", "libz": "zlib", "python": "python zlib"}[library]
+        assert codec.compressor.startswith(found)
     for _ in range(2):  # the compressor's state is used again
-        data = compressed(hot, bodies)
+        data = compressed(codec, bodies)
         assert data[12] == 0x78  # deflate, 32 KiB
         plain = zlib.decompress(data[12:])
         assert plain == b"".join(j(i, b) for i, b in enumerate(bodies, 1))
@@ -72,8 +73,8 @@ def test_round_trip(library: str, name: str, level: int) -> None:
 
 
 def test_level_0_in_version_1(library: str) -> None:
-    hot = Hot(bytes(10), version=1, compression=0, identity=False)
-    data = compressed(hot, [b"\0\0\0\1\0\0\0\1a\0\0\0\1b"])
+    codec = Codec(bytes(10), version=1, compression=0, identity=False)
+    data = compressed(codec, [b"\0\0\0\1\0\0\0\1a\0\0\0\1b"])
     assert zlib.decompress(data[12:]) == b"1D\0\0\0\1\0\0\0\1\0\0\0\1a\0\0\0\1b"
 
 
@@ -113,4 +114,4 @@ def test_an_isal_that_is_not_what_we_know_is_not_used(
     fake.__dict__.update(attributes)
     monkeypatch.setitem(sys.modules, "isal", fake)
     monkeypatch.delitem(sys.modules, "isal.igzip_lib", raising=False)
-    assert "isal" not in Hot(bytes(10)).compressor
+    assert "isal" not in Codec(bytes(10)).compressor

@@ -198,7 +198,7 @@ def test_what_is_no_event_fails_with_a_reason(odd: Any) -> None:
         with pytest.raises(EncodeTypeError):
             one.submit(odd)
         one.flush(0.0)
-        counts = one._engine.handoff.counters()
+        counts = one._engine.queue.counters()
         assert counts["sent"] == 2
     assert one.stats().failed == {"unencodable": 2}
 
@@ -265,8 +265,8 @@ print("held")
 """
 
 
-ADDRESSED = ["constants", "handoff", "flight", "codec_base", "decoder", "hash", "record", "lumberjack"]
-ADDRESSED += ["pump", "tcpsend"]
+ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "record", "lumberjack"]
+ADDRESSED += ["pump", "pump.tcp"]
 
 
 @pytest.mark.long

@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient._ext.plog import fragments
-from logclient.collectors import datagrams
 from logclient.collectors.capture import CaptureReader
-from logclient.collectors.datagrams import Datagrams
-from logclient.collectors.plog import Collector
-from logclient.collectors.plog_device import Lines, Listener, ReplyLimit, Taken
 from logclient.errors import ConfigError, ConnectFailed
+from logclient.plog import datagrams
+from logclient.plog.collector import Collector
+from logclient.plog.datagrams import Datagrams
+from logclient.plog.device import Lines, Listener, ReplyLimit, Taken
 from tests import support
 from tests.outside import MIB, Outside
 from tests.patience import PATIENCE
@@ -645,7 +645,7 @@ class TestFaults:
 
 _COLLECT = """
 import json, sys
-from logclient.collectors.plog import Collector
+from logclient.plog.collector import Collector
 with Collector(tcp_port=0) as collector:
     print(json.dumps([collector.port, collector.tcp_port]), flush=True)
     for line in sys.stdin:
@@ -662,7 +662,7 @@ with Collector(tcp_port=0) as collector:
 _FEED = """
 import json, sys
 from array import array
-from logclient.collectors.plog_device import Listener
+from logclient.plog.device import Listener
 listener = Listener(0.0)
 print("0", flush=True)
 sys.stdin.readline()

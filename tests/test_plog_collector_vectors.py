@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.plog import fragments
-from logclient.collectors.plog import Collector
+from logclient.plog.collector import Collector
 from logclient.plog.messages import split_tags
 from tests import recordings
 from tests.patience import PATIENCE
@@ -128,7 +128,7 @@ def test_tags_as_the_real_server_reads_them() -> None:
     """Kafka gets them from here; what is delivered has them beside it."""
     from array import array
 
-    from logclient.collectors.plog_device import Listener
+    from logclient.plog.device import Listener
 
     for case in CASES:
         datagrams = bytes_of(case)

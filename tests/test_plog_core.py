@@ -19,8 +19,8 @@ from logclient import config, readable, registry
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.flight import Flight
 from logclient._ext.hash import murmur3
+from logclient._ext.inflight import InflightBatches
 from logclient._ext.plog import (
     BAD_HEADER,
     FRAGMENT,
@@ -34,8 +34,8 @@ from logclient._ext.plog import (
     STATUS_NAMES,
     TOO_LARGE,
     VERDICT_NAMES,
+    Codec,
     Decoder,
-    Hot,
     Judged,
     Reassembler,
     datagrams,
@@ -57,7 +57,7 @@ from logclient.plog.messages import (
     split_tags,
 )
 from tests import support
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
 
@@ -82,10 +82,10 @@ def sent(core: Plog) -> list[bytes]:
 def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes]:
     """The datagrams of these events, all of them on the wire."""
     core = core_of(**options)
-    flight, batch = flight_of([(body, kind) for body in events])
+    in_flight, batch = inflight_of([(body, kind) for body in events])
     assert core.encode(batch, len(events), 100.0) == len(events)
     assert set(batch.statuses().values()) == {"inflight"}
-    flight.encoded(batch)
+    in_flight.encoded(batch)
     found = sent(core)
     assert handed(core) == [(1, len(events))]
     return found
@@ -117,7 +117,7 @@ def header(count: int, index: int, size: int, id_: int, total: int, hash_: int =
 
 def test_is_a_core() -> None:
     core: Core = core_of()
-    assert "logclient.hot" in repr(core.hot)
+    assert "logclient.codec" in repr(core.codec)
 
 
 class TestHash:
@@ -248,9 +248,9 @@ class TestMessages:
         for body in (b"plain", b'{"uuid":"mine"}', b"", b"\xff\0{}", b'{"uuid":{"a":[1]}}', b"[" * 1200):
             for kind in (RAW, BYTES):
                 core = core_of()
-                flight, batch = flight_of([(body, kind)])
+                in_flight, batch = inflight_of([(body, kind)])
                 core.encode(batch, 1, 100.0)
-                ids = json.loads(flight.encoded(batch).splitlines()[1])["ids"]
+                ids = json.loads(in_flight.encoded(batch).splitlines()[1])["ids"]
                 (one,) = sent(core)
                 rows = Decoder(PRODUCER).decode(one, array("q", [0]), array("q", [len(one)]))
                 assert STATUS_NAMES[rows.status[0]] == "foreign"
@@ -273,20 +273,20 @@ class TestMessages:
         assert [one[8:12] for one in found if len(one) > 1] == [b"\0\0\0\1", b"\0\0\0\2"]
 
     def test_numbers_wrap_to_1(self) -> None:
-        hot = Hot(PRODUCER, packets=0, size=0, number=MAX_ID - 1, datagram=60)
-        hot.connected(1.0)
-        flight, batch = flight_of([(b"x" * 50, BYTES)] * 4)
-        assert hot.encode(batch.capsule, 4, 1.0) == 4
-        found = datagrams(b"".join(map(bytes, hot.buffers())))
+        codec = Codec(PRODUCER, packets=0, size=0, number=MAX_ID - 1, datagram=60)
+        codec.connected(1.0)
+        in_flight, batch = inflight_of([(b"x" * 50, BYTES)] * 4)
+        assert codec.encode(batch.capsule, 4, 1.0) == 4
+        found = datagrams(b"".join(map(bytes, codec.buffers())))
         numbers = [struct.unpack_from(">i", one, 8)[0] for one in found]
         assert numbers == [MAX_ID - 1] * 2 + [MAX_ID] * 2 + [1] * 2 + [2] * 2
-        del flight
+        del in_flight
 
     def test_a_new_socket_counts_anew(self) -> None:
         core = core_of()
-        flight, batch = flight_of([(b"x", BYTES)] * 4)
+        in_flight, batch = inflight_of([(b"x", BYTES)] * 4)
         core.encode(batch, 2, 100.0)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         sent(core)
         core.connection_lost()
         core.connected(101.0, random)
@@ -296,27 +296,27 @@ class TestMessages:
     def test_numbers_have_no_holes(self) -> None:
         """What fails takes none."""
         core = core_of(max_message=100)
-        flight, batch = flight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
+        in_flight, batch = inflight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
         assert core.encode(batch, 3, 100.0) == 2
         assert batch.statuses() == {1: "inflight", 2: "failed", 3: "inflight"}
         assert [one[11] for one in sent(core)] == [1, 2]
-        del flight
+        del in_flight
 
     def test_the_limit_is_of_what_travels(self) -> None:
         core = core_of(max_message=49)
-        flight, batch = flight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
+        in_flight, batch = inflight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
         assert core.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "inflight", 2: "failed"}
-        del flight
+        del in_flight
 
     def test_too_many_fragments(self) -> None:
-        hot = Hot(PRODUCER, packets=0, size=0, datagram=25, max_message=1 << 20)
-        hot.connected(1.0)
-        flight, batch = flight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
-        assert hot.encode(batch.capsule, 2, 1.0) == 1
+        codec = Codec(PRODUCER, packets=0, size=0, datagram=25, max_message=1 << 20)
+        codec.connected(1.0)
+        in_flight, batch = inflight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
+        assert codec.encode(batch.capsule, 2, 1.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
-        assert hot.counts == (1, 0, 65535)
-        del flight
+        assert codec.counts == (1, 0, 65535)
+        del in_flight
 
     def test_own_tags(self) -> None:
         tags = join_tags(kafka_tags("orders", "7"))
@@ -326,14 +326,14 @@ class TestMessages:
             (b"{}", RAW), (len(tags).to_bytes(2, "big") + tags + b"{}", tagged), (b"\0\0{}", tagged),
             (b"\0", tagged), (b"\0\3ab", tagged), (b"{}", RAW | 2 << 4),
         ]  # fmt: skip
-        flight, batch = flight_of(events)
+        in_flight, batch = inflight_of(events)
         assert core.encode(batch, 6, 100.0) == 3
         assert list(batch.statuses().values()) == ["inflight"] * 3 + ["failed"] * 3
         judged = feed(Reassembler(), sent(core))
         assert [split_tags(judged.tags(i)) for i in range(3)] == [["kt:logs"], ["kt:orders", "pk:7"], []]
         assert judged.payload(1) == b'{"uuid":"%s2"}' % ID_1[:-1].encode()
         assert batch.hashes()[3] == oracle.xxh64(judged.payload(2), 42)
-        del flight
+        del in_flight
 
     @settings(max_examples=150, deadline=None)
     @given(
@@ -349,21 +349,21 @@ class TestMessages:
         unboxed: bool, identity: bool, most: int,
     ) -> None:  # fmt: skip
         own = join_tags(tags)
-        hot = Hot(
+        codec = Codec(
             PRODUCER, datagram=room, tags=own, unboxed=unboxed, max_message=most, identity=identity,
             packets=0, size=0,
         )  # fmt: skip
-        hot.connected(1.0)
-        flight, batch = flight_of(events)
+        codec.connected(1.0)
+        in_flight, batch = inflight_of(events)
         found, fates, hashes = oracle.encode(
             events, PRODUCER, room=room, tags=own, unboxed=unboxed, most=most, identity=identity
         )
-        assert hot.encode(batch.capsule, len(events), 1.0) == fates.count("inflight")
-        assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
+        assert codec.encode(batch.capsule, len(events), 1.0) == fates.count("inflight")
+        assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
         assert list(batch.statuses().values()) == fates
         got = batch.hashes()
         assert [got.get(seq, 0) if fate == "inflight" else 0 for seq, fate in enumerate(fates, 1)] == hashes
-        del flight
+        del in_flight
 
     def test_long_ones_beside_others(self) -> None:
         """They are hashed four at a time, in whatever order they come with others, over many runs."""
@@ -372,37 +372,38 @@ class TestMessages:
         room, tags, most = 1372, b"t" * 1000, 1 << 22
         events = [(b'{"a":"%s"}' % (b"x" * size), RAW) for size in sizes[:8]]
         events += [(rng.randbytes(size), BYTES) for size in sizes[8:]]
-        hot = Hot(
+        codec = Codec(
             PRODUCER, datagram=room, tags=tags, max_message=most, batch_bytes=most, packets=0, size=0
         )  # fmt: skip
-        hot.connected(1.0)
-        flight, batch = flight_of(events)
+        codec.connected(1.0)
+        in_flight, batch = inflight_of(events)
         found, fates, hashes = oracle.encode(events, PRODUCER, room=room, tags=tags, most=most)
-        assert hot.encode(batch.capsule, len(events), 1.0) == len(events) == fates.count("inflight")
-        assert b"".join(map(bytes, hot.buffers())) == oracle.runs(found)
+        assert codec.encode(batch.capsule, len(events), 1.0) == len(events) == fates.count("inflight")
+        assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
         assert list(batch.hashes().values()) == hashes
-        del flight
+        del in_flight
 
     def test_batch_bytes(self) -> None:
         core = core_of(batch_bytes=100)
-        flight, batch = flight_of([(b"x" * 60, BYTES)] * 3)
+        in_flight, batch = inflight_of([(b"x" * 60, BYTES)] * 3)
         assert core.encode(batch, 3, 100.0) == 1
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.encode(batch, 3, 100.0) == 1
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.encode(batch, 3, 100.0) == 1
 
 
 class TestHanded:
     """An event is handed when the kernel has all of its datagrams."""
 
-    def core(self) -> tuple[Plog, Flight, list[int]]:
+    def core(self) -> tuple[Plog, InflightBatches, list[int]]:
         """With three events in four datagrams on the wire, and what is left after each run of them."""
         core = core_of(mtu=576, unboxed=True)
-        flight, batch = flight_of([(bytes([n]) * size, BYTES) for n, size in enumerate([10, 1000, 10], 65)])
+        bodies = [bytes([n]) * size for n, size in enumerate([10, 1000, 10], 65)]
+        in_flight, batch = inflight_of([(body, BYTES) for body in bodies])
         assert core.encode(batch, 3, 100.0) == 3
-        flight.encoded(batch)
-        return core, flight, self.rests(core)
+        in_flight.encoded(batch)
+        return core, in_flight, self.rests(core)
 
     def rests(self, core: Plog) -> list[int]:
         data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
@@ -439,24 +440,24 @@ class TestHanded:
         assert core.awaited == 1, "the ping"
 
     def test_lost_with_the_socket(self) -> None:
-        core, flight, rests = self.core()
+        core, in_flight, rests = self.core()
         core.sent(rests[0])
         assert handed(core) == [(1, 1)]
         core.connection_lost()
-        flight.requeue()
+        in_flight.requeue()
         core.connected(101.0, random)
         assert core.awaited == 0
-        batch = flight.pending()
+        batch = in_flight.pending()
         assert batch is not None
-        assert core.encode(batch, 3, 101.0) == 3  # all of them here: outcomes go to the flight in the pump
+        assert core.encode(batch, 3, 101.0) == 3  # all of them here: outcomes go to the in_flight in the pump
         core.sent()
         assert handed(core) == [(1, 3)]
 
     def test_no_more_than_a_round_is_unsent(self) -> None:
         core = core_of()
-        flight, batch = flight_of([(b"x", BYTES)] * 5000)
+        in_flight, batch = inflight_of([(b"x", BYTES)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.credit(100.0)[0] == 0
         assert core.encode(batch, 5000, 100.0) == 0
         core.sent(self.rests(core)[0])
@@ -469,10 +470,10 @@ class TestHanded:
 class TestPace:
     def test_burst_then_rate(self) -> None:
         core = core_of(pace=1000, burst=10)
-        flight, batch = flight_of([(b"x", BYTES)] * 100)
+        in_flight, batch = inflight_of([(b"x", BYTES)] * 100)
         assert core.credit(100.0)[0] == 10
         assert core.encode(batch, 100, 100.0) == 10
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.credit(100.0) == (0, 0)
         ready = core.next_timeout(100.0)
         assert ready == pytest.approx(100.005)
@@ -490,12 +491,12 @@ class TestPace:
         """At no time more than the burst and what has flowed in, and the message that overdraws it."""
         core = core_of(pace=pace, burst=burst, mtu=576)
         body = bytes(500 * parts)
-        flight, batch = flight_of([(body, BYTES)] * 500)
+        in_flight, batch = inflight_of([(body, BYTES)] * 500)
         each = len(fragments(body, 1, datagram=core.datagram))
         now, packets, size = 100.0, 0, 0
         for pause in pauses:
             core.encode(batch, 500, now)
-            flight.encoded(batch)
+            in_flight.encoded(batch)
             found = sent(core)
             packets += len(found)
             size += sum(map(len, found))
@@ -505,9 +506,9 @@ class TestPace:
 
     def test_bytes(self) -> None:
         core = core_of(pace_bytes=100_000, burst=32)  # 64 KiB at once
-        flight, batch = flight_of([(bytes(20_000), BYTES)] * 20)
+        in_flight, batch = inflight_of([(bytes(20_000), BYTES)] * 20)
         assert core.encode(batch, 20, 100.0) == 4
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         ready = core.next_timeout(100.0)
         assert ready is not None
         assert 100.1 < ready < 100.5
@@ -515,17 +516,17 @@ class TestPace:
 
     def test_a_message_goes_whole(self) -> None:
         core = core_of(pace=100, burst=1, mtu=576)
-        flight, batch = flight_of([(bytes(5000), BYTES)] * 2)
+        in_flight, batch = inflight_of([(bytes(5000), BYTES)] * 2)
         assert core.encode(batch, 2, 100.0) == 1
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert len(sent(core)) == 10
         assert core.next_timeout(100.0) == pytest.approx(100.1)
 
     def test_feedback(self) -> None:
         core = core_of(pace=100)
-        flight, batch = flight_of([(b"x", BYTES)] * 1000)
+        in_flight, batch = inflight_of([(b"x", BYTES)] * 1000)
         core.encode(batch, 100, 100.0)
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         sent(core)
         core.pace(100.0, 100_000.0, 0.0)
         assert core.next_timeout(100.0) == pytest.approx(100.0032, abs=0.0001)
@@ -540,9 +541,9 @@ class TestPace:
 
     def test_a_clock_that_stands_gives_nothing(self) -> None:
         core = core_of(pace=1000, burst=1)
-        flight, batch = flight_of([(b"x", BYTES)] * 10)
+        in_flight, batch = inflight_of([(b"x", BYTES)] * 10)
         assert core.encode(batch, 10, 100.0) == 1
-        flight.encoded(batch)
+        in_flight.encoded(batch)
         assert core.encode(batch, 10, 99.0) == 0
         assert core.credit(100.0) == (0, 0)
 
@@ -570,10 +571,10 @@ class TestMtu:
     def test_fragments_are_cut_for_it(self) -> None:
         core = core_of(mtu=1000)
         core.path_mtu(65536)
-        flight, batch = flight_of([(bytes(3000), BYTES)])
+        in_flight, batch = inflight_of([(bytes(3000), BYTES)])
         core.encode(batch, 1, 100.0)
         assert [len(one) for one in sent(core)] == [972] * 3 + [24 + 3000 - 3 * 948]
-        del flight
+        del in_flight
 
 
 class TestOptions:
@@ -596,9 +597,9 @@ class TestOptions:
     def test_hot_checks_what_it_is_given(self) -> None:
         for wrong in ({"producer": b"x"}, {"number": 0}, {"datagram": 10}, {"batch_bytes": 0}):
             with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
-                Hot(**{"producer": PRODUCER, **wrong})  # type: ignore[arg-type]
+                Codec(**{"producer": PRODUCER, **wrong})  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            Hot.__new__(Hot).credit(0.0)
+            Codec.__new__(Codec).credit(0.0)
         with pytest.raises(TypeError):
             feed(Reassembler.__new__(Reassembler), [b"x"])
         with pytest.raises(TypeError):
@@ -866,8 +867,8 @@ class TestCommands:
     def test_replies_beyond_the_bound_are_dropped(self) -> None:
         core = core_of()
         for _ in range(100):
-            core._hot.receive(join_runs([bytes(60_000)]), 100.0)
-        assert len(core._hot.heard()) == 17
+            core._codec.receive(join_runs([bytes(60_000)]), 100.0)
+        assert len(core._codec.heard()) == 17
 
     def test_probe(self) -> None:
         probe = Probe(SimpleNamespace(scheme="plog"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.plog import fragments
-from logclient.collectors.plog import Collector
+from logclient.plog.collector import Collector
 from logclient.plog.messages import join_tags, kafka_tags
 from tests import support
 from tests.patience import PATIENCE

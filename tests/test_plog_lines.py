@@ -18,14 +18,14 @@ import logclient
 from logclient import cli, plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.plog import Hot
+from logclient._ext.plog import Codec
 from logclient.cli import ping
-from logclient.collectors.plog import Collector
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
+from logclient.plog.collector import Collector
 from logclient.plog.core import Lines, Options
 from logclient.transports.tcp import OneWay
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle
 from tests.patience import PATIENCE
@@ -181,11 +181,11 @@ def test_send(server: Collector, url: str, tmp_path: Path, capsys: pytest.Captur
     st.integers(0, 60),
 )
 def test_oracle(events: list[tuple[bytes, int]], identity: bool, most: int) -> None:
-    hot = Hot(PRODUCER, lines=True, identity=identity, max_message=most, packets=0.0, size=0.0)
-    hot.connected(0.0)
+    codec = Codec(PRODUCER, lines=True, identity=identity, max_message=most, packets=0.0, size=0.0)
+    codec.connected(0.0)
     if not events:
         return
-    flight, batch = flight_of(events)
+    in_flight, batch = inflight_of(events)
     want, failed, ends = b"", {}, []
     for seq, (body, kind) in enumerate(events, 1):
         line = oracle.carried(body, kind, seq, PRODUCER)[0] if identity else body
@@ -196,14 +196,14 @@ def test_oracle(events: list[tuple[bytes, int]], identity: bool, most: int) -> N
         else:
             want += line + b"\n"
             ends.append((seq, len(want)))
-    assert hot.encode(batch.capsule, 100, 0.0) == len(ends)
-    flight.encoded(batch)
-    assert b"".join(map(bytes, hot.buffers())) == want
-    report = {s: r for first, last, _, r in flight.take_report() for s in range(first, last + 1)}
+    assert codec.encode(batch.capsule, 100, 0.0) == len(ends)
+    in_flight.encoded(batch)
+    assert b"".join(map(bytes, codec.buffers())) == want
+    report = {s: r for first, last, _, r in in_flight.take_report() for s in range(first, last + 1)}
     assert report == failed
     handed: list[int] = []
     for rest in (len(want), len(want) // 2, 0):  # bytes that the kernel has not taken
-        hot.sent(rest)
-        handed += [seq for first, last, *_ in hot.outcomes()[0] for seq in range(first, last + 1)]
+        codec.sent(rest)
+        handed += [seq for first, last, *_ in codec.outcomes()[0] for seq in range(first, last + 1)]
         assert handed == [seq for seq, end in ends if end <= len(want) - rest]
-        assert hot.unsent == len(ends) - len(handed)
+        assert codec.unsent == len(ends) - len(handed)

@@ -19,7 +19,7 @@ from logclient.plog.core import Options, Plog
 from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.patience import PATIENCE
 from tests.processes import CollectorProcess
 
@@ -121,7 +121,7 @@ class Simulated:
     def __init__(self, events: int, **options: Any) -> None:
         self.core = Plog(Options(**options), PRODUCER)
         self.core.connected(0.0)
-        self.flight, self.batch = flight_of([(BODY, 1)] * events)
+        self.in_flight, self.batch = inflight_of([(BODY, 1)] * events)
         self.events, self.now, self.look = events, 0.0, 0.0
         self.queued = self.taken = self.dropped = 0
 
@@ -139,7 +139,7 @@ class Simulated:
             credit = self.core.credit(self.now)[0]
             if credit and before < self.events:
                 self.core.encode(self.batch, credit, self.now)
-                self.flight.encoded(self.batch)
+                self.in_flight.encoded(self.batch)
                 self.core.data_to_send()
                 self.core.sent(0)
             self.queued += self.sent - before

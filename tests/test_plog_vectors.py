@@ -23,8 +23,8 @@ from logclient._ext.plog import (
     MESSAGE,
     SIMPLE,
     TOO_LARGE,
+    Codec,
     Decoder,
-    Hot,
     Judged,
     Reassembler,
     fragments,
@@ -32,7 +32,7 @@ from logclient._ext.plog import (
 from logclient.plog.core import Options, Plog
 from logclient.plog.messages import command, parse_stat, split_tags
 from tests import recordings
-from tests.batches import flight_of
+from tests.batches import inflight_of
 from tests.oracle import plog as oracle
 
 RECORDED = recordings.cases(recordings.PLOG)
@@ -234,15 +234,15 @@ def test_text_arrives_whole() -> None:
 
 def test_ids_are_never_below_0() -> None:
     """Safer than the Java fragmenter, which takes what it is given."""
-    hot = Hot(bytes(10), number=MAX_ID, packets=0, size=0)
-    hot.connected(1.0)
-    flight, batch = flight_of([(b"x", BYTES)] * 3)
-    hot.encode(batch.capsule, 3, 1.0)
-    sent = oracle.split(b"".join(map(bytes, hot.buffers())))
+    codec = Codec(bytes(10), number=MAX_ID, packets=0, size=0)
+    codec.connected(1.0)
+    in_flight, batch = inflight_of([(b"x", BYTES)] * 3)
+    codec.encode(batch.capsule, 3, 1.0)
+    sent = oracle.split(b"".join(map(bytes, codec.buffers())))
     assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [MAX_ID, 1, 2]
     with pytest.raises(ValueError, match="id: 0 to"):
         fragments(b"x", -5)
-    del flight
+    del in_flight
 
 
 @each(CRAFTED)
@@ -257,14 +257,14 @@ def test_core_sends_what_was_delivered(case: dict[str, Any]) -> None:
             Options(identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400), bytes(10)
         )
         core.connected(1.0)
-        flight, batch = flight_of([(payload, BYTES)])
+        in_flight, batch = inflight_of([(payload, BYTES)])
         assert core.encode(batch, 1, 1.0) == 1
         sent = oracle.split(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
         if verdict == SIMPLE:
             assert sent == [payload]
         else:
             assert again(sent) == payload
-        del flight
+        del in_flight
 
 
 def test_murmur3() -> None:

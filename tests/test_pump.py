@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery import pump
 from logclient.delivery.contract import Link
 from tests.cores.plain import Fifo
@@ -53,17 +53,17 @@ class EagerLink(Link):
 
 def run(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[str]:
     """What the link and the clock were asked for, until all events have their fates."""
-    handoff = Handoff()
+    queue = EventQueue()
     for _ in range(events):
-        handoff.push(b"{}", 2, 1)
+        queue.push(b"{}", 2, 1)
     core: Any = Fifo(bytes(10), inflight=1000)
     core.connected(0.0, lambda: 0.5)
     ticks = count()  # a clock that no load on this machine makes jump
-    made = pump.PythonPump(Flight(handoff), core, clock=lambda: next(ticks) * 2e-6)
+    made = pump.PythonPump(InflightBatches(queue), core, clock=lambda: next(ticks) * 2e-6)
     made.connected()
     monkeypatch.setattr(pump.time, "sleep", lambda seconds: link.said.append(f"{seconds}"))
     end = time.monotonic() + PATIENCE
-    while made.flight.pending() or made.flight.inflight or not link.said:
+    while made.in_flight.pending() or made.in_flight.inflight or not link.said:
         assert time.monotonic() < end
         made.run(link, 1e9)
     return link.said

@@ -1,4 +1,4 @@
-"""Documents against their plain-Python twin: every byte, the flags and the count of mangled values."""
+"""Documents against their plain-Python twin: every byte, the flags and the count of sanitized values."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def check(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
         assert not expected.flags & ecs.OPEN or ([*fields][-1] == "@metadata" and body.endswith(b"}}"))
     else:
         assert body == expected.json()
-    assert rest == [expected.flags, expected.mangled, expected.moved]
+    assert rest == [expected.flags, expected.sanitized, expected.moved]
 
 
 def check_pairs(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
@@ -276,7 +276,7 @@ def check_pairs(made: tuple[bytes, int, int, int], expected: ecs.Document) -> No
         assert split(body) == split(expected.pairs())
     else:
         assert body == expected.pairs()
-    assert rest == [expected.flags, expected.mangled, expected.moved]
+    assert rest == [expected.flags, expected.sanitized, expected.moved]
 
 
 def split(block: bytes) -> dict[bytes, bytes]:
@@ -361,8 +361,8 @@ class TestMapping:
 
     def test_integers_no_double_can_hold_are_text(self) -> None:
         for value in (2**1024, -(2**1024), 10**4000, 10 ** (sys.get_int_max_str_digits() + 1)):
-            body, _, mangled, _ = encode_mapping({"v": value})
-            assert mangled == 1
+            body, _, sanitized, _ = encode_mapping({"v": value})
+            assert sanitized == 1
             assert int(json.loads(body)["v"], 0) == value
 
     def test_known_objects_are_their_text(self) -> None:
@@ -376,8 +376,8 @@ class TestMapping:
             "e": Number.TWO,
             "f": Mode.ON,
         }
-        body, _, mangled, _ = encode_mapping(event)
-        assert mangled == 0
+        body, _, sanitized, _ = encode_mapping(event)
+        assert sanitized == 0
         assert json.loads(body) == {
             "a": "2026-01-02T03:04:05.000006+00:00",
             "b": str(number),
@@ -391,14 +391,14 @@ class TestMapping:
         assert json.loads(encode_mapping({"s": {1}, "f": frozenset("a")})[0]) == {"s": [1], "f": ["a"]}
 
     def test_bytes_are_text(self) -> None:
-        body, _, mangled, _ = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
+        body, _, sanitized, _ = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
         assert json.loads(body) == {"a": "ok", "b": "\ufffd", "c": "m", "k\ufffd": 1}
-        assert mangled == 4
+        assert sanitized == 4
 
     def test_what_has_no_text_keeps_its_neighbours(self) -> None:
-        body, _, mangled, _ = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
+        body, _, sanitized, _ = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
         assert json.loads(body) == {"a": 1, "b": "<unprintable Broken>", "<unprintable Broken>": 2}
-        assert mangled == 2
+        assert sanitized == 2
 
     def test_depth(self) -> None:
         def nest(n: int) -> Any:
@@ -443,9 +443,9 @@ class TestMapping:
 
         with pytest.raises(EncodeError):
             encode_mapping(Bad(a=1))
-        body, _, mangled, _ = encode_mapping({"a": Bad(b=1)})
+        body, _, sanitized, _ = encode_mapping({"a": Bad(b=1)})
         assert json.loads(body) == {"a": "<unprintable Bad>"}
-        assert mangled == 1
+        assert sanitized == 1
 
     def test_a_value_that_empties_its_own_container(self) -> None:
         class Vandal:
@@ -522,13 +522,13 @@ class TestSize:
 
     def test_truncate_a_record(self) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, "%s", ("é" * 5000,), None)
-        body, _, mangled, _ = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
+        body, _, sanitized, _ = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
         fields = dict(load(body))
         assert fields["log.flags"] == ["truncated"]
         assert fields["log.logger"] == "app"
         assert set(fields["message"]) == {"é"}
         assert 999 <= len(body) <= 1000
-        assert mangled == 0
+        assert sanitized == 0
 
     @pytest.mark.parametrize("record", [False, True])
     @pytest.mark.parametrize("options", [{}, {"pairs": True}, {"carriers": (), "flat": True}, {"ecs": False}])
@@ -651,7 +651,7 @@ class TestNames:
             assert len(set(fields["message"])) == 1
             whole = json.loads(expected.json())
             assert fields | {"message": record.msg} == whole | {"message": record.msg}
-            assert made[1:] == (expected.flags, expected.mangled, expected.moved)
+            assert made[1:] == (expected.flags, expected.sanitized, expected.moved)
             if rules.ecs and not rules.flat:
                 check_names(fields)
 
@@ -724,8 +724,8 @@ class TestNames:
         ],
     )  # fmt: skip
     def test_of_mappings(self, given: dict[str, Any], fields: dict[str, Any], moved: int) -> None:
-        body, _, mangled, count = encode_mapping(given)
-        assert (json.loads(body), mangled, count) == (fields, 0, moved)
+        body, _, sanitized, count = encode_mapping(given)
+        assert (json.loads(body), sanitized, count) == (fields, 0, moved)
 
     @pytest.mark.parametrize(
         ("extra", "fields", "gone", "moved"),
@@ -744,11 +744,11 @@ class TestNames:
     def test_of_records(self, extra: dict[str, Any], fields: dict[str, Any], gone: str, moved: int) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "f")
         vars(record).update(extra)
-        body, _, mangled, count = Encoder().encode_record(record)
+        body, _, sanitized, count = Encoder().encode_record(record)
         made = dict(load(body))
         assert {name: made.get(name) for name in fields} == fields
         assert gone not in made
-        assert (mangled, count) == (0, moved)
+        assert (sanitized, count) == (0, moved)
 
     def test_a_hostile_name_takes_no_more_than_its_length(self) -> None:
         names = ["." * 50_000, *("a." * n for n in range(300)), *(f"{n}." for n in range(3000))]

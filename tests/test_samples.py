@@ -10,8 +10,8 @@ import pytest
 
 import logclient
 from logclient import samples
-from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError
+from logclient.lumberjack.collector import Collector
 
 
 @pytest.fixture

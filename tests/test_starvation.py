@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.collectors import lumberjack
 from logclient.collectors.loop import CollectorBase
+from logclient.lumberjack import collector as lumberjack
 from tests.cores.recount import recount
 from tests.patience import PATIENCE
 from tests.tls_rig import Authority, server_context
@@ -47,15 +47,15 @@ def collector(scheme: str, **options: Any) -> CollectorBase[Any]:
         return lumberjack.Collector(keep=True, **options)
     if scheme.startswith("logjam"):
         pytest.importorskip("zmq")
-        from logclient.collectors import logjam
+        from logclient.logjam import collector as logjam
 
         return logjam.Collector(push_port=0, **options)
     if scheme.startswith("logux"):
         pytest.importorskip("websockets")
-        from logclient.collectors import logux
+        from logclient.logux import collector as logux
 
         return logux.Collector(**options)
-    from logclient.collectors import plog
+    from logclient.plog import collector as plog
 
     return plog.Collector(**options)
 

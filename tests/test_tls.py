@@ -22,8 +22,8 @@ import logclient
 from logclient import cli
 from logclient.client import Client
 from logclient.collectors import main
-from logclient.collectors.lumberjack import Collector
 from logclient.errors import ConfigError
+from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import COALESCE_BYTES, TlsLink, server_context
 from tests.patience import PATIENCE
 from tests.support import clean_environment

@@ -139,8 +139,8 @@ class Made(Udp):
         self.compiled = sender[1]
         self.made: Any = None
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
-        self.made = super().pump(flight, core, **limits) if self.compiled else None
+    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
+        self.made = super().pump(in_flight, core, **limits) if self.compiled else None
         return self.made
 
 

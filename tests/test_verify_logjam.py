@@ -355,7 +355,7 @@ def test_gaps_of_devices(run: Run) -> None:
 
 def test_gaps_by_the_rules_of_the_consumer(run: Run) -> None:
     """Random numbers, cut into segments anywhere: the account that plain Python and the consumer keep."""
-    from logclient.collectors.subscriber import Tracker
+    from logclient.logjam.subscriber import Tracker
 
     rng = random.Random(5)
     for trial in range(12):

@@ -212,8 +212,8 @@ class Made(Zmq):
         super().__init__(5.0)
         self._compiled = compiled
 
-    def pump(self, flight: Any, core: Any, **limits: Any) -> Any:
-        found = super().pump(flight, core, **limits)
+    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
+        found = super().pump(in_flight, core, **limits)
         assert (found is not None) is self._compiled
         return found
 
@@ -341,7 +341,7 @@ def test_a_child_has_sockets_of_its_own(make: Callable[..., Rig]) -> None:
 
 
 def test_no_compiled_pump_without_the_same_library() -> None:
-    from logclient._ext.zmqsend import ZmqPump
+    from logclient._ext.pump.zmq import ZmqPump
 
     assert ZmqPump.find(None, None, "/no/such/library.so") is None  # type: ignore[arg-type]
 
@@ -418,7 +418,7 @@ def test_a_refused_frame_sends_nothing_twice(
     frame: int, compiled: bool, error: str, again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PUSH promises at most once, and what was refused in its middle has not been taken."""
-    from logclient.collectors.logjam import Collector
+    from logclient.logjam.collector import Collector
     from logclient.transports import zmq as transport
 
     number = getattr(errno, error)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logclient.client import Client
-from logclient.collectors.lumberjack import Collector
+from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import server_context
 from tests.patience import PATIENCE
 from tests.support import need

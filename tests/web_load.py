@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from logclient.collectors.capture import FROM_PEER, CaptureReader
-from logclient.collectors.logjam_device import Device
-from logclient.collectors.messages import decompress, frames
+from logclient.logjam.device import Device
+from logclient.logjam.messages import decompress, frames
 from tests.oracle.logjam_document import judge
 from tests.patience import PATIENCE
 

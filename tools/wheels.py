@@ -36,10 +36,10 @@ HERE = pythons.ROOT
 LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
 
 WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
-"""By platform, what wakes the sender (``logclient._ext.handoff.WAKE``)."""
+"""By platform, what wakes the sender (``logclient._ext.queue.WAKE``)."""
 
 WINDOWS_TESTS = [
-    "cli", "config", "errors", "faults", "flight", "handler_unit", "handoff", "hash", "imports_light",
+    "cli", "config", "errors", "faults", "inflight", "handler_unit", "queue", "hash", "imports_light",
     "logjam_core", "logjam_vectors", "lumberjack_check", "lumberjack_core", "lumberjack_decoder",
     "lumberjack_face", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
     "records", "stubs",
@@ -76,11 +76,11 @@ def check() -> str:
     if not names or set(names) != set(found):
         raise SystemExit(f"extensions {sorted(found)}, stubs {names}")
 
-    from logclient._ext import capture, handoff, lumberjack
+    from logclient._ext import capture, lumberjack, queue
 
-    if WAKES[sys.platform] != handoff.WAKE:
-        raise SystemExit(f"the sender is woken by {handoff.WAKE}, not by {WAKES[sys.platform]}")
-    if not WINDOWS and not time.monotonic() <= handoff.monotonic() <= time.monotonic():
+    if WAKES[sys.platform] != queue.WAKE:
+        raise SystemExit(f"the sender is woken by {queue.WAKE}, not by {WAKES[sys.platform]}")
+    if not WINDOWS and not time.monotonic() <= queue.monotonic() <= time.monotonic():
         raise SystemExit("the extensions' clock is not time.monotonic()")
     free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     if free and sys._is_gil_enabled():  # type: ignore[attr-defined,unused-ignore]
@@ -91,8 +91,8 @@ def check() -> str:
     if version not in said:
         raise SystemExit(f"{script} --version said {said!r}")
     with_crc = "folding" if capture.CRC_FOLDS else "table"
-    zlib = lumberjack.Hot(bytes(10), compression=3).compressor
-    return f"{len(names)} extensions, wake by {handoff.WAKE}, {with_crc} CRC, {zlib}"
+    zlib = lumberjack.Codec(bytes(10), compression=3).compressor
+    return f"{len(names)} extensions, wake by {queue.WAKE}, {with_crc} CRC, {zlib}"
 
 
 def find(name: str) -> str:
@@ -169,6 +169,7 @@ def check_wheel(wheel: Path) -> str:
     for kind in (".py", ".pyi"):
         files = extensions.modules(HERE / "_ext", kind).values()
         wanted |= {f"logclient/{p.relative_to(HERE).as_posix()}" for p in files}
+    wanted |= {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").glob("*/*/assets/*")}
     compiled = {
         n.removeprefix("logclient/_ext/").split(".")[0].replace("/", ".")
         for n in ours

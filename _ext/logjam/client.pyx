@@ -17,7 +17,7 @@ ctypedef struct lc_topic:
     bint uuid                    # that field is "uuid", not "request_id"
 
 
-# The state of a client: `self` of lc_hot.
+# The state of a client: `self` of lc_codec.
 ctypedef struct lc_client:
     bint request
     bint identity
@@ -351,7 +351,7 @@ cdef bytes frame_of(bytes content, bint more):
 
 
 @cython.final
-cdef class Hot(CodecBase):
+cdef class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
     With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
@@ -433,13 +433,13 @@ cdef class Hot(CodecBase):
             topic.head_size = len(head)
             topic.tail = <const uint8_t *> PyBytes_AS_STRING(tail)
             topic.tail_size = len(tail)
-        self.hot.self = w
-        self.hot.credit = client_credit
-        self.hot.encode = client_encode_held if packer_needs_gil(&w.packer) else client_encode
-        self.hot.receive = client_receive
-        self.hot.deadline = client_deadline
+        self.codec.self = w
+        self.codec.credit = client_credit
+        self.codec.encode = client_encode_held if packer_needs_gil(&w.packer) else client_encode
+        self.codec.receive = client_receive
+        self.codec.deadline = client_deadline
         if not request:
-            self.hot.sent = client_sent
+            self.codec.sent = client_sent
 
     def __dealloc__(self):
         free(self.w.ring)

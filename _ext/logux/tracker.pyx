@@ -321,11 +321,11 @@ cdef class ActionTracker(OutcomeList):
         return True
 
     def remove(self, int64_t ms, int64_t counter, double now):
-        """Take the action with this id out of flight.
+        """Take the action with this id out of in_flight.
 
         Returns:
             Its sequence, text, time, subprotocol (or -1) and the `added` of its sync; None: it is not in
-            flight.
+            in_flight.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t i

@@ -22,7 +22,7 @@ cdef enum:
     WRONG_TIME = 3               # nothing was in flight
 
 
-# The state of a writer: `self` of lc_hot.
+# The state of a writer: `self` of lc_codec.
 ctypedef struct lc_writer:
     uint8_t version              # '1' or '2'
     bint json                    # bodies are JSON, not pair blocks
@@ -452,7 +452,7 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
 
 
 @cython.final
-cdef class Hot(CodecBase):
+cdef class Codec(CodecBase):
     """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
 
     The options are not checked for users here: that is done where they are read (``logclient.config``).
@@ -521,11 +521,11 @@ cdef class Hot(CodecBase):
         memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
         pair = b"\0\0\0\x08event.id\0\0\0\x20" + id_
         memcpy(w.pair, <const uint8_t *> pair, PAIR_SIZE)
-        self.hot.self = w
-        self.hot.credit = writer_credit
-        self.hot.encode = writer_encode
-        self.hot.receive = writer_receive
-        self.hot.deadline = writer_deadline
+        self.codec.self = w
+        self.codec.credit = writer_credit
+        self.codec.encode = writer_encode
+        self.codec.receive = writer_receive
+        self.codec.deadline = writer_deadline
 
     def __dealloc__(self):
         cdef uint32_t i

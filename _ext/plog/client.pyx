@@ -342,7 +342,7 @@ cdef double plog_deadline(void *self) noexcept nogil:
 
 
 @cython.final
-cdef class Hot(CodecBase):
+cdef class Codec(CodecBase):
     """The client: events out as runs of datagrams or as lines, replies in.
 
     The pump drives it without the GIL through `capsule`. An event whose kind has the high nibble 1 has its
@@ -412,14 +412,14 @@ cdef class Hot(CodecBase):
         w.id_ = self.first = <uint32_t> number
         w.pace.packets.level = w.pace.packets.most = burst
         w.pace.size.level = w.pace.size.most = size_burst
-        self.hot.self = w
-        self.hot.credit = plog_credit
-        self.hot.encode = lines_encode if lines else plog_encode
-        self.hot.sent = plog_sent
-        self.hot.receive = lines_receive if lines else plog_receive
-        self.hot.deadline = plog_deadline
-        self.hot.ready = plog_ready
-        self.hot.pace = plog_pace
+        self.codec.self = w
+        self.codec.credit = plog_credit
+        self.codec.encode = lines_encode if lines else plog_encode
+        self.codec.sent = plog_sent
+        self.codec.receive = lines_receive if lines else plog_receive
+        self.codec.deadline = plog_deadline
+        self.codec.ready = plog_ready
+        self.codec.pace = plog_pace
 
     def __dealloc__(self):
         free(self.w.scratch.data)
@@ -494,7 +494,7 @@ cdef class Hot(CodecBase):
     def ready(self, double now):
         """Return when the pace allows the next message; 0: now."""
         self.made()
-        return self.hot.ready(self.hot.self, now)
+        return self.codec.ready(self.codec.self, now)
 
     @property
     def now(self):

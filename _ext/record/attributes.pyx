@@ -116,7 +116,7 @@ cdef str _format_message(Document *doc, object msg, object args):
         if args:
             text = _exact_str(text % args)
     except Exception:
-        doc.mangled += 1
+        doc.sanitized += 1
         try:
             text = f"{text} % {args!r}"
         except Exception:
@@ -277,7 +277,7 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
     cdef PyObject *v = values[A_MSG] if text == NULL else text
     cdef PyObject *args = NULL
     cdef size_t start
-    cdef uint32_t mangled
+    cdef uint32_t sanitized
     cdef int status
     if doc.overridden >> KEY_MESSAGE & 1:
         return 0
@@ -297,7 +297,7 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     start = <size_t> (doc.p - doc.base)
-    mangled = doc.mangled
+    sanitized = doc.sanitized
     _open_field(doc, KEY_MESSAGE, True)
     if args == NULL:
         if _write_message_chars(doc, v) < 0:
@@ -308,10 +308,10 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
             return -1
         if status == 0:
             doc.p = doc.base + start
-            doc.mangled = mangled
+            doc.sanitized = sanitized
             return NEEDS_PYTHON
-        if doc.mangled > mangled:
-            doc.mangled = mangled + 1      # the message counts as one value
+        if doc.sanitized > sanitized:
+            doc.sanitized = sanitized + 1      # the message counts as one value
     return _close_field(doc, True)
 
 

@@ -7,7 +7,7 @@ cdef class FastClient:
     """Base of ``logclient.Client`` with a compiled ``send``."""
 
     cdef readonly Encoder encoder
-    cdef readonly Handoff handoff
+    cdef readonly EventQueue queue
     cdef object fallback         # fallback(seq, event, level): when the queue needs more than a put
 
     def _bind(self, Encoder encoder not None, fallback):
@@ -18,12 +18,12 @@ cdef class FastClient:
             fallback: called as ``fallback(sequence, event, level)`` when the queue is full, closed or forked,
                 or its sender has to be woken; its result is that of ``send``.
         """
-        if self.handoff is not None:
+        if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
-        if encoder.handoff is None:
+        if encoder.queue is None:
             raise TypeError("encoder: needs a queue")
         self.encoder = encoder
-        self.handoff = encoder.handoff
+        self.queue = encoder.queue
         self.fallback = fallback
 
     @cython.binding(False)
@@ -51,22 +51,22 @@ cdef class FastClient:
         cdef int64_t seq
         cdef Py_ssize_t size
         cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else level_index(level)
-        if self.handoff is None:
+        if self.queue is None:
             raise TypeError(f"{type(self).__name__}: __init__ has not run")
         if PyBytes_Check(event):
             size = PyBytes_GET_SIZE(event)
             # The queue makes a tombstone of one that is too large, and reads none of its bytes.
-            seq = self.handoff.put(<const uint8_t *> PyBytes_AS_STRING(event),
+            seq = self.queue.put(<const uint8_t *> PyBytes_AS_STRING(event),
                                    <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), kept, <uint8_t> K_RAW, 0)
             if <size_t> size > self.encoder.max_event_bytes:
                 self._too_large(seq, event)
         else:
             seq = self.encoder.put(event, kept)
-        if seq <= 0 or self.handoff.sender_needed():
+        if seq <= 0 or self.queue.sender_needed():
             return self.fallback(seq, event, kept)
         return seq
 
     cdef int _too_large(self, int64_t seq, event) except -1:
         if seq == PUT_FULL:
-            self.handoff.refuse()
+            self.queue.refuse()
         raise _error(<uint8_t> R_TOO_LARGE, event, self.encoder.max_event_bytes)

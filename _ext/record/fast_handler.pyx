@@ -62,7 +62,7 @@ cdef class FastHandler:
     """
 
     cdef readonly Encoder encoder
-    cdef Handoff handoff
+    cdef EventQueue queue
     cdef object on_wakeup_needed     # Client.attend()
     cdef object put_fallback         # Client.put_slowly(code, body, level, kind)
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
@@ -93,9 +93,9 @@ cdef class FastHandler:
         """
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
-        if encoder.handoff is None:
+        if encoder.queue is None:
             raise TypeError("encoder: needs a queue")
-        self.handoff = encoder.handoff
+        self.queue = encoder.queue
         self.on_wakeup_needed = on_wakeup_needed
         self.put_fallback = put_fallback
         self.ship = ship
@@ -224,15 +224,15 @@ cdef class FastHandler:
         cdef int status
         cdef lc_here *thread = &lc_this_thread
         if thread.own and not _in_destructor():
-            self.handoff.count_ignored()
+            self.queue.count_ignored()
             return 0
         if self.ship is not None:
             return self._ship_by_protocol(record, made)
         status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, made,
                                                            True, &created_us, &level)
         if status == 0:
-            if doc.mangled or doc.moved:
-                self.handoff.count_changed(doc.mangled, doc.moved)
+            if doc.sanitized or doc.moved:
+                self.queue.count_changed(doc.sanitized, doc.moved)
             if doc.heap == NULL:
                 return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
                                  <uint8_t> K_DOCUMENT | doc.flags, created_us)
@@ -243,7 +243,7 @@ cdef class FastHandler:
                 free(doc.heap)
         free(doc.heap)
         if status == 1:
-            self.handoff.count_ignored()
+            self.queue.count_ignored()
         elif status == -1:
             try:
                 raise _error(doc.reason, record, self.encoder.max_event_bytes)
@@ -262,7 +262,7 @@ cdef class FastHandler:
         # Ship a record of another protocol: its document, or a line of the current request.
         cdef object name = _attribute(record, "name")
         if _is_own_logger(<PyObject *> name):
-            self.handoff.count_ignored()
+            self.queue.count_ignored()
             return 0
         try:
             self.ship(record, made)
@@ -276,8 +276,8 @@ cdef class FastHandler:
         cdef int64_t seq
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
-        seq = self.handoff.put(body, <uint32_t> size, level, kind, created_us)
-        if seq == PUT_FORKED or seq == PUT_FULL or self.handoff.sender_needed():
+        seq = self.queue.put(body, <uint32_t> size, level, kind, created_us)
+        if seq == PUT_FORKED or seq == PUT_FULL or self.queue.sender_needed():
             self._put_fallback(record, seq, body, size, level, kind)
         return 0
 

@@ -121,7 +121,7 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
         room -= <size_t> (p - doc.p)
         doc.p = p
     if bad:
-        doc.mangled += 1
+        doc.sanitized += 1
     return 0
 
 
@@ -144,7 +144,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef PyObject *k
     cdef PyObject *v
     cdef Py_ssize_t start = at
-    cdef uint32_t mangled
+    cdef uint32_t sanitized
     cdef uint32_t moved = doc.moved
     # _scan_fields has checked those of a record, and has seen whether any moves.
     cdef bint checks = e.checks_names and not doc.rearranged and (not record or doc.seen & SEEN_MOVING)
@@ -212,20 +212,20 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 return -1
             doc.p += 4
             doc.value_start = <size_t> (doc.p - doc.base)
-            mangled = doc.mangled
+            sanitized = doc.sanitized
             if _write_chars(doc, k) < 0:
                 return -1
-            if doc.mangled != mangled:
+            if doc.sanitized != sanitized:
                 return 1
             _end_pair(doc)
             doc.p += 4
             doc.value_start = <size_t> (doc.p - doc.base)
             doc.pairs += 1
         else:
-            mangled = doc.mangled
+            sanitized = doc.sanitized
             if _append(doc, b',"', 2) < 0 or _write_chars(doc, k) < 0 or _append(doc, b'":', 2) < 0:
                 return -1
-            if doc.mangled != mangled:
+            if doc.sanitized != sanitized:
                 return 1
         if checks and not _is_inert(v):
             doc.seen |= SEEN_MAPPING

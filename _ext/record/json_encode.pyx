@@ -26,7 +26,7 @@ ctypedef struct Document:
     size_t limit             # max_event_bytes
     size_t message_room      # bytes for the message, in mode CUT
     size_t value_start       # offset of the value of the current pair
-    uint32_t mangled         # values that were replaced
+    uint32_t sanitized         # values that were replaced
     uint32_t overridden      # 1 << KEY_...: the application's value replaces ours
     uint32_t pairs           # pairs written
     uint32_t moved           # fields of the application that were renamed or dropped
@@ -51,7 +51,7 @@ cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, siz
     doc.limit = limit
     doc.message_room = message_room
     doc.value_start = 0
-    doc.mangled = 0
+    doc.sanitized = 0
     doc.overridden = 0
     doc.pairs = 0
     doc.moved = 0
@@ -135,7 +135,7 @@ cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
             doc.p = lc_quote4(doc.p, <uint32_t *> data + at, step, &bad)
         at += step
     if bad:
-        doc.mangled += 1
+        doc.sanitized += 1
     return 0
 
 
@@ -200,7 +200,7 @@ cdef int _write_big_int(Document *doc, PyObject *number) except -2:
     except ValueError:       # longer than sys.get_int_max_str_digits()
         text = hex(v)
     if int.bit_length(v) > NUMBER_BITS:
-        doc.mangled += 1
+        doc.sanitized += 1
         return _write_string(doc, <PyObject *> text)
     if _reserve(doc, <size_t> len(text) + LC_SLACK) < 0:
         return -1
@@ -219,7 +219,7 @@ cdef int _write_float(Document *doc, double v) except -2:
         doc.p = p
         return 0
     if not isfinite(v):
-        doc.mangled += 1
+        doc.sanitized += 1
         return _append(doc, b"null", 4)
     text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
     p = <uint8_t *> text
@@ -271,7 +271,7 @@ cdef int _write_held(Document *doc, PyObject *v, int depth) except -2:
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef bint plain = doc.unquoted
     cdef size_t start
-    cdef uint32_t mangled = doc.mangled
+    cdef uint32_t sanitized = doc.sanitized
     cdef int status
     cdef dict copy
     if depth >= MAX_DEPTH:
@@ -289,7 +289,7 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     if status == 1:
         # A key is not a valid string. Replaced keys may be equal to others, so build a new dict first.
         doc.p = doc.base + start
-        doc.mangled = mangled
+        doc.sanitized = sanitized
         copy = _clean_dict(doc, <object> d, None)
         if copy is None:
             return -1
@@ -307,17 +307,17 @@ cdef int _write_items(Document *doc, PyObject *d, int depth) except -2:
     cdef PyObject *v
     cdef Py_ssize_t at = 0
     cdef size_t start = <size_t> (doc.p - doc.base)
-    cdef uint32_t mangled
+    cdef uint32_t sanitized
     cdef int status
     doc.p[0] = c'{'
     doc.p += 1
     while PyDict_Next(d, &at, &k, &v):
         if not PyUnicode_CheckExact(k):
             return 1
-        mangled = doc.mangled
+        sanitized = doc.sanitized
         if _write_string(doc, k) < 0 or _reserve(doc, LC_SLACK) < 0:
             return -1
-        if doc.mangled != mangled:
+        if doc.sanitized != sanitized:
             return 1
         doc.p[0] = c':'
         doc.p += 1
@@ -405,7 +405,7 @@ cdef str _text_of(Document *doc, object v):
     cdef str text
     if isinstance(v, (bytes, bytearray, memoryview)):
         text = str(bytes(v), "utf-8", "replace")
-        doc.mangled += 1
+        doc.sanitized += 1
         return text
     module = sys.modules.get("datetime")
     if module is not None and isinstance(v, (module.date, module.time)):
@@ -413,7 +413,7 @@ cdef str _text_of(Document *doc, object v):
         return _exact_str(v.isoformat())
     text = _exact_str(str(v))
     if not _has_proper_str(v):
-        doc.mangled += 1
+        doc.sanitized += 1
     return text
 
 
@@ -422,7 +422,7 @@ cdef inline str _exact_str(object text):
 
 
 cdef str _unprintable(Document *doc, object v):
-    doc.mangled += 1
+    doc.sanitized += 1
     return f"<unprintable {type(v).__name__}>"
 
 
@@ -453,7 +453,7 @@ cdef str _clean_key(Document *doc, object key):
     elif isinstance(key, str):
         text = PyUnicode_FromObject(key)
     else:
-        doc.mangled += 1
+        doc.sanitized += 1
         try:
             if isinstance(key, (bytes, bytearray)):
                 text = str(bytes(key), "utf-8", "replace")
@@ -462,7 +462,7 @@ cdef str _clean_key(Document *doc, object key):
         except Exception:
             text = f"<unprintable {type(key).__name__}>"
     if _has_surrogate(<PyObject *> text):
-        doc.mangled += 1
+        doc.sanitized += 1
         text = "".join(["\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text])
     return text
 

@@ -6,7 +6,7 @@ cdef class Encoder:
     version 1): a 32-bit count, then that many keys and values, each behind its 32-bit length.
 
     Args:
-        handoff: the queue that ``put`` writes to; None if only bytes are wanted.
+        queue: the queue that ``put`` writes to; None if only bytes are wanted.
         max_event_bytes: largest document in bytes; a longer one fails as too_large.
         truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
         pairs: write pair blocks instead of JSON objects.
@@ -23,7 +23,7 @@ cdef class Encoder:
         labels: the prefix of fields that move.
     """
 
-    cdef readonly Handoff handoff
+    cdef readonly EventQueue queue
     cdef readonly size_t max_event_bytes
     cdef readonly bint truncate
     cdef readonly bint pairs
@@ -49,7 +49,7 @@ cdef class Encoder:
     cdef object get_message
     cdef object format_exception
 
-    def __cinit__(self, Handoff handoff=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
+    def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels."):
         memset(self.cache, 0, sizeof(self.cache))
@@ -63,7 +63,7 @@ cdef class Encoder:
         self.sets_event_id = self.lumberjack and identity != "none"
         self.reserves_carriers = len(carriers) and not self.lumberjack and identity == "id"
         self.checks_names = ecs or self.reserves_carriers
-        self.handoff = handoff
+        self.queue = queue
         self.max_event_bytes = max_event_bytes
         self.truncate = truncate
         self.pairs = pairs
@@ -119,7 +119,7 @@ cdef class Encoder:
         """Encode a mapping or a string.
 
         Returns:
-            The body, its kind (``K_DOCUMENT`` and flags), and the numbers of mangled values and moved fields.
+            The body, its kind (``K_DOCUMENT`` and flags), the number of sanitized values, and of moved fields.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
@@ -148,13 +148,13 @@ cdef class Encoder:
         try:
             if self._encode_mapping(&doc, stack, obj) < 0:
                 reason = doc.reason if doc.reason != R_NONE else <uint8_t> R_UNENCODABLE
-                if self.handoff.put(&reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
-                    self.handoff.refuse()
+                if self.queue.put(&reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
+                    self.queue.refuse()
                 raise _error(doc.reason, obj, self.max_event_bytes)
-            seq = self.handoff.put(doc.base, <uint32_t> (doc.p - doc.base), level,
+            seq = self.queue.put(doc.base, <uint32_t> (doc.p - doc.base), level,
                                    <uint8_t> K_DOCUMENT | doc.flags, 0)
-            if doc.mangled or doc.moved:
-                self.handoff.count_changed(doc.mangled, doc.moved)
+            if doc.sanitized or doc.moved:
+                self.queue.count_changed(doc.sanitized, doc.moved)
         finally:
             free(doc.heap)
         return seq
@@ -175,7 +175,7 @@ cdef class Encoder:
             if status < 0:
                 raise _error(doc.reason, record if is_record else obj, self.max_event_bytes)
             return (PyBytes_FromStringAndSize(<char *> doc.base, doc.p - doc.base),
-                    <int> K_DOCUMENT | doc.flags, doc.mangled, doc.moved)
+                    <int> K_DOCUMENT | doc.flags, doc.sanitized, doc.moved)
         finally:
             free(doc.heap)
 
@@ -219,7 +219,7 @@ cdef class Encoder:
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
         if status == 1:
             doc.p = doc.base + start
-            doc.mangled = doc.pairs = doc.moved = 0
+            doc.sanitized = doc.pairs = doc.moved = 0
             source = _rearrange(self, doc, _clean_dict(doc, d, None), False)
             if source is None:
                 return -1
@@ -421,7 +421,7 @@ cdef class Encoder:
                     record.exc_text = exc_text       # as logging.Formatter does, for the next handler
         except Exception:
             exc_text = f"<no stack trace: {sys.exc_info()[0].__name__}>"
-            doc.mangled += 1
+            doc.sanitized += 1
         if kind is not None:
             name = _exact_str(getattr(kind, "__name__", "")) or "?"
             try:

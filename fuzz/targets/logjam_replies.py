@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Reply, Settled
 from logclient.logjam.core import Logjam, Options
 from tests import recordings
@@ -34,9 +34,9 @@ DICTIONARY = [
     APP_ENV, b"shop-staging", b"ping", b"202 Accepted", b"400 Bad Request", b"200 OK",
 ]  # fmt: skip
 
-ROOTS = ("client_receive", "client_deadline", "client_credit", "Hot.error", "Hot.pongs", "Hot.ping",
-"Hot.connected",
-         "Hot.connection_lost", "Hot.requests")  # fmt: skip
+ROOTS = ("client_receive", "client_deadline", "client_credit", "Codec.error", "Codec.pongs", "Codec.ping",
+"Codec.connected",
+         "Codec.connection_lost", "Codec.requests")  # fmt: skip
 APART = {
     **dict.fromkeys(("handing_room()", "handing_took()"), "of clients that ask for no replies"),
     "w.number = 1": "the message after 2**64 - 1: tests/test_logjam_core.py",
@@ -125,17 +125,17 @@ class _Requests:
     """Fifteen events that can be sent again and again."""
 
     def __init__(self) -> None:
-        handoff = Handoff(max_bytes=1 << 20, max_event_bytes=1 << 16)
+        queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
         for _ in range(15):
-            handoff.push(b'{"n":1}', 2, 1)
-        self.flight = Flight(handoff)
-        batch = self.flight.take(100, 1 << 20)
+            queue.push(b'{"n":1}', 2, 1)
+        self.in_flight = InflightBatches(queue)
+        batch = self.in_flight.take(100, 1 << 20)
         assert batch is not None
         self.batch = batch
 
     def send(self, core: Logjam, awaited: int, pings: int) -> list[int]:
         """So many requests and pings; the sequences of those (0: a ping)."""
-        self.flight.requeue()
+        self.in_flight.requeue()
         waiting = []
         requests = 0
         for i in range(awaited):
@@ -143,7 +143,7 @@ class _Requests:
                 core.call("ping")
             else:
                 must(core.encode(self.batch, 1, 100.0) == 1, "a request is encoded")
-                self.flight.encoded(self.batch)
+                self.in_flight.encoded(self.batch)
                 requests += 1
             waiting.append(0 if pings >> i & 1 else requests)
         core.sent()

@@ -14,9 +14,9 @@ from typing import Any
 
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import ActionTracker
+from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import CloseWanted, Fatal, Retry, Settled
 from logclient.logux.core import Logux
 from logclient.logux.messages import parse
@@ -148,22 +148,22 @@ class _Actions:
     """Fifteen events that can be sent again and again."""
 
     def __init__(self) -> None:
-        handoff = Handoff(max_bytes=1 << 20, max_event_bytes=1 << 16)
+        queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
         for _ in range(COUNT):
-            handoff.push(b'{"n":1}', 2, 1)
-        self.flight = Flight(handoff)
-        batch = self.flight.take(100, 1 << 20)
+            queue.push(b'{"n":1}', 2, 1)
+        self.in_flight = InflightBatches(queue)
+        batch = self.in_flight.take(100, 1 << 20)
         assert batch is not None
         self.batch: Any = batch
 
     def send(self, tracker: ActionTracker, wanted: int) -> list[list[int]]:
         """The first of them; sequences by sync."""
-        self.flight.requeue()
+        self.in_flight.requeue()
         syncs: list[list[int]] = []
         while wanted:
             n, _, _ = tracker.encode(self.batch.capsule, min(wanted, WINDOW), 100.0, BASE / 1e3)
             must(n == min(wanted, WINDOW), "a sync is encoded")
-            self.flight.encoded(self.batch)
+            self.in_flight.encoded(self.batch)
             first = syncs[-1][-1] + 1 if syncs else 1
             syncs.append(list(range(first, first + n)))
             wanted -= n
@@ -319,11 +319,11 @@ def _core(options: int, texts: list[bytes]) -> None:
     core.wall = lambda: BASE / 1e3
     core.connected(100.0, lambda: 0.5)
     core.receive_data(CONNECTED, 100.0)
-    _actions.flight.requeue()
+    _actions.in_flight.requeue()
     left = options & COUNT
     while left:
         left -= core.encode(_actions.batch, min(left, WINDOW), 100.0)
-        _actions.flight.encoded(_actions.batch)
+        _actions.in_flight.encoded(_actions.batch)
     waiting = set(range(1, (options & COUNT) + 1))
     for text in texts:
         core.receive_data(text, 101.0)

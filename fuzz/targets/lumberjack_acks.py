@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Settled
 from logclient.lumberjack.core import Lumberjack, Options
 from tests import recordings
@@ -31,9 +31,9 @@ DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
     b"HTTP/1.1 400",
 ]
 
-ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Hot.error", "Hot.connected",
-"Hot.connection_lost",
-         "Hot.windows", "Hot.careful")  # fmt: skip
+ROOTS = ("writer_receive", "writer_deadline", "writer_credit", "Codec.error", "Codec.connected",
+"Codec.connection_lost",
+         "Codec.windows", "Codec.careful")  # fmt: skip
 APART: dict[str, str] = {}
 _NUMBER = "    if number > window.n:\n        w.wrong_window"
 PLANTS = (
@@ -74,26 +74,26 @@ class _Events:
     """Events that can be sent again and again, with a hole among them."""
 
     def __init__(self) -> None:
-        handoff = Handoff(max_bytes=1 << 20, max_event_bytes=1 << 16)
+        queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
         for _ in range(33):
-            handoff.push(b'{"n":1}', 2, 1)
-        self.flight = Flight(handoff)
-        batch = self.flight.take(100, 1 << 20)
+            queue.push(b'{"n":1}', 2, 1)
+        self.in_flight = InflightBatches(queue)
+        batch = self.in_flight.take(100, 1 << 20)
         assert batch is not None
         self.batch = batch
         batch.mark(6, 4)
-        self.flight.encoded(batch)
+        self.in_flight.encoded(batch)
 
     def send(self, core: Lumberjack, windows: int, events: int) -> list[list[int]]:
         """So many windows of so many events; the sequences in each."""
-        self.flight.requeue()
+        self.in_flight.requeue()
         left = [seq for seq in range(1, 34) if seq != 6]
         sent = []
         for _ in range(windows):
             if core.credit(100.0)[0] == 0:
                 break  # after a break they go one at a time
             must(core.encode(self.batch, events, 100.0) == events, "a window is encoded")
-            self.flight.encoded(self.batch)
+            self.in_flight.encoded(self.batch)
             sent.append(left[:events])
             del left[:events]
         core.sent()

@@ -21,8 +21,8 @@ from typing import Any
 
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, Plant, must
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastClient, FastHandler
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs
@@ -59,7 +59,7 @@ APART = {
     "mark_sender_thread()": "of the sender's thread: tests/test_handler_unit.py",
     "_in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
     "not _in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
-    "self.handoff.count_ignored()": "of the sender's thread: tests/test_handler_unit.py",
+    "self.queue.count_ignored()": "of the sender's thread: tests/test_handler_unit.py",
     "copy = tuple(<object> items)": "of free-threaded builds: tests/test_free_threads.py",
     "items = <PyObject *> copy": "of free-threaded builds: tests/test_free_threads.py",
     "is_list = False": "of free-threaded builds: tests/test_free_threads.py",
@@ -369,10 +369,10 @@ class Rig:
 
     def __init__(self, encoder: dict[str, Any], way: int) -> None:
         bound = 1 << 23 if way & ROOMY else 100
-        self.handoff = Handoff(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
-        self.handoff.needs_sender = bool(way & ATTENTION)
-        self.encoder = Encoder(self.handoff, **encoder)
-        self.flight = Flight(self.handoff)
+        self.queue = EventQueue(max_bytes=bound, max_event_bytes=encoder["max_event_bytes"], policy="raise")
+        self.queue.needs_sender = bool(way & ATTENTION)
+        self.encoder = Encoder(self.queue, **encoder)
+        self.in_flight = InflightBatches(self.queue)
         self.sender = FastClient()
         self.sender._bind(self.encoder, lambda seq, event, level: seq)
 
@@ -390,11 +390,11 @@ class Rig:
 
     def bodies(self) -> list[bytes]:
         found: list[bytes] = []
-        while batch := self.flight.take(1 << 20, 1 << 30):
+        while batch := self.in_flight.take(1 << 20, 1 << 30):
             found += [bytes(event.body) for event in batch.pending() if event.kind & 3 != 3]
-        self.flight.fail(2)
-        self.flight.commit()
-        self.flight.take_report()
+        self.in_flight.fail(2)
+        self.in_flight.commit()
+        self.in_flight.take_report()
         return found
 
 
@@ -563,7 +563,7 @@ def _handle(
             handler.handle(record)
     finally:
         memory.fail_at(0)
-    counts = rig.handoff.counters()
+    counts = rig.queue.counters()
     if not way & MAKER and way & ROOMY:
         must(counts["sent"] + counts["ignored"] <= 1, "one fate", counts)
     for body in rig.bodies():
@@ -621,4 +621,4 @@ def _is_the_twins(made: tuple[bytes, int, int, int], twin: ecs.Document, pairs: 
     must(got == want, "the twin makes another document", made[0], want)
     must(made[3] == twin.moved, "the twin has moved others", made, twin.moved)
     must(made[1] == twin.flags, "the twin has other flags", made, twin.flags)
-    must(made[2] == twin.mangled, "the twin has mangled others", made, twin.mangled)
+    must(made[2] == twin.sanitized, "the twin has sanitized others", made, twin.sanitized)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments, port
 from logclient.cli.queries import answers, plog_question
-from logclient.config.logjam import LogjamConfig
 from logclient.errors import ConfigError, ExitCode
+from logclient.logjam.config import LogjamConfig
 from logclient.readable import escape
 
 if TYPE_CHECKING:
-    from logclient.collectors import subscriber
+    from logclient.logjam import subscriber
     from logclient.plog.messages import Stat as PlogStat
 
 __all__ = ["add_arguments", "describe_uptime", "run"]
@@ -78,7 +78,7 @@ def _logjam_devices(
     given: LogjamConfig, arguments: argparse.Namespace
 ) -> tuple[tuple[config.Endpoint, ...], Callable[[config.Endpoint], _Counters]]:
     """Return where the devices publish their counters, and a function that waits for those of one."""
-    from logclient.collectors import subscriber
+    from logclient.logjam import subscriber
 
     stats_port = subscriber.STATS_PORT if arguments.port is None else arguments.port
     secret = None if given.curve_secret is None else given.curve_secret.reveal()

@@ -12,17 +12,20 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
-from logclient.collectors.lumberjack import Collector
 from logclient.config import readers
-from logclient.config.logux import subprotocol_version
 from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.files import open_to_all
+from logclient.logux.config import subprotocol_version
+from logclient.lumberjack.collector import Collector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.collectors import consumer, logjam, logux, plog
+    from logclient.logjam import collector as logjam
+    from logclient.logjam import consumer
+    from logclient.logux import collector as logux
+    from logclient.plog import collector as plog
 
     Server = Collector | logjam.Collector | logux.Collector | plog.Collector | consumer.Consumer
 
@@ -202,13 +205,13 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _plog(host: str, port: int, options: dict[str, Any]) -> plog.Collector:
-    from logclient.collectors import plog
+    from logclient.plog import collector as plog
 
     return plog.Collector(host, port, tcp_port=options.pop("tcp", None), count_duplicates=True, **options)
 
 
 def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]) -> logux.Collector:
-    from logclient.collectors import logux
+    from logclient.logux import collector as logux
 
     deflate = options.pop("deflate", "off") == "on"
     return logux.Collector(host, port, tls=tls, deflate=deflate, count_duplicates=True, **options)
@@ -216,8 +219,8 @@ def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]
 
 def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
     """Return a consumer of what devices publish."""
-    from logclient.collectors import consumer
-    from logclient.collectors.subscriber import PORT
+    from logclient.logjam import consumer
+    from logclient.logjam.subscriber import PORT
 
     _, endpoints, path, pairs = split_url(url)
     if not endpoints:
@@ -235,7 +238,7 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
     """Return a device with the socket of the URL, the other kind on request, and one for consumers."""
-    from logclient.collectors import logjam
+    from logclient.logjam import collector as logjam
 
     router: int | None = port
     pull = options.pop("push", None)

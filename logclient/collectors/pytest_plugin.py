@@ -52,19 +52,19 @@ def log_collector(
     """Run a server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
     make: Callable[..., CollectorBase[Any]]
     if log_collector_scheme == "lumberjack":
-        from logclient.collectors import lumberjack
+        from logclient.lumberjack import collector as lumberjack
 
         make = lumberjack.Collector
     elif log_collector_scheme == "logjam":
-        from logclient.collectors import logjam
+        from logclient.logjam import collector as logjam
 
         make = logjam.Collector
     elif log_collector_scheme == "plog":
-        from logclient.collectors import plog
+        from logclient.plog import collector as plog
 
         make = plog.Collector
     elif log_collector_scheme == "logux":
-        from logclient.collectors import logux
+        from logclient.logux import collector as logux
 
         make = logux.Collector
     else:

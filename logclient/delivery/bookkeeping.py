@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from logclient.delivery.diagnostics import describe_error
 
 if TYPE_CHECKING:
-    from logclient._ext.flight import Flight
+    from logclient._ext.inflight import InflightBatches
     from logclient.delivery.contract import Pump
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.endpoints import Endpoints
@@ -21,7 +21,7 @@ class Bookkeeper:
 
     Args:
         ledger: None: there is none.
-        flight: where outcomes come from.
+        in_flight: where outcomes come from.
         pump: writes ``batch`` lines itself, and has the events of the core.
         submissions: told of outcomes.
         requests: told of replies, and of what the peer sent without being asked.
@@ -32,7 +32,7 @@ class Bookkeeper:
     def __init__(
         self,
         ledger: Ledger | None,
-        flight: Flight,
+        in_flight: InflightBatches,
         pump: Pump,
         submissions: Submissions,
         requests: Requests,
@@ -40,7 +40,7 @@ class Bookkeeper:
         diagnostics: Diagnostics,
     ) -> None:
         self.ledger = ledger
-        self._flight = flight
+        self._in_flight = in_flight
         self._pump = pump
         self._submissions = submissions
         self._requests = requests
@@ -80,7 +80,7 @@ class Bookkeeper:
         self._submissions.notify_watchers()
 
     def _record_outcomes(self) -> None:
-        outcomes = self._flight.take_report()
+        outcomes = self._in_flight.take_report()
         if not outcomes:
             return
         self._submissions.restore_flush_target()
@@ -129,7 +129,7 @@ class Bookkeeper:
         ledger = self.ledger
         if ledger is None or ledger.fd < 0:
             return
-        counts = self._flight.handoff.counters()
+        counts = self._in_flight.queue.counters()
         if counts["inflight"]:
             return  # listed, and its caller is not done
         ledger.write(

@@ -1,4 +1,4 @@
-"""The core of a protocol with a codec: the methods of ``delivery.contract.Core`` around a ``Hot``.
+"""The core of a protocol with a codec: the methods of ``delivery.contract.Core`` around a ``Codec``.
 
 A protocol adds its options, the number of its units that are awaited, and the words for silence.
 """
@@ -38,24 +38,24 @@ class CompiledCore(Core):
     """A core around a codec.
 
     Args:
-        hot: the protocol's ``Hot``.
+        codec: the protocol's ``Codec``.
     """
 
-    def __init__(self, hot: Any) -> None:
-        self._hot = hot
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
         self._events: list[CoreEvent] = []
         self._ended = False  # `Fatal` or `CloseWanted` was reported
         self._closing = False
 
     @property
-    def hot(self) -> object:
-        """The codec for a compiled pump: a capsule "logclient.hot"."""
-        return self._hot.capsule
+    def codec(self) -> object:
+        """The codec for a compiled pump: a capsule "logclient.codec"."""
+        return self._codec.capsule
 
     @property
     def compressor(self) -> str:
         """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ..."""
-        return str(self._hot.compressor)
+        return str(self._codec.compressor)
 
     @property
     def awaited(self) -> int:
@@ -69,37 +69,37 @@ class CompiledCore(Core):
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin a new connection, on which nothing is in flight."""
         self._reset()
-        self._hot.connected(now)
+        self._codec.connected(now)
 
     def connection_lost(self) -> None:
         """Forget what was in flight: it has no outcome and is to be sent again."""
         self._reset()
-        self._hot.connection_lost()
+        self._codec.connection_lost()
 
     def _reset(self) -> None:
-        self._hot.outcomes()
+        self._codec.outcomes()
         self._events.clear()
         self._ended = self._closing = False
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many (events, bytes) may be encoded now."""
-        events, size = (0, 0) if self._closing else self._hot.credit(now)
+        events, size = (0, 0) if self._closing else self._codec.credit(now)
         return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         """Encode events of `batch`; failures are marked in it."""
-        done = int(self._hot.encode(batch.capsule, events, now))
+        done = int(self._codec.encode(batch.capsule, events, now))
         if done == STOP_MEMORY:
             raise MemoryError("no room for what was encoded")
         return done
 
     def data_to_send(self) -> list[Wire]:
         """Return what the codec has framed; valid until ``sent()``."""
-        return [Wire([buffer]) for buffer in self._hot.buffers()]
+        return [Wire([buffer]) for buffer in self._codec.buffers()]
 
     def sent(self, rest: int = 0) -> None:
         """Reuse the output buffers."""
-        self._hot.sent()
+        self._codec.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer.
@@ -107,12 +107,12 @@ class CompiledCore(Core):
         Raises:
             MemoryError: there is no room for an outcome.
         """
-        if self._hot.receive(data, now) == STOP_MEMORY:
+        if self._codec.receive(data, now) == STOP_MEMORY:
             raise MemoryError("no room for an outcome")
 
     def events_received(self) -> Iterator[CoreEvent]:
         """Drain what came of the bytes received and of timeouts."""
-        outcomes, alive, progress = self._hot.outcomes()
+        outcomes, alive, progress = self._codec.outcomes()
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for first, last, fate, reason in outcomes:
             ranges.setdefault((fate, reason), []).append((first, last))
@@ -125,9 +125,9 @@ class CompiledCore(Core):
         yield from self._replies()
         events, self._events = self._events, []
         yield from events
-        if not self._ended and self._hot.error is not None:
+        if not self._ended and self._codec.error is not None:
             self._ended = True
-            yield Fatal(ProtocolError(self._hot.error))
+            yield Fatal(ProtocolError(self._codec.error))
         if self._closing and not self._ended and self.awaited == 0:
             self._ended = True
             yield CloseWanted()
@@ -138,11 +138,11 @@ class CompiledCore(Core):
 
     def next_timeout(self, now: float) -> float | None:
         """Return when silence becomes too long; None: nothing is awaited."""
-        return self._hot.deadline() or None
+        return self._codec.deadline() or None
 
     def handle_timeout(self, now: float) -> None:
         """Report a silence that has lasted too long as `Fatal`."""
-        deadline = self._hot.deadline()
+        deadline = self._codec.deadline()
         if deadline and now >= deadline and not self._ended:
             self._ended = True
             self._events.append(Fatal(TimeoutError(self.silent())))

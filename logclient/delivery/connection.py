@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from logclient.delivery.doubt import Doubt
 
 if TYPE_CHECKING:
-    from logclient._ext.flight import Flight
+    from logclient._ext.inflight import InflightBatches
     from logclient.delivery.contract import Pump
 
 PROVEN = 1.0
@@ -22,16 +22,16 @@ class ConnectionRecord:
     """The record of one connection after the other.
 
     Args:
-        flight: the batches.
+        in_flight: the batches.
         pump: counts what it moves.
 
     Attributes:
         doubt: what may not have arrived, of those that broke.
     """
 
-    def __init__(self, flight: Flight, pump: Pump) -> None:
+    def __init__(self, in_flight: InflightBatches, pump: Pump) -> None:
         self.doubt = Doubt()
-        self._flight = flight
+        self._in_flight = in_flight
         self._pump = pump
         self._began = 0.0
         self._progress = self._windows = self._handed = 0
@@ -46,7 +46,7 @@ class ConnectionRecord:
 
     @property
     def _handed_so_far(self) -> int:
-        handed: int = self._flight.handoff.counters()["handed"]
+        handed: int = self._in_flight.queue.counters()["handed"]
         return handed
 
     @property
@@ -72,7 +72,7 @@ class ConnectionRecord:
         """
         if self._handed_so_far == self._handed:
             sent = keeps_connected or self._pump.windows > self._windows
-            if not sent or self._flight.inflight:
+            if not sent or self._in_flight.inflight:
                 return False
         return time.monotonic() - self._began > min(bound, PROVEN)
 

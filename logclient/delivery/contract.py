@@ -23,10 +23,10 @@ The way of a batch::
     core.connection_lost()                      events without an outcome are pending again
 
 A compiled pump does not call these methods. It calls function pointers of the codec, the compiled half of
-the core (``lc_hot`` in ``_ext/hot.pxd``, passed as the capsule `Core.hot`), without the GIL:
+the core (``lc_codec`` in ``_ext/codec.pxd``, passed as the capsule `Core.codec`), without the GIL:
 
 =========================  ====================================================================
-``Core``                   ``lc_hot``
+``Core``                   ``lc_codec``
 =========================  ====================================================================
 ``credit``                 ``credit``
 ``encode``                 ``encode``; the pump owns the output buffer
@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from logclient._ext.flight import Event, Flight
+    from logclient._ext.inflight import Event, InflightBatches
     from logclient.transports.attempt import Attempt
 
 Ranges = Sequence[tuple[int, int]]
@@ -66,7 +66,7 @@ FOREVER = float("inf")
 
 
 class Batch(Protocol):
-    """A view of events detached from the queue; see ``_ext.flight.Batch``."""
+    """A view of events detached from the queue; see ``_ext.inflight.Batch``."""
 
     @property
     def capsule(self) -> object:
@@ -92,7 +92,7 @@ class Wire(NamedTuple):
     u32 little-endian each. A run holds datagrams of `segment` bytes back to back, the last may be shorter;
     one send with UDP GSO takes a whole run.
 
-    Received data has the same form (``_ext/hot.pxd``).
+    Received data has the same form (``_ext/codec.pxd``).
     """
 
     buffers: Sequence[memoryview | bytes]
@@ -231,8 +231,8 @@ class Core:
     # Optional parts.
 
     @property
-    def hot(self) -> object | None:
-        """The codec for a compiled pump: a capsule "logclient.hot"; None: only Python drives this core."""
+    def codec(self) -> object | None:
+        """The codec for a compiled pump: a capsule "logclient.codec"; None: only Python drives this core."""
         return None
 
     @property
@@ -254,7 +254,9 @@ class Core:
         """
         raise ValueError(f"call: this protocol has no {kind!r}")
 
-    def post_command(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+    def post_command(
+        self, kind: str, payload: Any, first: int, in_flight: InflightBatches | None = None
+    ) -> None:
         """Let `payload` hold for the events from the sequence `first` on; nobody waits for it.
 
         Called by any thread, but by one at a time, and with a `first` that does not fall.
@@ -263,7 +265,7 @@ class Core:
             kind: of the command, such as Logux's ``headers``.
             payload: its content.
             first: a sequence.
-            flight: tells what waits to be sent, and what is settled.
+            in_flight: tells what waits to be sent, and what is settled.
 
         Raises:
             ValueError: there is no such kind, or it cannot have this payload.
@@ -415,7 +417,7 @@ class Transport:
 
     # Optional parts.
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
+    def pump(self, in_flight: InflightBatches, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """Make the compiled pump for this transport; None: there is none for it and this core."""
         return None
 

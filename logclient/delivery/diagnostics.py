@@ -9,7 +9,7 @@ from logclient.delivery import error_log
 from logclient.delivery.contract import Fatal
 
 if TYPE_CHECKING:
-    from logclient._ext.handoff import Handoff
+    from logclient._ext.queue import EventQueue
     from logclient.delivery.contract import Core, Pump
     from logclient.delivery.error_log import ErrorLog
 
@@ -26,21 +26,21 @@ class Diagnostics:
     Args:
         url: of the client, redacted.
         log: where lines go.
-        handoff: asked to have a caller's thread write lines that the sender may not write.
+        queue: asked to have a caller's thread write lines that the sender may not write.
     """
 
-    def __init__(self, url: str, log: ErrorLog, handoff: Handoff) -> None:
+    def __init__(self, url: str, log: ErrorLog, queue: EventQueue) -> None:
         self.url = url
         self.log = log
         self.last_error = ""
-        self._handoff = handoff
+        self._queue = queue
 
     def complain(self, text: str, kind: str) -> None:
         """Remember the error, and write a line unless one of its kind was written lately."""
         self.last_error = text
         self.log.complain(kind, text)
         if error_log.has_deferred():
-            self._handoff.needs_sender = True
+            self._queue.needs_sender = True
 
 
 def explain_end(

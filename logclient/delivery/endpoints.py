@@ -17,7 +17,7 @@ from logclient.delivery.backoff import Backoff, random
 from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
 
 if TYPE_CHECKING:
-    from logclient._ext.handoff import Handoff
+    from logclient._ext.queue import EventQueue
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.limits import Limits
     from logclient.errors import CredentialError
@@ -140,28 +140,28 @@ class WakingAttempt(Attempt):
     """An attempt to connect whose sleep ends when a caller wakes the sender.
 
     Args:
-        handoff: its wake-up descriptor is waited for, too.
+        queue: its wake-up descriptor is waited for, too.
         stopped: whether to give up.
     """
 
-    def __init__(self, handoff: Handoff, stopped: Callable[[], bool]) -> None:
+    def __init__(self, queue: EventQueue, stopped: Callable[[], bool]) -> None:
         super().__init__(stopped)
-        self._handoff = handoff
+        self._queue = queue
         self._waits_for: list[int] = []
 
     def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, the sender is woken, or time is over."""
-        wake = self._handoff.fileno()
+        wake = self._queue.fileno()
         if wake >= 0:
             self._waits_for = reading + writing
-            self._handoff.enter_fork_safe()
+            self._queue.enter_fork_safe()
             try:
                 sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
             finally:
-                self._handoff.leave_fork_safe()
+                self._queue.leave_fork_safe()
                 self._waits_for = []
             # First, so that a wake-up from now on is noticed by the next sleep.
-            self._handoff.finish_wait()
+            self._queue.finish_wait()
             seconds = 0.0
         return super().wait(reading, writing, seconds)
 

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient._ext.constants import R_FATAL, REASONS, STATUSES
-from logclient._ext.flight import Flight
-from logclient._ext.handoff import Handoff
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.ages import Ages
 from logclient.delivery.backoff import random
@@ -89,7 +89,7 @@ class Engine(Intake):
         self.url = url
         self.error_log = log or error_log.process
         self.on_end = lambda: None
-        self.handoff = Handoff(
+        self.queue = EventQueue(
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             max_event_bytes=limits.max_event_bytes,
@@ -98,9 +98,9 @@ class Engine(Intake):
             full_events=limits.batch_events,
             full_bytes=limits.batch_bytes,
         )
-        self.flight = Flight(self.handoff)
-        self.diagnostics = Diagnostics(url, self.error_log, self.handoff)
-        self.submissions = Submissions(self.handoff, limits.max_events, self.error_log)
+        self.in_flight = InflightBatches(self.queue)
+        self.diagnostics = Diagnostics(url, self.error_log, self.queue)
+        self.submissions = Submissions(self.queue, limits.max_events, self.error_log)
         self.requests = Requests(on_event)
         self.keeps_connected = False
         self.closed = False
@@ -119,7 +119,7 @@ class Engine(Intake):
         self.core = self._make_core(self.producer)
         self.core.set_wall_clock(time.time)
         self.core.sample_clocks(time.monotonic())  # before the first event
-        self.pump = make_pump(transport, self.flight, self.core, limits)
+        self.pump = make_pump(transport, self.in_flight, self.core, limits)
         self.link: Link | None = None
         self.diagnostics.last_error = ""
         self.submissions.begin(self.pump.poke)
@@ -127,17 +127,23 @@ class Engine(Intake):
         self.endpoints = Endpoints(endpoints, limits, self.diagnostics)
         ledger = make_ledger(self._ledger_place, self.producer)
         self.books = Bookkeeper(
-            ledger, self.flight, self.pump, self.submissions, self.requests, self.endpoints, self.diagnostics
+            ledger,
+            self.in_flight,
+            self.pump,
+            self.submissions,
+            self.requests,
+            self.endpoints,
+            self.diagnostics,
         )
         self.trials = Trials(
-            self.flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting
+            self.in_flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting
         )
         self.fatal: Exception | None = None
         self.connects = 0
         self.disconnects = 0
         self.turns = 0
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
-        self.connection = ConnectionRecord(self.flight, self.pump)
+        self.connection = ConnectionRecord(self.in_flight, self.pump)
         self._tls = ""
         self._outcomes = 0  # of events in flight, that were looked at
         self._progress = 0  # the pump's, that was looked at
@@ -163,13 +169,13 @@ class Engine(Intake):
     def _turn(self, until: float) -> None:
         self.turns += 1
         self.submissions.callbacks.ensure_thread()
-        self.handoff.reopen_wake()
+        self.queue.reopen_wake()
         self.core.sample_clocks(time.monotonic())
         if self._ages is not None:
             until = self._expire(self._ages, until)
         if self.fatal is not None:
-            self.flight.fail(R_FATAL)
-            self.flight.commit()
+            self.in_flight.fail(R_FATAL)
+            self.in_flight.commit()
             self.books.record()
             self._rest(until)
             return
@@ -187,8 +193,8 @@ class Engine(Intake):
         end, backoff = self.pump.run(link, until), self.endpoints.backoff
         if link.drains_on_close:
             self.connection.look()
-        if self.flight.outcomes != self._outcomes:
-            self._outcomes = self.flight.outcomes
+        if self.in_flight.outcomes != self._outcomes:
+            self._outcomes = self.in_flight.outcomes
             self.trials.settled()
         if self.pump.progress != self._progress:
             self._progress = self.pump.progress
@@ -197,30 +203,30 @@ class Engine(Intake):
             backoff.reset()
         if end not in GOES_ON:
             self._lost(link, end)
-        elif self.flight.drained:
+        elif self.in_flight.drained:
             self._leave_for_trial()
-        self.flight.report_gaps()
+        self.in_flight.report_gaps()
         self.books.record()
 
     def _commit_gaps(self) -> None:
         """Record events that were dropped from the queue."""
-        self.flight.report_gaps()
-        self.flight.commit()
+        self.in_flight.report_gaps()
+        self.in_flight.commit()
         self.books.record()
 
     def _expire(self, ages: Ages, until: float) -> float:
         """Fail events that have waited too long; return when to look again, `until` at most."""
         now = time.monotonic()
-        old = ages.look(now, self.handoff.next_seq - 1)
+        old = ages.look(now, self.queue.next_seq - 1)
         if old:
-            self.flight.expire(old)
+            self.in_flight.expire(old)
         return min(until, now + ages.every) if self.trials.unsent else until
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, a caller wakes the sender, or `until`."""
-        if self.handoff.prepare_wait(True):
-            self.handoff.wait_for_wake(max(0.0, until - time.monotonic()))
-        self.handoff.finish_wait()
+        if self.queue.prepare_wait(True):
+            self.queue.wait_for_wake(max(0.0, until - time.monotonic()))
+        self.queue.finish_wait()
 
     # -- a connection begins -----------------------------------------------------------------------
 
@@ -235,7 +241,7 @@ class Engine(Intake):
                 self._rest(until if trial is None else min(until, trial))
             return None
         if now < self.endpoints.not_before:
-            self.handoff.wait_for_wake(min(until, self.endpoints.not_before) - now)
+            self.queue.wait_for_wake(min(until, self.endpoints.not_before) - now)
             if time.monotonic() < self.endpoints.not_before:
                 return None
         if not self.books.open():
@@ -260,7 +266,7 @@ class Engine(Intake):
         endpoint = self.endpoints.current
         self.endpoints.attempt_at = now
         try:
-            self._attempt = WakingAttempt(self.handoff, self._called_off)
+            self._attempt = WakingAttempt(self.queue, self._called_off)
             return self._transport.connect(endpoint, self._attempt)
         except CredentialError as error:
             self.endpoints.failing = True
@@ -302,7 +308,7 @@ class Engine(Intake):
         self.core.watch_receiver(link.receiver)
         self.core.connected(time.monotonic(), random)
         self.pump.connected()
-        self._outcomes = self.flight.outcomes
+        self._outcomes = self.in_flight.outcomes
         self.trials.connected()
 
     # -- a connection ends -------------------------------------------------------------------------
@@ -310,29 +316,29 @@ class Engine(Intake):
     def _lost(self, link: Link, end: str) -> None:
         """End a connection that broke: events without an outcome are sent again on the next one."""
         peer, unacknowledged = link.peer, link.drains_on_close
-        waited = bool(self.flight.inflight)
+        waited = bool(self.in_flight.inflight)
         self._disconnect(0.0)
         self.disconnects += 1
         # With nothing under way: that is how servers end an idle connection. But one that took nothing
         # and ended at once is a failure, or we would connect in a loop.
-        idle = not self.flight.inflight and not self.flight.waiting and not self.keeps_connected
+        idle = not self.in_flight.inflight and not self.in_flight.waiting and not self.keeps_connected
         quiet = self.connection.used and idle and end in ("closed", "error")
-        unanswered = 0 if unacknowledged else self.flight.inflight
+        unanswered = 0 if unacknowledged else self.in_flight.inflight
         words, error, forever = explain_end(
             end, self.core, self.pump, unanswered, self.connection.acknowledged
         )
         if link.hint and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {link.hint}"
-        flying = self.flight.inflight_range
+        flying = self.in_flight.inflight_range
         self.core.connection_lost()
         for event in self.core.events_received():  # what a core rather gives up than sends again
             if isinstance(event, Settled):
-                self.flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+                self.in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
         self._requeue()
         refused = isinstance(error, CredentialError)
         # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.
         verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
-        self.flight.commit()
+        self.in_flight.commit()
         if unacknowledged:
             self.connection.broke(link.max_buffered, waited)
         if forever:
@@ -351,7 +357,7 @@ class Engine(Intake):
 
     def _requeue(self) -> None:
         """Have events without an outcome sent again."""
-        self.flight.requeue()
+        self.in_flight.requeue()
 
     def _leave_for_trial(self) -> None:
         """Leave a connection on which all is well, for a trial on a fresh one."""
@@ -371,9 +377,9 @@ class Engine(Intake):
 
     def stats(self) -> Stats:
         """Take a snapshot of all counts that adds up."""
-        if self.handoff.forked:  # from C: the parent's mutex may be held for ever
+        if self.queue.forked:  # from C: the parent's mutex may be held for ever
             self.after_fork()
-        counts = self.handoff.counters()
+        counts = self.queue.counters()
         dropped = dict(counts["dropped"])
         ledger = self.books.ledger
         return Stats(

@@ -15,7 +15,7 @@ from logclient.delivery.shutdown import Lifetime
 from logclient.errors import ConnectFailed
 
 if TYPE_CHECKING:
-    from logclient._ext.handoff import Turn
+    from logclient._ext.queue import Turn
     from logclient.delivery.contract import Core
     from logclient.delivery.requests import Request
 
@@ -36,10 +36,10 @@ class Intake(Lifetime):
 
     def put(self, body: bytes, level: int, kind: int) -> int:
         """Queue one encoded event; return its sequence, or 0 when it was dropped."""
-        seq = self.handoff.push(body, level, kind)
+        seq = self.queue.push(body, level, kind)
         if seq < 0:
             return self.put_contended(seq, body, level, kind)
-        if self.handoff.needs_sender:
+        if self.queue.needs_sender:
             self.ensure_sender()
         return seq
 
@@ -55,10 +55,10 @@ class Intake(Lifetime):
         """Finish a put that the queue did not take at once.
 
         Args:
-            code: what ``Handoff.push`` returned.
+            code: what ``EventQueue.push`` returned.
             body: the event.
             level: logging level // 10.
-            kind: see ``Kind`` in ``_ext/hot.pxd``.
+            kind: see ``Kind`` in ``_ext/codec.pxd``.
             delivery: follows the event.
             deadline: the monotonic second at which ``block`` gives up; None: `block_timeout` from now.
 
@@ -74,8 +74,8 @@ class Intake(Lifetime):
                 deadline = self._block_until()
             code = self._push_in_turn(body, level, kind, delivery, deadline)
         if code == PUT_FULL:
-            self.handoff.refuse()
-        if self.handoff.needs_sender:
+            self.queue.refuse()
+        if self.queue.needs_sender:
             self.ensure_sender()
         return max(code, 0)
 
@@ -87,9 +87,9 @@ class Intake(Lifetime):
         A caller that must not wait goes first, if there is room.
 
         Returns:
-            What ``Handoff.push`` says then.
+            What ``EventQueue.push`` says then.
         """
-        turn = self.handoff.turn(len(body))
+        turn = self.queue.turn(len(body))
         try:
             if lifecycle.must_not_block(self.sender_ident):
                 return self.submissions.push(body, level, kind, delivery, turn)
@@ -108,7 +108,7 @@ class Intake(Lifetime):
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if self.inline:  # there is no other thread to make room
-                return self._drive(lambda: self.handoff.fits(size), min(left, self._patience))
+                return self._drive(lambda: self.queue.fits(size), min(left, self._patience))
             # In slices: the process may begin to exit meanwhile, or the sender has ended.
             slice_ = min(left, CHECK)
             if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
@@ -123,7 +123,7 @@ class Intake(Lifetime):
 
     def ensure_sender(self) -> None:
         """Start a sender, or be one. Called after a put while the queue asks for it."""
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         error_log.write_deferred()
         if self.closed:
@@ -132,20 +132,20 @@ class Intake(Lifetime):
         if not self.inline and (self._start() or not self._no_threads):
             return
         if not lifecycle.must_not_block(self.sender_ident):
-            self._drive_to(self.handoff.next_seq - 1, self._patience)
+            self._drive_to(self.queue.next_seq - 1, self._patience)
 
     def _report_refusal(self) -> None:
         """Report once that events are dropped because they come after ``close``."""
         if self._ended:
-            self.handoff.needs_sender = False
-        if not self._refusal_reported and self.handoff.counters()["dropped"].get("closed"):
+            self.queue.needs_sender = False
+        if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
             text = f"{self.url}: closed, so what is logged now is dropped (stats count it as refused)"
             self.diagnostics.complain(text, "refused")
 
     def submit(self, body: bytes, level: int, kind: int) -> Delivery:
         """Queue one event and follow it."""
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         submissions = self.submissions
         delivery = Delivery(0, submissions.callbacks)
@@ -156,12 +156,12 @@ class Intake(Lifetime):
             deadline = self._block_until()
             crowded = not self._wait_uncrowded(deadline)
         if crowded:
-            self.handoff.refuse()
+            self.queue.refuse()
         else:
             seq = submissions.push(body, level, kind, delivery)
             if seq < 0:
                 seq = self.put_contended(seq, body, level, kind, delivery, deadline)
-            elif self.handoff.needs_sender:
+            elif self.queue.needs_sender:
                 self.ensure_sender()
         if not seq:
             delivery._settle(Outcome("dropped", "closed" if self.closed else "overflow"))
@@ -211,7 +211,7 @@ class Intake(Lifetime):
         Raises:
             ConnectFailed: the client is closed.
         """
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if self.closed:
             raise ConnectFailed(f"{kind}: the client is closed")
@@ -219,7 +219,7 @@ class Intake(Lifetime):
         begun = not self.inline and self._start()
         if begun:
             self.pump.poke()
-            self.handoff.wake()
+            self.queue.wake()
         return request, begun
 
     def finish_request(self, request: Request, timeout: float) -> tuple[Any, float]:
@@ -246,12 +246,12 @@ class Intake(Lifetime):
         Raises:
             ValueError: the core does not take it.
         """
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
-        self.core.post_command(kind, payload, self.handoff.next_seq, self.flight)
+        self.core.post_command(kind, payload, self.queue.next_seq, self.in_flight)
         if self._running:
             self.pump.poke()
-            self.handoff.wake()
+            self.queue.wake()
 
     def keep_connected(self, on: bool) -> None:
         """From now on, be connected even if there is nothing to send; or no more.
@@ -260,7 +260,7 @@ class Intake(Lifetime):
         """
         self.keeps_connected = on
         if on:
-            if self.handoff.forked:
+            if self.queue.forked:
                 self.after_fork()
             if not self.closed and not self.inline and self._start():
-                self.handoff.wake()
+                self.queue.wake()

@@ -1,4 +1,4 @@
-"""The pump in Python: the same operations and results as the compiled ones (``_ext/pump.pyx``).
+"""The pump in Python: the same operations and results as the compiled ones (``_ext/pump/base.pyx``).
 
 It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where there is no compiled
 pump. It takes the GIL for every batch, which busy threads can make slow.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from logclient import threads
 from logclient._ext.constants import PENDING, REASONS, STATUSES
-from logclient._ext.flight import Flight
+from logclient._ext.inflight import InflightBatches
 from logclient.delivery.contract import (
     Alive,
     CloseWanted,
@@ -44,7 +44,7 @@ ACK_COALESCE_MIN_INFLIGHT = 64
 """With as many events in flight, reads are delayed briefly, so that several answers need one wake-up."""
 
 
-def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) -> Pump:
+def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Limits) -> Pump:
     """Make the transport's compiled pump where it has one for this core, else the one in Python."""
     sizes: PumpLimits = {
         "batch_events": limits.batch_events,
@@ -52,15 +52,15 @@ def make_pump(transport: Transport, flight: Flight, core: Core, limits: Limits) 
         "linger": limits.linger,
         "progress_timeout": limits.progress_timeout,
     }
-    pump = transport.pump(flight, core, **sizes)
-    return pump if pump is not None else PythonPump(flight, core, **sizes)
+    pump = transport.pump(in_flight, core, **sizes)
+    return pump if pump is not None else PythonPump(in_flight, core, **sizes)
 
 
 class PythonPump:
     """A pump for any core and any link; see ``delivery.contract.Pump``.
 
     Args:
-        flight: the batches; its queue is where new ones come from.
+        in_flight: the batches; its queue is where new ones come from.
         core: encodes and decodes.
         batch_events: events of the largest batch that is detached at once.
         batch_bytes: and its bytes.
@@ -72,7 +72,7 @@ class PythonPump:
 
     def __init__(
         self,
-        flight: Flight,
+        in_flight: InflightBatches,
         core: Core,
         *,
         batch_events: int = 2048,
@@ -81,7 +81,7 @@ class PythonPump:
         progress_timeout: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.flight = flight
+        self.in_flight = in_flight
         self.core = core
         self.batch_events = batch_events
         self.batch_bytes = batch_bytes
@@ -149,55 +149,55 @@ class PythonPump:
 
     def run(self, link: Link, until: float) -> str:
         """Move bytes until there is something to report; return the reason, see ``Pump.run``."""
-        handoff = self.flight.handoff
+        queue = self.in_flight.queue
         try:
             while True:
                 now = self.clock()
                 more = self._send(link, now)
                 end = self._events(now)
-                reached = self.flight.commit()
+                reached = self.in_flight.commit()
                 if end:
                     return end
-                if reached or self.flight.drained:
+                if reached or self.in_flight.drained:
                     return "target"
                 if self._stopping:
                     return "stopped"
                 if now >= until:
                     return "until"
-                if self._poked or self._inbox or (self.flight.has_report and self._report_due(now)):
+                if self._poked or self._inbox or (self.in_flight.has_report and self._report_due(now)):
                     self._poked = False
                     self._last_report = now
                     return "report"
-                if self.flight.inflight and now - self._last_progress >= self.progress_timeout:
+                if self.in_flight.inflight and now - self._last_progress >= self.progress_timeout:
                     return "stalled"
                 timeout = self.core.next_timeout(now)
                 if timeout is not None and now >= timeout:
                     self.core.handle_timeout(now)
                     end = self._events(now)
                     if end:
-                        self.flight.commit()
+                        self.in_flight.commit()
                         silent = self.fatal is not None and isinstance(self.fatal.error, TimeoutError)
                         return "silence" if end == "protocol" and silent else end
                     continue
                 self._rest(link, now, 0.0 if more else until, timeout)
                 end = self._read(link)
                 if end:
-                    self.flight.commit()
+                    self.in_flight.commit()
                     return end
         except CredentialError as error:
             self.fatal = Fatal(error)
-            self.flight.commit()
+            self.in_flight.commit()
             return "protocol"
         except OSError as error:
             self.errno = error.errno or 0
             self.failure = error
-            self.flight.commit()
+            self.in_flight.commit()
             return "error"
         except MemoryError:
-            self.flight.commit()
+            self.in_flight.commit()
             return "memory"
         finally:
-            handoff.finish_wait()
+            queue.finish_wait()
 
     def _read(self, link: Link) -> str:
         """Receive what is there and take the core's events; return the end that follows, or empty."""
@@ -235,20 +235,20 @@ class PythonPump:
             if self._full:
                 return False
             events, size = self.core.credit(now)
-            events = self.flight.limit_credit(events)
+            events = self.in_flight.limit_credit(events)
             if events > 0:
-                batch = self.flight.pending()
+                batch = self.in_flight.pending()
                 if batch is None and self._due(now):
                     self._waited = False
-                    batch = self.flight.take(min(events, self.batch_events), min(size, self.batch_bytes))
+                    batch = self.in_flight.take(min(events, self.batch_events), min(size, self.batch_bytes))
             else:
                 batch = None
                 self._waited = True
             encoded = 0
             if batch is not None:
-                idle = self.flight.inflight == 0
+                idle = self.in_flight.inflight == 0
                 encoded = self.core.encode(batch, events, now)
-                lines = self.flight.encoded(batch)
+                lines = self.in_flight.encoded(batch)
                 if idle:
                     self._last_progress = now
                 if lines and self._ledger_fd >= 0:
@@ -263,7 +263,7 @@ class PythonPump:
         return not self._full
 
     def _report_due(self, now: float) -> bool:
-        return self.flight.prompt or now - self._last_report >= REPORT_EVERY
+        return self.in_flight.prompt or now - self._last_report >= REPORT_EVERY
 
     def _gathers(self, link: Link) -> bool:
         """Return whether another window may go into the same ``send``."""
@@ -297,9 +297,9 @@ class PythonPump:
             self._events(self.clock())
 
     def _due(self, now: float) -> bool:
-        if self._waited or now >= self._linger_end or self.flight.flush_wanted:
+        if self._waited or now >= self._linger_end or self.in_flight.flush_wanted:
             return True
-        events, size = self.flight.queued
+        events, size = self.in_flight.queued
         return events >= self.batch_events or size >= self.batch_bytes
 
     def _write_ledger(self, lines: bytes) -> None:
@@ -319,9 +319,9 @@ class PythonPump:
         for event in self.core.events_received():
             if isinstance(event, Settled):
                 reason = _REASON.get(event.reason, 0)
-                self.flight.apply(event.ranges, STATUSES.index(event.status), reason)
+                self.in_flight.apply(event.ranges, STATUSES.index(event.status), reason)
             elif isinstance(event, Retry):
-                self.flight.apply(event.ranges, PENDING)
+                self.in_flight.apply(event.ranges, PENDING)
             elif isinstance(event, Progress):
                 self._last_progress = now
                 self.progress += 1
@@ -338,30 +338,30 @@ class PythonPump:
 
     def _rest(self, link: Link, now: float, until: float, timeout: float | None) -> None:
         limit = until
-        if self.flight.has_report:
+        if self.in_flight.has_report:
             limit = min(limit, self._last_report + REPORT_EVERY)
         if timeout is not None:
             limit = min(limit, timeout)
-        if self.flight.inflight:
+        if self.in_flight.inflight:
             limit = min(limit, self._last_progress + self.progress_timeout)
-        handoff = self.flight.handoff
+        queue = self.in_flight.queue
         seconds = 0.0
-        if self._full or self.flight.limit_credit(self.core.credit(now)[0]) == 0:
+        if self._full or self.in_flight.limit_credit(self.core.credit(now)[0]) == 0:
             seconds = max(0.0, limit - now)  # only the peer can move us
         elif now < self._linger_end:
-            handoff.prepare_wait(False)
-            if not self.flight.flush_wanted:
+            queue.prepare_wait(False)
+            if not self.in_flight.flush_wanted:
                 seconds = max(0.0, min(limit, self._linger_end) - now)
-        elif handoff.prepare_wait(True):
+        elif queue.prepare_wait(True):
             seconds = max(0.0, limit - now)
-        many = self.flight.inflight >= ACK_COALESCE_MIN_INFLIGHT
+        many = self.in_flight.inflight >= ACK_COALESCE_MIN_INFLIGHT
         if self._drained and many and link.ack_coalesce_delay and link.flush():
             threads.sleep(min(seconds, link.ack_coalesce_delay))
-        handoff.enter_fork_safe()
+        queue.enter_fork_safe()
         try:
-            link.wait(handoff.fileno(), seconds, self._full)
+            link.wait(queue.fileno(), seconds, self._full)
         finally:
-            handoff.leave_fork_safe()
-        if handoff.was_woken():
+            queue.leave_fork_safe()
+        if queue.was_woken():
             self._linger_end = 0.0
-        handoff.finish_wait()
+        queue.finish_wait()

@@ -20,7 +20,7 @@ from logclient.delivery.contract import FOREVER
 if TYPE_CHECKING:
     from threading import Lock
 
-    from logclient._ext.handoff import Handoff
+    from logclient._ext.queue import EventQueue
     from logclient.delivery.contract import Pump
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.limits import Limits
@@ -45,7 +45,7 @@ class Sender:
     """
 
     limits: Limits
-    handoff: Handoff
+    queue: EventQueue
     pump: Pump
     submissions: Submissions
     diagnostics: Diagnostics
@@ -109,12 +109,12 @@ class Sender:
     @property
     def forked(self) -> bool:
         """Whether this is the child of a fork that the queue does not know of."""
-        return self.handoff.forked
+        return self.queue.forked
 
     @property
     def settled_all(self) -> bool:
         """Whether every event has its outcome."""
-        return self.handoff.settled >= self.handoff.next_seq - 1
+        return self.queue.settled >= self.queue.next_seq - 1
 
     def _start(self, wait: bool = False) -> bool:
         """Start the sender's thread unless it runs; return False when none can be started."""
@@ -124,11 +124,11 @@ class Sender:
             return True
         try:
             # First: a sender that ends meanwhile sets it again.
-            self.handoff.needs_sender = False
+            self.queue.needs_sender = False
             if self._running:
                 return True
             if time.monotonic() < self._start_again:
-                self.handoff.needs_sender = True
+                self.queue.needs_sender = True
                 return False
             lifecycle.at_first_event()
             if hosts.threads_starve():
@@ -147,7 +147,7 @@ class Sender:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
                 self._running = False
-                self.handoff.needs_sender = True
+                self.queue.needs_sender = True
                 # Shut down for good, or only out of threads: then the next event tries again.
                 self._no_threads = "shutdown" in str(error)
                 if not self._no_threads:
@@ -157,7 +157,7 @@ class Sender:
                 return False
             except BaseException:  # Ctrl-C; the thread may have begun
                 self._running = thread.is_alive()
-                self.handoff.needs_sender = True
+                self.queue.needs_sender = True
                 raise
             return True
         finally:
@@ -178,23 +178,23 @@ class Sender:
 
     def flush(self, timeout: float) -> int:
         """Wait until all events sent before this call are settled; return how many are not."""
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if self.exiting:
             timeout = min(timeout, self._patience)
-        target = self.handoff.next_seq - 1
+        target = self.queue.next_seq - 1
         settled = self._wait_settled(target, timeout)
         error_log.write_deferred()
         return 0 if settled else self.unsettled(target)
 
     def flush_if_reachable(self, timeout: float) -> int:
         """Flush, but do not wait for a server that cannot be reached."""
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if self.exiting:
             timeout = min(timeout, self._patience)
         deadline = time.monotonic() + timeout
-        target = self.handoff.next_seq - 1
+        target = self.queue.next_seq - 1
         while not self._wait_settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
             if time.monotonic() >= deadline or not self.may_be_reachable:
                 return self.flush(0.0)
@@ -203,25 +203,25 @@ class Sender:
     def unsettled(self, target: int) -> int:
         """Return how many events up to this sequence have no outcome."""
         # Acks may come in any order: what lies beyond `settled` may have its outcome, too.
-        counts = self.handoff.counters()
+        counts = self.queue.counters()
         return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
 
     def _wait_settled(self, target: int, timeout: float) -> bool:
-        if self.handoff.settled >= target:
+        if self.queue.settled >= target:
             return True
         if lifecycle.cannot_wait(self.sender_ident):
             return False
         if not self.inline and self._start():
-            self.handoff.wake()
+            self.queue.wake()
             if threads.is_green():
                 return threads.wait_until(lambda: self._reached(target), timeout)
-            return self.handoff.wait_settled(target, timeout)
+            return self.queue.wait_settled(target, timeout)
         return self._drive_to(target, timeout)
 
     def _reached(self, target: int) -> bool:
         """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
-        self.handoff.set_flush_target(target)
-        return self.handoff.settled >= target
+        self.queue.set_flush_target(target)
+        return self.queue.settled >= target
 
     def _drive_to(self, target: int, timeout: float) -> bool:
         return self._drive(lambda: self._reached(target), timeout)
@@ -230,7 +230,7 @@ class Sender:
         """Be the sender until ``done()``, where no thread is; return whether that came true."""
         begin = time.monotonic()
         deadline = begin + timeout
-        self.handoff.wake()  # a sender that sleeps: a caller waits
+        self.queue.wake()  # a sender that sleeps: a caller waits
         while not done():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -238,7 +238,7 @@ class Sender:
             with held(self._role, min(left, SLICE)) as has_role:
                 if not has_role:
                     # A thread still has it, and does the work.
-                    self.handoff.wake()
+                    self.queue.wake()
                     continue
                 with self._as_sender(deadline):
                     self.turn(min(deadline, time.monotonic() + SLICE))
@@ -273,12 +273,12 @@ class Sender:
             pause: keep a sender that only waits waiting instead, which costs next to nothing.
         """
         self._forking = True
-        self.handoff.needs_sender = True
-        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.handoff.pause_for_fork())):
+        self.queue.needs_sender = True
+        if not (lifecycle.in_sender(self.sender_ident) or (pause and self.queue.pause_for_fork())):
             self._stopping = True
             self.pump.stop()
             if self._running:
-                self.handoff.wake()
+                self.queue.wake()
         self.submissions.callbacks.park()
 
     def wait_parked(self, deadline: float) -> None:
@@ -292,7 +292,7 @@ class Sender:
         self._forking = False
         self._stopping = False
         self.pump.resume()
-        self.handoff.resume_after_fork()
+        self.queue.resume_after_fork()
         return self._has_work
 
     def restart(self) -> bool:

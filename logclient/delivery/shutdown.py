@@ -21,7 +21,7 @@ from logclient.delivery.pump import REPORT_EVERY
 from logclient.delivery.sender import LONGEST, SLICE, Sender, held
 
 if TYPE_CHECKING:
-    from logclient._ext.flight import Flight
+    from logclient._ext.inflight import InflightBatches
     from logclient.delivery.bookkeeping import Bookkeeper
     from logclient.delivery.contract import Link, Transport
     from logclient.delivery.endpoints import Endpoints, WakingAttempt
@@ -54,7 +54,7 @@ class Lifetime(Sender):
     """
 
     url: str
-    flight: Flight
+    in_flight: InflightBatches
     link: Link | None
     requests: Requests
     error_log: ErrorLog
@@ -104,7 +104,7 @@ class Lifetime(Sender):
                 finally:
                     self.sender_ident = 0
                     self._running = False
-                    self.handoff.needs_sender = True
+                    self.queue.needs_sender = True
                     self._thread_ended.set()
         # Asked to stop for a fork, and the fork is over already?
         if not self._stopping and self._has_work:
@@ -132,7 +132,7 @@ class Lifetime(Sender):
         While the interpreter exits, only the queued events are delivered: more may come from
         later exit handlers, and are delivered in their call.
         """
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         timeout = max(0.0, min(timeout, LONGEST))
         if self.exiting and not self.closed:
@@ -151,13 +151,13 @@ class Lifetime(Sender):
     @property
     def remaining(self) -> int:
         """How many events were given up, or have no outcome yet."""
-        counts = self.handoff.counters()
+        counts = self.queue.counters()
         # A sender that is stuck in a name look-up ends when it comes back.
         return int(self.given_up + counts["queued"] + counts["inflight"])
 
     def begin_close(self, timeout: float) -> bool:
         """Begin what ``close`` does, without waiting; return whether there is something to wait for."""
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if not self._ended:
             self.retire(max(0.0, min(timeout, LONGEST)))
@@ -171,7 +171,7 @@ class Lifetime(Sender):
     def retire(self, seconds: float) -> None:
         """Take no more events; have the sender deliver the queued ones, for `seconds` at most, and end."""
         self.closed = True
-        self.handoff.close()
+        self.queue.close()
         self._leave_until(time.monotonic() + seconds)
 
     def retire_in_background(self, patience: float) -> None:
@@ -180,7 +180,7 @@ class Lifetime(Sender):
         Args:
             patience: seconds to wait at most, for a sender that ends by itself within them.
         """
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if self.exiting or self._ended:
             return
@@ -213,16 +213,16 @@ class Lifetime(Sender):
         if not self._running and not self.inline and not self.settled_all:
             self._start()
         self.pump.poke()
-        self.handoff.wake()
+        self.queue.wake()
 
     def _may_leave(self) -> bool:
         """Return whether the sender is to end now."""
         if self._leave_by == FOREVER:
             return False
-        target = self._leave_at or self.handoff.next_seq - 1
-        if self.handoff.settled >= target or time.monotonic() >= min(self._part_at, self._leave_by):
+        target = self._leave_at or self.queue.next_seq - 1
+        if self.queue.settled >= target or time.monotonic() >= min(self._part_at, self._leave_by):
             return True
-        self.handoff.set_flush_target(target)
+        self.queue.set_flush_target(target)
         return False
 
     def wait_left(self, by: float, grace: float) -> bool:
@@ -258,13 +258,13 @@ class Lifetime(Sender):
             self._part()
         else:
             self.closed = True
-            self.handoff.close()
+            self.queue.close()
             self._end()
 
     def _fail_rest(self) -> int:
         """Fail the events that have no outcome; return how many."""
-        left = self.flight.fail(R_CLOSED)
-        self.flight.commit()
+        left = self.in_flight.fail(R_CLOSED)
+        self.in_flight.commit()
         return left
 
     def _end(self) -> None:
@@ -279,8 +279,8 @@ class Lifetime(Sender):
         self._disconnect(self._leave_by)
         self._transport.close()
         self._ended = True
-        self.handoff.needs_sender = True
-        self.handoff.release()
+        self.queue.needs_sender = True
+        self.queue.release()
         self.on_end()
 
     def _give_up(self, events: int) -> None:
@@ -316,14 +316,14 @@ class Lifetime(Sender):
 
         Called for all clients first.
         """
-        if self.handoff.forked:
+        if self.queue.forked:
             self.after_fork()
         if self._ended or self.exiting:
             return False
         self.at_exit = True
         if not self.closed and not self._orphaned:
             self._parting = True
-            self._leave_at = self.handoff.next_seq - 1
+            self._leave_at = self.queue.next_seq - 1
             # Daemon threads that log on can be faster than delivery: half of the time without them.
             self._part_at = (time.monotonic() + deadline) / 2
         # Often a client is dropped just before, by a function that ends the program.
@@ -341,17 +341,17 @@ class Lifetime(Sender):
         """From now on callers deliver what they log."""
         self.exiting = True
         self.trials.stop()
-        self.handoff.needs_sender = True
+        self.queue.needs_sender = True
 
     def _part(self) -> None:
         """Leave the role to callers at exit; queued events have the rest of the time."""
         self._begin_inline()
         # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
-        target = self.handoff.next_seq - 1
-        while self.handoff.settled < target and (now := time.monotonic()) < self._leave_by:
-            self.handoff.set_flush_target(target)
+        target = self.queue.next_seq - 1
+        while self.queue.settled < target and (now := time.monotonic()) < self._leave_by:
+            self.queue.set_flush_target(target)
             self.turn(min(self._leave_by, now + SLICE))
-        if self.handoff.settled < target:
+        if self.queue.settled < target:
             self._give_up(self._fail_rest())
         self._drain_at_exit(self._leave_by)
         self.books.record()
@@ -380,7 +380,7 @@ class Lifetime(Sender):
         # Its thread is stuck in a name look-up. What is logged from now on is delivered in the call.
         self._begin_inline()
         self._patience = 0.0
-        left = int(self.handoff.next_seq - 1 - self.handoff.settled)
+        left = int(self.queue.next_seq - 1 - self.queue.settled)
         self._parting = False
         if self.endpoints.attempt_at:
             # There it touches nothing else, and it will not again: its events end here, and are listed.
@@ -399,12 +399,12 @@ class Lifetime(Sender):
         attempt = self._attempt
         self.error_log.after_fork()
         self.submissions.callbacks.after_fork()
-        self.handoff.renew()
-        self.flight.renew()
+        self.queue.renew()
+        self.in_flight.renew()
         self._begin()
         if self.closed:
-            self.handoff.close()
-            self.handoff.release()
+            self.queue.close()
+            self.queue.release()
             self._ended = True
         if link is not None:
             link.abandon()

@@ -8,7 +8,7 @@ COUNTED = (
     "sent", "queued", "queued_bytes", "inflight", "acked", "handed", "failed", "resent",
     "sanitized", "moved", "ignored",
 )  # fmt: skip
-"""Fields of `Stats` that ``Handoff.counters`` has."""
+"""Fields of `Stats` that ``EventQueue.counters`` has."""
 
 
 class Stats(NamedTuple):

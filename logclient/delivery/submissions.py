@@ -10,7 +10,7 @@ from logclient import threads
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 
 if TYPE_CHECKING:
-    from logclient._ext.handoff import Handoff, Turn
+    from logclient._ext.queue import EventQueue, Turn
     from logclient.delivery.error_log import ErrorLog
 
 MAX_UNREPORTED_DELIVERIES = 100_000
@@ -21,13 +21,13 @@ class Submissions:
     """The submitted events of one client.
 
     Args:
-        handoff: the queue.
+        queue: the queue.
         max_events: how many events the client may hold.
         log: told of exceptions in callbacks.
     """
 
-    def __init__(self, handoff: Handoff, max_events: int, log: ErrorLog) -> None:
-        self._handoff = handoff
+    def __init__(self, queue: EventQueue, max_events: int, log: ErrorLog) -> None:
+        self._queue = queue
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
         # Weak references: an engine without references is freed at once, also at exit.
         self.callbacks = CallbackThread(
@@ -57,13 +57,13 @@ class Submissions:
         """Queue an event and follow it with `delivery`, if there is one.
 
         Returns:
-            Its sequence, or what ``Handoff.push`` says.
+            Its sequence, or what ``EventQueue.push`` says.
         """
         if delivery is None:
-            return self._handoff.push(body, level, kind, 0, turn)
+            return self._queue.push(body, level, kind, 0, turn)
         # The sender looks for the delivery under this lock: never before it is there.
         with self._lock:
-            seq = self._handoff.push(body, level, kind, 0, turn)
+            seq = self._queue.push(body, level, kind, 0, turn)
             if seq > 0:
                 delivery.seq = seq
                 self.deliveries[seq] = delivery
@@ -71,18 +71,18 @@ class Submissions:
 
     def request_flush(self, seq: int) -> None:
         """Report the outcome of this event as soon as it is there: a caller waits for it."""
-        if self._handoff.forked:  # the parent's
+        if self._queue.forked:  # the parent's
             return
         self._flush_target = max(self._flush_target, seq)
-        self._handoff.set_flush_target(seq)
-        if self._handoff.settled >= seq:
+        self._queue.set_flush_target(seq)
+        if self._queue.settled >= seq:
             self._poke()  # it is there, and was not reported yet
-        self._handoff.wake()
+        self._queue.wake()
 
     def restore_flush_target(self) -> None:
         """Set the target of `request_flush` again: the queue has one at a time."""
-        if self._flush_target > self._handoff.settled:
-            self._handoff.set_flush_target(self._flush_target)
+        if self._flush_target > self._queue.settled:
+            self._queue.set_flush_target(self._flush_target)
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
         """Settle deliveries.
@@ -136,8 +136,8 @@ class Submissions:
         key = object()
         with self._lock:
             self._watched[key] = (target, callback)
-        self._handoff.set_flush_target(target)
-        self._handoff.wake()
+        self._queue.set_flush_target(target)
+        self._queue.wake()
         self.notify_watchers()
         return key
 
@@ -150,11 +150,11 @@ class Submissions:
         """Call the callbacks of ``watch`` that are due."""
         if not self._watched:
             return
-        settled = self._handoff.settled
+        settled = self._queue.settled
         with self._lock:
             due = [key for key, (target, _) in self._watched.items() if target <= settled]
             found = [self._watched.pop(key)[1] for key in due]
             if self._watched:
-                self._handoff.set_flush_target(min(target for target, _ in self._watched.values()))
+                self._queue.set_flush_target(min(target for target, _ in self._watched.values()))
         for callback in found:
             callback()

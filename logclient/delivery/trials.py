@@ -15,7 +15,7 @@ from logclient.delivery.contract import FOREVER
 from logclient.delivery.isolation import NOTHING, PUT_ASIDE, Isolation
 
 if TYPE_CHECKING:
-    from logclient._ext.flight import Flight
+    from logclient._ext.inflight import InflightBatches
     from logclient.delivery.bookkeeping import Bookkeeper
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.isolation import Suspect
@@ -26,7 +26,7 @@ class Trials:
     """The search for poison of one client.
 
     Args:
-        flight: the batches.
+        in_flight: the batches.
         limits: seconds between trials, and what to do with poison.
         endpoints: how many servers there are.
         producer: begins the ids in messages.
@@ -37,7 +37,7 @@ class Trials:
 
     def __init__(
         self,
-        flight: Flight,
+        in_flight: InflightBatches,
         limits: Limits,
         endpoints: int,
         producer: bytes,
@@ -55,7 +55,7 @@ class Trials:
             slow=(limits.auth_backoff_min, limits.auth_backoff_max),
             keep=limits.poison == "keep",
         )
-        self._flight = flight
+        self._in_flight = in_flight
         self._producer = producer.hex()
         self._books = books
         self._diagnostics = diagnostics
@@ -74,7 +74,7 @@ class Trials:
     @property
     def unsent(self) -> int:
         """Events that wait to be sent (again), except those held back."""
-        return int(self._flight.waiting + self._flight.handoff.queued[0])
+        return int(self._in_flight.waiting + self._in_flight.queue.queued[0])
 
     def _allowed(self, now: float, others: int) -> bool:
         """Return whether there is time for trials; towards the end, `others` go before the suspects."""
@@ -84,20 +84,20 @@ class Trials:
         """Decide what a new connection is for."""
         now = time.monotonic()
         if self.suspects:
-            self.isolation.forget(self._flight.quarantined)
+            self.isolation.forget(self._in_flight.quarantined)
         others = self.unsent
-        self._flight.send_alone(self.isolation.connected(now, others, self._allowed(now, others)))
+        self._in_flight.send_alone(self.isolation.connected(now, others, self._allowed(now, others)))
         self._steer()
 
     def _steer(self) -> None:
         """Tell the pump what this connection is for."""
-        isolation, flight = self.isolation, self._flight
+        isolation, in_flight = self.isolation, self._in_flight
         others = self.unsent
-        flight.max_inflight = isolation.limit
-        flight.prompt = isolation.trying
-        flight.draining = False
+        in_flight.max_inflight = isolation.limit
+        in_flight.prompt = isolation.trying
+        in_flight.draining = False
         reserve = isolation.reserve() if self._allowed(time.monotonic(), others) else 0
-        flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
+        in_flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
 
     def plan(self, until: float) -> float:
         """Leave this connection for the next trial when that is due. Called with suspects in quarantine.
@@ -113,7 +113,7 @@ class Trials:
         allowed = self._allowed(now, others)
         if allowed and isolation.due(now, others):
             isolation.leave(now, others)
-            self._flight.draining = True
+            self._in_flight.draining = True
             return until
         self._steer()
         if not allowed:
@@ -125,16 +125,16 @@ class Trials:
         """Return whether a suspect is to be tried though nothing else waits."""
         if not self.suspects:
             return False
-        self.isolation.forget(self._flight.quarantined)
+        self.isolation.forget(self._in_flight.quarantined)
         return self.isolation.due(now, 0)
 
     def settled(self) -> None:
         """Draw the conclusions after an event in flight got its outcome, and go on with its neighbours."""
         isolation = self.isolation
         now = time.monotonic()
-        findings = isolation.settled(now, self._flight.reached)
+        findings = isolation.settled(now, self._in_flight.reached)
         if findings.quarantined:
-            seqs = self._flight.quarantine()
+            seqs = self._in_flight.quarantine()
             isolation.quarantine(seqs, now)
             self._books.deferred(seqs)
         for seq in findings.condemned:
@@ -160,18 +160,18 @@ class Trials:
             verdict = self.isolation.broke(first, last, events, others, now)
         else:
             self.isolation.ended(now)
-        self._flight.send_alone(0)
+        self._in_flight.send_alone(0)
         if verdict == PUT_ASIDE:
-            self._flight.withhold(self.isolation.aside)
-        elif self._flight.withheld:
-            self._flight.release_withheld()
+            self._in_flight.withhold(self.isolation.aside)
+        elif self._in_flight.withheld:
+            self._in_flight.release_withheld()
         return verdict
 
     def give_back(self) -> None:
         """Release events that were put aside, because nothing was sent instead of them."""
         if self.isolation.aside:
             self.isolation.no_proof()
-            self._flight.release_withheld()
+            self._in_flight.release_withheld()
 
     def _condemn(self, seq: int) -> None:
         url = self._diagnostics.url
@@ -180,7 +180,7 @@ class Trials:
         if self._keep:
             text = f"{what} and takes others: it stays in quarantine (poison=keep)"
         else:
-            size = self._flight.fail_quarantined(seq, R_POISON)
+            size = self._in_flight.fail_quarantined(seq, R_POISON)
             text = f"{what} ({size} bytes) and takes others: it failed (poison)"
         self._diagnostics.complain(text, f"poison {seq}")
 

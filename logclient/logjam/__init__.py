@@ -31,13 +31,13 @@ from logclient.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from logclient.collectors.subscriber import Subscriber as Subscriber
     from logclient.logjam.agent import Agent as Agent
     from logclient.logjam.client import Client as Client
     from logclient.logjam.client import Pong as Pong
     from logclient.logjam.document import MASKED as MASKED
     from logclient.logjam.request import Request as Request
     from logclient.logjam.request import current as current
+    from logclient.logjam.subscriber import Subscriber as Subscriber
 
 __all__ = ["MASKED", "Agent", "Client", "Pong", "Request", "Subscriber", "current"]
 
@@ -47,7 +47,7 @@ _MODULES = {
     "Client": "client",
     "Pong": "client",
     "Request": "request",
-    "Subscriber": ".collectors.subscriber",
+    "Subscriber": ".logjam.subscriber",
     "current": "request",
 }
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from logclient import client
 from logclient.config import Config
-from logclient.config.logjam import LogjamConfig
 from logclient.delivery.engine import Engine
 from logclient.logjam.agent import Agent
+from logclient.logjam.config import LogjamConfig
 from logclient.logjam.document import MASKED
 from logclient.logjam.request import Request
 
@@ -56,7 +56,7 @@ class Client(client.Client):
             own_ids=config.identity != "id",
             reporter=engine.error_log,
             lost=lost,
-            moved=lambda count: engine.handoff.count_changed(0, count),
+            moved=lambda count: engine.queue.count_changed(0, count),
         )
         return self.agent
 

@@ -28,7 +28,7 @@ nibble     topic                                   field with the id
 The nibble is the high one of an event's kind. A field that the user has filled is not changed.
 
 ``logclient._ext.logjam`` does the work. `Logjam` gives it the interface of ``delivery.contract``; a compiled
-pump drives the same object through ``hot``.
+pump drives the same object through ``codec``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from logclient._ext.logjam import Hot
-from logclient.config.logjam import LogjamConfig
+from logclient._ext.logjam import Codec
 from logclient.delivery.compiled import CompiledCore, has_ids
 from logclient.delivery.contract import CoreEvent, Reply
 from logclient.errors import ConfigError
+from logclient.logjam.config import LogjamConfig
 from logclient.logjam.frames import COMPRESSIONS, Probe, frames
 from logclient.logjam.options import Options
 
@@ -92,11 +92,11 @@ def _checked_topic(topic: str) -> str:
     return topic
 
 
-def _best(hot: Callable[[str], Hot]) -> Hot:
+def _best(codec: Callable[[str], Codec]) -> Codec:
     installed = []
     for name in AUTO:
         try:
-            made = hot(name)
+            made = codec(name)
         except ValueError:
             continue
         if not made.holds_gil:
@@ -130,8 +130,8 @@ class Logjam(CompiledCore):
             raise ConfigError(f"compression: auto, {', '.join(COMPRESSIONS)}, not {options.compression!r}")
         self.options = options
 
-        def hot(compression: str) -> Hot:
-            return Hot(
+        def codec(compression: str) -> Codec:
+            return Codec(
                 producer,
                 options.app_env.encode(),
                 [topic.encode() for topic in topics],
@@ -147,7 +147,7 @@ class Logjam(CompiledCore):
             )
 
         try:
-            made = _best(hot) if options.compression == "auto" else hot(options.compression)
+            made = _best(codec) if options.compression == "auto" else codec(options.compression)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(made)
@@ -166,7 +166,7 @@ class Logjam(CompiledCore):
     @property
     def requests(self) -> int:
         """The number of requests and pings without a reply."""
-        return int(self._hot.requests)
+        return int(self._codec.requests)
 
     @property
     def awaited(self) -> int:
@@ -184,7 +184,7 @@ class Logjam(CompiledCore):
 
     def sent(self, rest: int = 0) -> None:
         """See ``delivery.contract.Core.sent``."""
-        self._hot.sent(rest)
+        self._codec.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
@@ -199,12 +199,12 @@ class Logjam(CompiledCore):
             raise ValueError(f"call: Logjam has no {kind!r}")
         if self.options.push:
             raise ValueError("call: nothing comes back on a PUSH socket")
-        self._hot.ping()
+        self._codec.ping()
         self._token += 1
         self._asked.append(self._token)
         return self._token
 
     def _replies(self) -> Iterator[CoreEvent]:
-        for host in self._hot.pongs():
+        for host in self._codec.pongs():
             name = None if host is None else host.decode("utf-8", "backslashreplace")
             yield Reply(self._asked.pop(0), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logclient.config.logjam import LogjamConfig
+from logclient.logjam.config import LogjamConfig
 
 __all__ = ["Options"]
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from logclient import client, threads
 from logclient._ext.record import Encoder
 from logclient.config import Config
-from logclient.config.logux import LoguxConfig
 from logclient.delivery import error_log
 from logclient.delivery.contract import Core, CoreEvent, Inbound
 from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import CallbackThread, Delivery, described
 from logclient.errors import EncodeError, EncodeTypeError
+from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.state import State
@@ -131,12 +131,12 @@ class Client(client.Client):
         try:
             _check_action(action)
             head = _head(meta)
-            body, _, mangled, moved = self._actions.encode(action)
+            body, _, sanitized, moved = self._actions.encode(action)
         except (TypeError, ValueError):
             self._count_lost()  # as `send` does
             raise
-        if mangled or moved:
-            self.handoff.count_changed(mangled, moved)
+        if sanitized or moved:
+            self.queue.count_changed(sanitized, moved)
         return self._engine.submit(head + body, client.level_index(level), WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:

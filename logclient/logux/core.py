@@ -43,11 +43,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from logclient._ext.constants import REASONS, STATUSES
-from logclient._ext.flight import Batch as FlightBatch
-from logclient._ext.flight import Flight
+from logclient._ext.inflight import Batch as InflightBatch
+from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import ActionTracker
 from logclient.config import Secret
-from logclient.config.logux import LoguxConfig
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -63,6 +62,7 @@ from logclient.delivery.contract import (
     Wire,
 )
 from logclient.errors import ConfigError, CredentialError, ProtocolError
+from logclient.logux.config import LoguxConfig
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.frames import Probe, frames
 from logclient.logux.headers import HeaderHistory
@@ -341,7 +341,7 @@ class Logux(Core):
         """Encode events of `batch` as one sync; failures are marked in the batch.
 
         Args:
-            batch: an ``_ext.flight.Batch``.
+            batch: an ``_ext.inflight.Batch``.
             events: how many events at most.
             now: monotonic seconds.
 
@@ -351,7 +351,7 @@ class Logux(Core):
         Raises:
             MemoryError: nothing was encoded.
         """
-        assert isinstance(batch, FlightBatch)
+        assert isinstance(batch, InflightBatch)
         allowed = last = self._undone.begin_encode()
         if self._history.changed or self._check_headers:
             last = self._headers_before(batch, allowed)
@@ -381,7 +381,9 @@ class Logux(Core):
             self._calls.append(self._token)
         return self._token
 
-    def post_command(self, kind: str, payload: Any, first: int, flight: Flight | None = None) -> None:
+    def post_command(
+        self, kind: str, payload: Any, first: int, in_flight: InflightBatches | None = None
+    ) -> None:
         """Set the ``headers`` of this node for the events from the sequence `first` on.
 
         Any thread may call it, one at a time, with a `first` that does not fall.
@@ -390,14 +392,14 @@ class Logux(Core):
             kind: ``headers``.
             payload: a JSON object. It replaces earlier headers.
             first: a sequence.
-            flight: tells what waits to be sent, and what is settled.
+            in_flight: tells what waits to be sent, and what is settled.
 
         Raises:
             ValueError: another kind, or headers that are no JSON object.
         """
         if kind != "headers":
             raise ValueError(f"command: Logux has no {kind!r}")
-        self._history.note(payload, first, flight)
+        self._history.note(payload, first, in_flight)
 
     def _update_headers(self) -> None:
         self._check_headers = True
@@ -413,7 +415,7 @@ class Logux(Core):
                 self._send_headers(history.newest)
         self._check_headers = history.several or self._headers != history.newest
 
-    def _headers_before(self, batch: FlightBatch, last: int) -> int:
+    def _headers_before(self, batch: InflightBatch, last: int) -> int:
         """Send the headers of the next event in `batch`, unless it is beyond `last`, or block.
 
         Returns:

@@ -7,7 +7,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from logclient._ext.flight import Flight
+from logclient._ext.inflight import InflightBatches
 from logclient.logux.messages import Headers, pack, parse
 from logclient.logux.undone import MAX_SEQUENCE
 
@@ -41,9 +41,9 @@ class HeaderHistory:
         self._new: deque[_Mark] = deque()  # not seen by the sender yet
         self._marks = [_Mark(0, self.NONE)]  # in the order of events
         self._size = len(self.NONE)
-        self._flight: Flight | None = None
+        self._in_flight: InflightBatches | None = None
 
-    def note(self, payload: Any, first: int, flight: Flight | None) -> None:
+    def note(self, payload: Any, first: int, in_flight: InflightBatches | None) -> None:
         """Set the headers of the events from the sequence `first` on.
 
         Raises:
@@ -56,7 +56,7 @@ class HeaderHistory:
             parse(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"headers: {error}") from None
-        self._flight = flight
+        self._in_flight = in_flight
         try:
             if self._new[-1].first == first:
                 self._new[-1] = _Mark(first, text)
@@ -83,8 +83,8 @@ class HeaderHistory:
     @property
     def events_waiting(self) -> bool:
         """Whether events wait that may need other headers than the newest."""
-        flight = self._flight
-        return flight is not None and bool(flight.waiting or flight.handoff.queued[0])
+        in_flight = self._in_flight
+        return in_flight is not None and bool(in_flight.waiting or in_flight.queue.queued[0])
 
     def update(self) -> None:
         """Take the headers that were set, and forget those that no event needs any more."""
@@ -95,7 +95,7 @@ class HeaderHistory:
                 self._size -= len(marks.pop().text)
             marks.append(mark)
             self._size += len(mark.text)
-        settled = 0 if self._flight is None else self._flight.handoff.settled
+        settled = 0 if self._in_flight is None else self._in_flight.queue.settled
         last, useless = len(marks) - 1, bisect_right(marks, settled + 1, key=_first_of) - 1
         kept = self._size - sum(len(mark.text) for mark in marks[:useless])
         while kept > HEADERS_KEPT and useless < last:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from logclient.config import Secret
-from logclient.config.logux import LoguxConfig
+from logclient.logux.config import LoguxConfig
 
 __all__ = ["Options"]
 

@@ -30,7 +30,7 @@ version 1  the pair ``event.id`` (either flag leaves it out)
 =========  ==================================================  ====================
 
 ``logclient._ext.lumberjack`` does the work. `Lumberjack` gives it the interface of ``delivery.contract``; a
-compiled pump drives the same object through ``hot``.
+compiled pump drives the same object through ``codec``.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from logclient._ext.lumberjack import Hot
-from logclient.config.lumberjack import LumberjackConfig
+from logclient._ext.lumberjack import Codec
 from logclient.delivery.compiled import CompiledCore, has_ids
+from logclient.lumberjack.config import LumberjackConfig
 from logclient.lumberjack.frames import Probe, frames
 from logclient.lumberjack.options import Options
 
@@ -63,7 +63,7 @@ class Lumberjack(CompiledCore):
 
     def __init__(self, options: Options, producer: bytes) -> None:
         self.options = options
-        hot = Hot(
+        codec = Codec(
             producer,
             version=options.version,
             window=options.window,
@@ -76,7 +76,7 @@ class Lumberjack(CompiledCore):
             frames=options.frames,
             strict_spec=options.strict_spec,
         )
-        super().__init__(hot)
+        super().__init__(codec)
 
     @classmethod
     def from_config(cls, config: LumberjackConfig, producer: bytes) -> Lumberjack:
@@ -86,12 +86,12 @@ class Lumberjack(CompiledCore):
     @property
     def windows(self) -> int:
         """The number of windows in flight."""
-        return int(self._hot.windows)
+        return int(self._codec.windows)
 
     @property
     def careful(self) -> int:
         """How many more windows are sent one at a time."""
-        return int(self._hot.careful)
+        return int(self._codec.careful)
 
     @property
     def awaited(self) -> int:

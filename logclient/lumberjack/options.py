@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logclient.config.lumberjack import LumberjackConfig
+from logclient.lumberjack.config import LumberjackConfig
 
 __all__ = ["Options"]
 

@@ -11,10 +11,10 @@ from logclient import client, threads
 from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
-from logclient.config.plog import PlogConfig
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
 from logclient.errors import ConnectFailed, ProtocolError
+from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
 
@@ -143,9 +143,9 @@ class Documents:
         self._count(*changed)
         return _strings(body)
 
-    def _count(self, mangled: int, moved: int) -> None:
-        if (mangled or moved) and self._count_changed is not None:
-            self._count_changed(mangled, moved)
+    def _count(self, sanitized: int, moved: int) -> None:
+        if (sanitized or moved) and self._count_changed is not None:
+            self._count_changed(sanitized, moved)
 
 
 class Pong(NamedTuple):
@@ -224,7 +224,7 @@ class _DocumentClient(client.Client):
             truncate=config.truncate,
             reporter=engine.error_log,
             count_lost=count_lost,
-            count_changed=engine.handoff.count_changed,
+            count_changed=engine.queue.count_changed,
         )
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
@@ -349,7 +349,7 @@ class Client(_DocumentClient):
             body, kind = event, K_RAW
         else:
             body, kind, *changed = self.encoder.encode(event)
-            self.handoff.count_changed(*changed)
+            self.queue.count_changed(*changed)
         tagged = len(joined).to_bytes(2, "big") + joined + body
         return self._engine.put(tagged, client.level_index(level), kind | TAGGED_KIND)
 

@@ -17,7 +17,7 @@ A message is paced as a whole. Its fragments leave back to back, because servers
 are mixed with those of others. The next message waits until the token buckets of packets and bytes recover.
 
 ``logclient._ext.plog`` does the work. These classes add the interface of ``delivery.contract``; the compiled
-pump drives the same object through ``hot``.
+pump drives the same object through ``codec``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from logclient._ext.plog import HEADER, MAX_DATAGRAM, Hot
-from logclient.config.plog import PlogConfig
+from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
 from logclient.delivery.compiled import CompiledCore
 from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
+from logclient.plog.config import PlogConfig
 from logclient.plog.frames import Probe, frames
 from logclient.plog.messages import (
     COMMANDS,
@@ -97,7 +97,7 @@ class Plog(CompiledCore):
         burst = self._burst(options.pace)
         datagram = DEFAULT_DATAGRAM if options.mtu is None else options.mtu - HEADERS_IPV6
         try:
-            hot = Hot(
+            codec = Codec(
                 producer,
                 datagram=datagram,
                 tags=join_tags(options.tags),
@@ -113,7 +113,7 @@ class Plog(CompiledCore):
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        super().__init__(hot)
+        super().__init__(codec)
         self.strays = 0
         """Datagrams from the server that answer no open request."""
         self.commands = 0
@@ -151,7 +151,7 @@ class Plog(CompiledCore):
     @property
     def datagram(self) -> int:
         """Bytes of a datagram at most."""
-        return int(self._hot.datagram)
+        return int(self._codec.datagram)
 
     def path_mtu(self, mtu: int, headers: int = HEADERS_IPV4) -> None:
         """Set the MTU of the path to the server. The option ``mtu`` takes precedence.
@@ -162,7 +162,7 @@ class Plog(CompiledCore):
         """
         mtu = self.options.mtu or mtu
         least = max(576 - HEADERS_IPV6, HEADER + len(join_tags(self.options.tags)))
-        self._hot.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
+        self._codec.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
 
     # -- pace
 
@@ -179,7 +179,7 @@ class Plog(CompiledCore):
             size: bytes per second; 0: unlimited.
         """
         burst = self._burst(packets)
-        self._hot.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
+        self._codec.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
 
     def regulate(self, now: float) -> tuple[float, bool]:
         """Adapt the pace to the receiver; called between two runs of a pump.
@@ -189,8 +189,8 @@ class Plog(CompiledCore):
         """
         if self._pace_is_final or (self.options.feedback == "none" and not self.options.pace):
             return float("inf"), False
-        self._hot.ready(now)  # sets the codec's clock
-        packets = int(self._hot.counts[2])
+        self._codec.ready(now)  # sets the codec's clock
+        packets = int(self._codec.counts[2])
         if self.options.feedback == "none":
             return self._start_slowly(now, packets), False
         if self._by_stat is None:
@@ -258,16 +258,16 @@ class Plog(CompiledCore):
             fits = min(self.options.pace, grant.packets / 2 / look)
             rate = max(rate, fits) if look > SlowStart.LOOK_AT_QUEUE else fits
             size = min(self.options.pace_bytes or INSTANT_RATE, grant.size / 2 / SlowStart.LOOK_AT_QUEUE)
-        self._hot.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
+        self._codec.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
         return now + look
 
     def _grant(self, now: float, packets: float, size: float) -> None:
         """Allow so many packets and bytes at once, and nothing after them."""
         if packets < 1:  # even one packet for each look would fill any queue
-            self._hot.pace(now, MIN_RATE, MIN_RATE, burst=1.0, size_burst=1.0)
+            self._codec.pace(now, MIN_RATE, MIN_RATE, burst=1.0, size_burst=1.0)
             return
-        self._hot.pace(now, INSTANT_RATE, INSTANT_RATE, burst=packets, size_burst=max(1.0, size))
-        self._hot.pace(now + 1e-6, MIN_RATE, MIN_RATE)
+        self._codec.pace(now, INSTANT_RATE, INSTANT_RATE, burst=packets, size_burst=max(1.0, size))
+        self._codec.pace(now + 1e-6, MIN_RATE, MIN_RATE)
 
     def _compare(self, request: _Request, answer: Stat) -> None:
         """Give the loss since the first answer to the feedback."""
@@ -280,7 +280,7 @@ class Plog(CompiledCore):
         lost = estimate_loss(before, answer, sent, request.commands - then.commands).lost
         if lost is None:
             self._baseline = answer, request  # the traffic of other clients may end
-        self._by_stat.answered(self._hot.now, lost, request.counts[2])
+        self._by_stat.answered(self._codec.now, lost, request.counts[2])
 
     def _burst(self, packets: float) -> float:
         burst = self.options.burst
@@ -289,7 +289,7 @@ class Plog(CompiledCore):
     @property
     def counts(self) -> tuple[int, int, int]:
         """Boxed messages, unboxed messages and datagrams encoded so far."""
-        boxed, simple, packets = self._hot.counts
+        boxed, simple, packets = self._codec.counts
         return int(boxed), int(simple), int(packets)
 
     # -- the connection
@@ -297,7 +297,7 @@ class Plog(CompiledCore):
     @property
     def awaited(self) -> int:
         """Requests without a reply, and events in flight."""
-        return len(self._requests) + int(self._hot.unsent)
+        return len(self._requests) + int(self._codec.unsent)
 
     def silent(self) -> str:
         """Describe a silent server."""
@@ -305,7 +305,7 @@ class Plog(CompiledCore):
 
     def sent(self, rest: int = 0) -> None:
         """Settle what was sent, but for the last `rest` bytes."""
-        self._hot.sent(rest)
+        self._codec.sent(rest)
 
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
@@ -356,17 +356,17 @@ class Plog(CompiledCore):
             data = self._ping_payload(payload)
         elif kind == "kill" and payload is not True:
             raise ValueError("call: kill wants True: it ends the server process")
-        self._hot.command(command(kind, data))
+        self._codec.command(command(kind, data))
         self._token += 1
         self.commands += 1
-        now = self._hot.now
+        now = self._codec.now
         self.handle_timeout(now)
         for request in [one for one in self._requests if (one.kind, one.payload) == (kind, data)]:
             self._give_up(request, "another was asked")
         if kind == "kill":
             self._answers.append(Reply(self._token, None))
         else:
-            self._requests.append(_Request(self._token, kind, data, now, self._hot.counts, self.commands))
+            self._requests.append(_Request(self._token, kind, data, now, self._codec.counts, self.commands))
         return self._token
 
     def _ping_payload(self, payload: Any) -> bytes:
@@ -380,11 +380,11 @@ class Plog(CompiledCore):
         self._take_replies(now)
 
     def _take_replies(self, now: float) -> None:
-        for datagram in self._hot.heard():
+        for datagram in self._codec.heard():
             self._take(datagram, now)
 
     def _replies(self) -> Iterator[CoreEvent]:
-        self._take_replies(self._hot.now)  # received by the compiled pump
+        self._take_replies(self._codec.now)  # received by the compiled pump
         answers, self._answers = self._answers, []
         return iter(answers)
 
@@ -452,7 +452,7 @@ class Plog(CompiledCore):
     def next_timeout(self, now: float) -> float | None:
         """Return when a reply is overdue or the pace allows the next message, whichever comes first."""
         times = [request.at + self.options.reply_timeout for request in self._requests]
-        ready = self._hot.ready(now)
+        ready = self._codec.ready(now)
         if ready:
             times.append(ready)
         return min(times, default=None)
@@ -483,7 +483,7 @@ class Lines(CompiledCore):
         _check_identity(options)
         self.options = options
         try:
-            hot = Hot(
+            codec = Codec(
                 producer,
                 max_message=options.max_message,
                 batch_bytes=options.batch_bytes,
@@ -495,7 +495,7 @@ class Lines(CompiledCore):
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        super().__init__(hot)
+        super().__init__(codec)
 
     @classmethod
     def from_config(cls, config: PlogConfig, producer: bytes) -> Lines:
@@ -509,7 +509,7 @@ class Lines(CompiledCore):
     @property
     def awaited(self) -> int:
         """Events in flight."""
-        return int(self._hot.unsent)
+        return int(self._codec.unsent)
 
     def silent(self) -> str:
         """Describe a silent server."""
@@ -517,7 +517,7 @@ class Lines(CompiledCore):
 
     def sent(self, rest: int = 0) -> None:
         """Settle what was sent, but for the last `rest` bytes."""
-        self._hot.sent(rest)
+        self._codec.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logclient.config.plog import PlogConfig
+from logclient.plog.config import PlogConfig
 from logclient.plog.messages import kafka_tags
 
 __all__ = ["Options"]

@@ -10,12 +10,12 @@ from logclient.delivery.contract import Core, Pump, PumpLimits, Transport
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from logclient._ext.flight import Flight
+    from logclient._ext.inflight import InflightBatches
 
 __all__ = ["CompiledTransport", "MakePump"]
 
 MakePump = Callable[..., Pump | None]
-"""Makes a pump of a flight, a core and `PumpLimits`; None: not on this system."""
+"""Makes a pump of a in_flight, a core and `PumpLimits`; None: not on this system."""
 
 
 class CompiledTransport(Transport):
@@ -29,21 +29,21 @@ class CompiledTransport(Transport):
         """
         raise NotImplementedError
 
-    def pump(self, flight: Flight, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
+    def pump(self, in_flight: InflightBatches, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """Make the compiled pump for this transport and this core.
 
         Args:
-            flight: the batches to send.
+            in_flight: the batches to send.
             core: the protocol's state.
             **limits: see `PumpLimits`.
 
         Returns:
             None when the core has no codec, or this system no compiled pump.
         """
-        if core.hot is None:
+        if core.codec is None:
             return None
         try:
             make = self.load_pump()
         except ImportError:
             return None
-        return make(flight, core, **limits)
+        return make(in_flight, core, **limits)

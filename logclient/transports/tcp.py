@@ -291,7 +291,7 @@ class Tcp(CompiledTransport):
 
     def load_pump(self) -> MakePump:
         """Import what makes the compiled pump; see `CompiledTransport`."""
-        from logclient._ext.tcpsend import TcpPump
+        from logclient._ext.pump.tcp import TcpPump
 
         return TcpPump
 

@@ -182,7 +182,7 @@ class Udp(CompiledTransport):
 
     def load_pump(self) -> MakePump:
         """Import what makes the compiled pump; see `CompiledTransport`."""
-        from logclient._ext.udpsend import UdpPump
+        from logclient._ext.pump.udp import UdpPump
 
         return UdpPump
 

@@ -482,7 +482,7 @@ class Zmq(CompiledTransport):
 
     def load_pump(self) -> MakePump:
         """Import what makes the compiled pump; see `CompiledTransport`."""
-        from logclient._ext.zmqsend import ZmqPump
+        from logclient._ext.pump.zmq import ZmqPump
 
         return partial(ZmqPump.find, library=_library())
 

@@ -441,7 +441,7 @@ def _logjam_columns(batch: Batch, events: decode.Events) -> list[pa.Array]:
     fields = list(EVENTS)[-_LOGJAM_COLUMNS:]
     if not events.own:
         return [pa.nulls(len(events.unit), field.type) for field in fields]
-    from logclient.verify import wire_logjam
+    from logclient.logjam import wire as wire_logjam
 
     begin = batch.offset[events.unit]
     columns = wire_logjam.message_columns(batch.data, begin, events.own, events.status, events.names)

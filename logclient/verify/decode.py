@@ -1,7 +1,7 @@
 """From whole wire units to events: producer, sequence and hash of each, by the compiled codecs.
 
 `decoder` returns the decoder of a protocol; `Events` are the decoded events of a batch, as columns. What is
-particular to a protocol is in its wire module (``wire_<protocol>.py``), see `Wire`.
+particular to a protocol is in its wire module (``logclient/<protocol>/wire.py``), see `Wire`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from logclient.verify.segments import Batch
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from logclient.verify import wire_logjam, wire_logux, wire_lumberjack, wire_plog
+    from logclient.logjam import wire as wire_logjam
+    from logclient.logux import wire as wire_logux
+    from logclient.lumberjack import wire as wire_lumberjack
+    from logclient.plog import wire as wire_plog
 
 __all__ = [
     "Events",
@@ -112,7 +115,7 @@ def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> 
     rows = np.flatnonzero(((status > OK) & (status <= NOT_JSON)) | (status == no_library))
     if not len(rows):
         return events
-    from logclient.verify import wire_logjam
+    from logclient.logjam import wire as wire_logjam
 
     begin = batch.offset[events.unit[rows]] + events.own["app_env_offset"][rows]
     ours = wire_logjam.is_of_app_envs(batch.data, begin, events.own["app_env_length"][rows], app_envs)
@@ -136,7 +139,7 @@ def wire(protocol: str) -> Wire:
     name = protocol_of(protocol)
     if name not in known:
         raise ConfigError(f"protocol: {protocol!r} cannot be decoded: {', '.join(known)}")
-    return cast(Wire, importlib.import_module(f"logclient.verify.wire_{name}"))
+    return cast(Wire, importlib.import_module(f"logclient.{name}.wire"))
 
 
 def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Callable[[Batch], Events]:

@@ -1,7 +1,7 @@
 """Gaps in the numbers of what Logjam devices published: what a consumer's capture lacks.
 
 A Logjam device numbers everything that it publishes from 1, heartbeats too, over all app-envs. The rules are
-those of ``logclient.collectors.subscriber``. What came before the first message is not missing. A number that
+those of ``logclient.logjam.subscriber``. What came before the first message is not missing. A number that
 is not higher than the previous one means a restart, or that the numbers wrapped at `WRAPS`; then everything
 below it is missing. Device 0 has no numbers. Missing messages and restarts are lower bounds.
 

@@ -157,7 +157,7 @@ class _MessageReader:
     """Reads the segments of a listener, in order, where an event may come in several units."""
 
     def __init__(self, protocol: str) -> None:
-        from logclient.verify import wire_plog
+        from logclient.plog import wire as wire_plog
 
         self.protocol = protocol
         self.messages: Any = wire_plog.reassembler()

@@ -11,5 +11,5 @@ kind           on the wire                                     the server says
 
 A payload is the event's id (32 hex digits), then its body as the caller gave it. Every server may say
 ``.`` (alive), ``!`` (go away for ever) and whatever else, which breaks the protocol. `fifo` and
-`by_id` exist twice: in Python, and compiled behind ``lc_hot`` (``fifo.pyx``, ``by_id.pyx``).
+`by_id` exist twice: in Python, and compiled behind ``lc_codec`` (``fifo.pyx``, ``by_id.pyx``).
 """

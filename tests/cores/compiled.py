@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.constants import ACKED, PENDING, STOP_FATAL
-from logclient._ext.flight import Batch
+from logclient._ext.inflight import Batch
 from logclient.delivery.contract import (
     Alive,
     CloseWanted,
@@ -45,7 +45,7 @@ directives = {
     "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
     "freethreading_compatible": True,
 }
-extension = Extension(name, [f"{where}/{name}.pyx"], extra_compile_args=flags)
+extension = Extension(name, [f"{where}/{name}.pyx"], include_dirs=[where], extra_compile_args=flags)
 modules = cythonize([extension], include_path=[f"{where}/pxd"], compiler_directives=directives, quiet=True)
 command = build_ext(Distribution({"ext_modules": modules}))
 command.build_lib = where
@@ -71,12 +71,13 @@ def _locked(path: Path) -> Iterator[None]:
 @functools.cache
 def load(name: str) -> ModuleType:
     """The extension `name` of this folder, built once for each state of its sources."""
-    if importlib.util.find_spec("logclient._ext.tcpsend") is None:
+    if importlib.util.find_spec("logclient._ext.pump.tcp") is None:
         pytest.skip("no compiled pump on this system")
-    headers = [support.ROOT / "_ext" / header for header in ("constants.pxd", "hot.pxd", "hash.pxd")]
+    names = ("constants.pxd", "codec.pxd", "hash.pxd", "bits.h")
+    headers = [support.ROOT / "_ext" / header for header in names]
     if not all(header.exists() for header in headers):
         support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
-    sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "hot.pxi"]
+    sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "codec.pxi"]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(b"\0".join(p.read_bytes() for p in [*headers, *sources])).hexdigest()[:16]
     where = support.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
@@ -89,7 +90,7 @@ def load(name: str) -> ModuleType:
                 (folder / "__init__.pxd").touch()
             for path in headers:
                 shutil.copy(path, package)
-            for path in sources:
+            for path in [*sources, support.ROOT / "_ext" / "bits.h"]:
                 shutil.copy(path, where)
             flags = "/O2" if sys.platform == "win32" else "-O2 -g0"
             done = subprocess.run(
@@ -108,44 +109,44 @@ def load(name: str) -> ModuleType:
 
 
 class Compiled(Core):
-    """A core around a ``Hot``: tests drive it byte by byte, a pump through ``hot``."""
+    """A core around a ``Codec``: tests drive it byte by byte, a pump through ``codec``."""
 
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
-        self._hot: Any = load(name).Hot(producer, inflight, silence)
+        self._codec: Any = load(name).Codec(producer, inflight, silence)
         self._begin()
 
     def _begin(self) -> None:
         self._told = self._closing = self._silent = False
 
     @property
-    def hot(self) -> object:
-        return self._hot.capsule
+    def codec(self) -> object:
+        return self._codec.capsule
 
     def connected(self, now: float, random: Callable[[], float]) -> None:
         self._begin()
-        self._hot.begin(now)
+        self._codec.begin(now)
 
     def connection_lost(self) -> None:
-        self._hot.begin(0.0)
+        self._codec.begin(0.0)
 
     def credit(self, now: float) -> tuple[int, int]:
-        return (0, 0) if self._closing else self._hot.credit(now)
+        return (0, 0) if self._closing else self._codec.credit(now)
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
-        return int(self._hot.encode(batch.capsule, events, now))
+        return int(self._codec.encode(batch.capsule, events, now))
 
     def data_to_send(self) -> list[Wire]:
-        data = self._hot.data()
+        data = self._codec.data()
         return [Wire([data])] if data else []
 
     def sent(self, rest: int = 0) -> None:
-        self._hot.sent()
+        self._codec.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:
-        self._hot.receive(data, now)
+        self._codec.receive(data, now)
 
     def events_received(self) -> Iterator[CoreEvent]:
-        found, alive, progress = self._hot.outcomes()
+        found, alive, progress = self._codec.outcomes()
         for first, last, fate in found:
             ranges = [(first, last)]
             if fate == PENDING:
@@ -159,16 +160,16 @@ class Compiled(Core):
         if self._silent and not self._told:
             self._told = True
             yield Fatal(TimeoutError("silence"))
-        if self._hot.over and not self._told:
+        if self._codec.over and not self._told:
             self._told = True
-            forever = self._hot.over == STOP_FATAL
+            forever = self._codec.over == STOP_FATAL
             yield Fatal(Refused("wrong version") if forever else ValueError("no reply"), forever)
-        if self._closing and not self._hot.awaited:
+        if self._closing and not self._codec.awaited:
             self._closing = False
             yield CloseWanted()
 
     def next_timeout(self, now: float) -> float | None:
-        return self._hot.deadline() or None
+        return self._codec.deadline() or None
 
     def handle_timeout(self, now: float) -> None:
         timeout = self.next_timeout(now)

@@ -72,4 +72,4 @@ cdef int receive(void *self, const uint8_t *data, size_t size, double now,
     return s.over
 
 
-include "hot.pxi"
+include "codec.pxi"

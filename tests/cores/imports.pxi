@@ -3,7 +3,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
 from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.hot cimport (
+from logclient._ext.codec cimport (
     ACKED,
     FAILED,
     INFLIGHT,
@@ -14,7 +14,7 @@ from logclient._ext.hot cimport (
     STOP_MEMORY,
     STOP_PROTOCOL,
     lc_batch,
-    lc_hot,
+    lc_codec,
     lc_outcomes,
     lc_wire,
     outcome_add,

@@ -56,7 +56,7 @@ LUMBERJACK = Names()
 
 
 class Document:
-    """One document: ``fields`` in their order, values as JSON has them; ``mangled``, ``moved``, ``flags``."""
+    """One document: its ``fields`` in order, values as JSON has them; ``sanitized``, ``moved``, ``flags``."""
 
     def __init__(self, names: Names = LUMBERJACK, pairs: bool = False, cut: bool = False) -> None:
         self.names = names
@@ -64,7 +64,7 @@ class Document:
         self.in_pairs = pairs
         self.flat = pairs or names.flat
         self.fields: dict[str, Any] = {}
-        self.mangled = 0
+        self.sanitized = 0
         self.moved = 0
         self.flags = 0
 
@@ -72,11 +72,11 @@ class Document:
 
     def text(self, text: str) -> str:
         whole = "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)
-        self.mangled += whole != text
+        self.sanitized += whole != text
         return whole
 
     def unprintable(self, value: object) -> str:
-        self.mangled += 1
+        self.sanitized += 1
         return self.text(f"<unprintable {type(value).__name__}>")
 
     def value(self, value: Any, depth: int) -> Any:
@@ -89,7 +89,7 @@ class Document:
         if isinstance(value, float):
             if math.isfinite(value):
                 return float(value)
-            self.mangled += 1
+            self.sanitized += 1
             return None
         if isinstance(value, (list, tuple, set, frozenset)):
             if depth >= DEPTH:
@@ -108,14 +108,14 @@ class Document:
                 text, strange = str(value), not isinstance(value, PLAIN)
         except Exception:
             return self.unprintable(value)
-        self.mangled += strange
+        self.sanitized += strange
         return self.text(text)
 
     def integer(self, value: int) -> int | str:
         # A double must be able to hold it, or a real server refuses the window.
         if value.bit_length() <= 1023:
             return value
-        self.mangled += 1
+        self.sanitized += 1
         try:
             return str(value)
         except ValueError:
@@ -127,7 +127,7 @@ class Document:
             if isinstance(key, str):
                 text = str.__str__(key)
             else:
-                self.mangled += 1
+                self.sanitized += 1
                 try:
                     text = (
                         bytes(key).decode("utf-8", "replace")
@@ -274,12 +274,12 @@ class Document:
         try:
             text = str(record.msg)
         except Exception:
-            self.mangled += 1
+            self.sanitized += 1
             text = f"<unprintable {type(record.msg).__name__}>"
         try:
             return text % record.args if record.args else text
         except Exception:
-            self.mangled += 1
+            self.sanitized += 1
         try:
             return f"{text} % {record.args!r}"
         except Exception:
@@ -324,7 +324,7 @@ class Document:
             try:
                 put("error.message", str(record.exc_info[1]))
             except Exception:
-                self.mangled += 1
+                self.sanitized += 1
                 put("error.message", f"<unprintable {type(record.exc_info[1]).__name__}>")
             trace = trace or logging.Formatter().formatException(record.exc_info)
         put("error.stack_trace", "\n".join(t for t in (trace, record.stack_info) if t) or None)

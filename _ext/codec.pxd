@@ -1,0 +1,203 @@
+# The compiled contract between pumps and codecs.
+#
+# A codec (lumberjack.pyx, ...) fills an lc_codec and hands it out in a capsule "logclient.codec". A pump
+# (tcpsend.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
+# Every function here is nogil and noexcept. The same operations in Python: `Core`.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+# Modules that cimport the contract also find its numbers here.
+from logclient._ext.constants cimport (  # no-cython-lint
+    ACKED,
+    DROPPED,
+    FAILED,
+    FRAME_MORE,
+    FRAME_SIZE,
+    HANDED,
+    INFLIGHT,
+    K_BYTES,
+    K_DOCUMENT,
+    K_ID1_TAKEN,
+    K_ID2_TAKEN,
+    K_MASK,
+    K_METADATA_OPEN,
+    K_RAW,
+    K_TOMB,
+    K_TOPIC_SHIFT,
+    PENDING,
+    RUN_MOST,
+    RUN_SEGMENTS,
+    R_CLOSED,
+    R_COUNT,
+    R_DENIED,
+    R_DOUBT,
+    R_ERROR,
+    R_FATAL,
+    R_FORKED,
+    R_MAX_AGE,
+    R_NONE,
+    R_NOT_JSON,
+    R_OVERFLOW,
+    R_POISON,
+    R_REJECTED,
+    R_TOO_LARGE,
+    R_UNENCODABLE,
+    R_UNKNOWN_TYPE,
+    SETTLED,
+    STOP_FATAL,
+    STOP_MEMORY,
+    STOP_PROTOCOL,
+    WITHHELD,
+)
+
+
+# Events detached from the queue. They stay here, bodies without id, until each has an outcome. The arrays are
+# parallel, n long, in rising sequence; bodies point into chunks that the batch owns.
+ctypedef struct lc_batch:
+    uint32_t n
+    uint32_t pending         # events with status PENDING
+    uint32_t inflight        # events with status INFLIGHT
+    uint32_t cursor          # no event before this index is PENDING
+    uint32_t listed          # events before this index have their ledger line
+    uint64_t bytes           # what they count in max_bytes
+    uint64_t *seq
+    int64_t *created_us      # wall clock, microseconds since 1970
+    const uint8_t **body
+    uint32_t *size
+    uint8_t *kind            # K_ numbers
+    uint8_t *level           # logging level // 10, at most 5
+    uint8_t *status          # PENDING ... FAILED; the batches add SETTLED once it is counted
+    uint8_t *reason          # R_ numbers
+    uint64_t *hash           # XXH64(body as carried, seed 42), written by encode
+    uint64_t *id_hash        # 2 words an event: the name of the user's own id, 0, 0 = ours; NULL until needed
+    uint64_t *id_second      # the same for an id in the second carrier, used where the first is not kept
+    lc_batch *next
+    uint64_t serial          # names the batch towards Python
+    uint32_t low             # events before this index have their outcome
+    uint32_t chunk_count
+    void **chunks            # of the queue
+    uint32_t room            # events that the arrays have room for
+
+
+# An output buffer that is reused. encode appends to it; the pump resets its size when all is sent.
+#
+# Messages (ZeroMQ) are whole. Each frame follows its head: its length as u32 little-endian, with FRAME_MORE
+# set when another frame of the same message follows.
+#
+# Datagrams (UDP) are runs. Each run follows its head: its bytes and its `segment`, u32 little-endian each.
+# One send with UDP_SEGMENT (GSO) can take a whole run: its datagrams are `segment` bytes each, the last may
+# be shorter; at most RUN_SEGMENTS of them, at most RUN_MOST bytes in all. Without GSO the pump cuts it up. A
+# segment is never 0, because there are no empty datagrams. A pump that stops inside a run remembers how far
+# it came and reports the run once all of it is sent: only whole runs count.
+#
+# What `receive` gets has the same form: a datagram is a run of one, and what GRO delivered at once is a
+# longer run.
+ctypedef struct lc_wire:
+    uint8_t *data
+    size_t size
+    size_t capacity
+
+
+# The events first..last have this outcome; the range has no holes. PENDING means: send these again.
+ctypedef struct lc_outcome:
+    uint64_t first
+    uint64_t last
+    uint8_t status
+    uint8_t reason
+
+
+ctypedef struct lc_outcomes:
+    lc_outcome *items
+    uint32_t n
+    uint32_t capacity
+    uint32_t alive           # signs of life, keep-alives included
+    uint32_t progress        # acknowledgements that settled something
+    uint32_t events          # replies and other events that the core will give to Python
+
+
+ctypedef struct lc_codec:
+    void *self
+    # Set how many events and bytes may be encoded now. 0 events: wait for an acknowledgement.
+    void (*credit)(void *self, double now, uint32_t *events, uint64_t *bytes) noexcept nogil
+    # Append up to `events` PENDING events of the batch, from its cursor on, to the wire. Set the status of
+    # each to INFLIGHT, HANDED or FAILED (with a reason), and change no count of the batch: the caller settles
+    # them. Return the number of events on the wire, or a STOP_ number.
+    int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
+                  lc_wire *wire, lc_outcomes *out) noexcept nogil
+    # Take note that the transport has taken so many more bytes, whole messages or runs. Protocols without
+    # acknowledgements settle events here (handing.pxd). NULL if the peer acknowledges.
+    void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
+    # Take bytes from the peer. Return 0, or a STOP_ number; the Python core then has the error.
+    int (*receive)(void *self, const uint8_t *data, size_t size, double now,
+                   lc_outcomes *out) noexcept nogil
+    # Return the monotonic second of the silence deadline, or 0 when no answer is owed.
+    double (*deadline)(void *self) noexcept nogil
+    # Return the monotonic second at which credit comes back by itself, or 0 when there is some now. NULL
+    # unless the core limits its rate.
+    double (*ready)(void *self, double now) noexcept nogil
+    # Set the bounds on packets and bytes a second; 0: no bound. NULL unless the core limits its rate. Not
+    # thread-safe: call only between calls of the other functions.
+    void (*pace)(void *self, double now, double packets, double size) noexcept nogil
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+    static inline void lc_put_frame(uint8_t *p, uint32_t v) {
+        p[0] = (uint8_t)v; p[1] = (uint8_t)(v >> 8); p[2] = (uint8_t)(v >> 16); p[3] = (uint8_t)(v >> 24);
+    }
+    static inline uint32_t lc_get_frame(const uint8_t *p) {
+        return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
+    }
+    """
+    void lc_put_frame(uint8_t *p, uint32_t head) noexcept nogil
+    uint32_t lc_get_frame(const uint8_t *p) noexcept nogil
+
+
+# Return room for `more` bytes at the end of the wire, without moving wire.size; NULL when memory is out.
+cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
+    cdef size_t want = wire.size + more
+    cdef size_t capacity
+    cdef uint8_t *data
+    if want > wire.capacity:
+        capacity = wire.capacity if wire.capacity else 65536
+        while capacity < want:
+            capacity *= 2
+        data = <uint8_t *> realloc(wire.data, capacity)
+        if data == NULL:
+            return NULL
+        wire.data = data
+        wire.capacity = capacity
+    return wire.data + wire.size
+
+
+# Append an outcome, merged with the last one if it continues that; return -1 when memory is out.
+cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
+                            uint8_t status, uint8_t reason) noexcept nogil:
+    cdef lc_outcome *o
+    cdef uint32_t capacity
+    if out.n:
+        o = &out.items[out.n - 1]
+        if o.last + 1 == first and o.status == status and o.reason == reason:
+            o.last = last
+            return 0
+    if out.n == out.capacity:
+        capacity = out.capacity * 2 if out.capacity else 64
+        o = <lc_outcome *> realloc(out.items, capacity * sizeof(lc_outcome))
+        if o == NULL:
+            return -1
+        out.items = o
+        out.capacity = capacity
+    o = &out.items[out.n]
+    o.first = first
+    o.last = last
+    o.status = status
+    o.reason = reason
+    out.n += 1
+    return 0
+
+
+from libc.stdlib cimport realloc

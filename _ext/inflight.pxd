@@ -1,0 +1,59 @@
+# The C side of the batches, for the pumps.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from logclient._ext.queue cimport EventQueue, lc_chunk, lc_queue, lc_list
+from logclient._ext.codec cimport lc_batch, lc_outcomes, lc_wire
+
+ctypedef struct lc_inflight:
+    lc_queue *queue
+    lc_batch *head           # oldest first, sequences rising
+    lc_batch *tail
+    uint32_t batches
+    uint64_t serial
+    lc_list ordinary         # staged: detached chunks that no batch has used up
+    lc_list kept
+    uint64_t staged_events   # in those two
+    uint64_t staged_bytes
+    uint64_t horizon         # a staged event at or beyond it waits for the next detach: a lower one is queued
+    lc_chunk *emptied        # used up; given back the next time the queue is locked
+    lc_batch *spare          # the last freed batch, for reuse: fresh memory would cost page faults
+    uint64_t expected        # the next sequence; a later one leaves a gap: dropped events
+    uint64_t inflight        # events in flight, over all batches
+    uint64_t withheld        # events held back while others are tried
+    uint32_t max_inflight    # bound on the events in flight while poison is sought; 0: none
+    uint8_t prompt           # the engine wants the first outcome at once, before anything else is sent
+    uint8_t draining         # nothing more is sent: the connection is to be ended
+    uint64_t allowance       # events that may still be encoded
+    lc_batch *quarantine     # batches of one suspect each, sequences rising
+    lc_batch *alone          # of these, the one that is sent, and nothing else; or NULL
+    uint64_t outcomes        # events in flight that got their outcome so far
+    uint64_t reached         # every event up to this sequence is settled or in quarantine
+    uint64_t resent          # since the last commit, as are the next five
+    uint64_t acked
+    uint64_t handed
+    uint64_t failed[16]
+    uint64_t freed_events
+    uint64_t freed_bytes
+    lc_outcomes report       # outcomes since the last report, merged
+    lc_wire line             # scratch: ledger lines
+    lc_wire packed           # scratch: their packed columns
+
+cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil
+cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
+cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil
+cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil
+cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil
+cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil
+cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil
+cdef bint inflight_commit(lc_inflight *f) noexcept nogil
+cdef void inflight_requeue(lc_inflight *f) noexcept nogil
+
+
+cdef class InflightBatches:
+    cdef lc_inflight f
+    cdef readonly EventQueue queue
+    cdef void _begin(self)
+    cdef object _batch(self, lc_batch *b)
+    cdef uint64_t _change_first(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason)
+    cdef lc_batch *_find_quarantined(self, uint64_t seq) except NULL

@@ -1,0 +1,553 @@
+"""Batches that are detached from the queue, until each of their events has an outcome.
+
+Only the sender, the thread that holds the engine's role, touches them, so nothing here is locked. Counts
+reach the queue in ``commit``, under its mutex, so that a snapshot always adds up.
+
+A batch keeps the bodies as the caller gave them, and a resend frames them anew: partial acknowledgements, a
+poison event or another server make other windows of the same events.
+
+The parts in the folder ``in_flight`` are included below: batches and ledger lines.
+"""
+
+from collections import namedtuple
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from logclient._ext.constants cimport (
+    ACKED,
+    DROPPED,
+    FAILED,
+    HANDED,
+    INFLIGHT,
+    PENDING,
+    R_MAX_AGE,
+    R_NONE,
+    R_OVERFLOW,
+    SETTLED,
+    WITHHELD,
+)
+from logclient._ext.queue cimport (
+    EventQueue,
+    lc_chunk,
+    lc_free_chunks,
+    lc_queue,
+    lc_mutex_lock,
+    lc_mutex_unlock,
+)
+from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
+
+from logclient._ext.constants import REASONS, STATUSES
+
+include "inflight/batches.pyx"
+include "inflight/ledger_lines.pyx"
+
+# One event of a batch, as a core written in Python sees it.
+Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
+
+
+cdef class Batch:
+    """A view of a batch for Python: for cores without a codec, and for tests.
+
+    It does not own the batch: once every event has its outcome the batch is gone, and any use raises
+    ``LookupError``.
+    """
+
+    cdef InflightBatches in_flight
+    cdef uint64_t serial
+
+    cdef lc_batch *find(self) except NULL:
+        cdef lc_batch *b
+        if self.in_flight is None:
+            raise TypeError("made by InflightBatches.take")
+        if self.in_flight.f.alone != NULL and self.in_flight.f.alone.serial == self.serial:
+            return self.in_flight.f.alone
+        b = self.in_flight.f.head
+        while b != NULL:
+            if b.serial == self.serial:
+                return b
+            b = b.next
+        raise LookupError("every event of this batch has its outcome")
+
+    @property
+    def capsule(self):
+        """The C batch for a codec, as a capsule; valid until the next ``apply``."""
+        return PyCapsule_New(self.find(), b"logclient.batch", NULL)
+
+    def __len__(self):
+        return self.find().n
+
+    def pending(self, limit=None):
+        """Return the first `limit` pending events as `Event` tuples, in rising sequence."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        cdef list found = []
+        for i in range(b.cursor, b.n):
+            if limit is not None and len(found) >= limit:
+                break
+            if b.status[i] == PENDING:
+                body = PyBytes_FromStringAndSize(<const char *> b.body[i], b.size[i])
+                found.append(Event(b.seq[i], b.created_us[i], b.level[i], b.kind[i], body))
+        return found
+
+    def mark(self, uint64_t seq, uint8_t status, uint8_t reason=0, uint64_t hash=0):
+        """Set the status of a pending event, as ``encode`` does.
+
+        Args:
+            seq: its sequence.
+            status: ``INFLIGHT``, ``HANDED`` or ``FAILED``.
+            reason: an ``R_`` number.
+            hash: of its body as carried.
+
+        Raises:
+            LookupError: the event is not pending in this batch.
+        """
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        for i in range(b.cursor, b.n):
+            if b.seq[i] == seq and b.status[i] == PENDING:
+                b.status[i] = status
+                b.reason[i] = reason
+                b.hash[i] = hash
+                return
+        raise LookupError(f"no pending event {seq} in this batch")
+
+    def statuses(self):
+        """Return the name of each event's status by sequence."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        return {b.seq[i]: STATUSES[b.status[i] & ~SETTLED] for i in range(b.n)}
+
+    def hashes(self):
+        """Return the hash of each body as carried by sequence; 0 before it was encoded."""
+        cdef lc_batch *b = self.find()
+        cdef uint32_t i
+        return {b.seq[i]: b.hash[i] for i in range(b.n)}
+
+
+cdef class InflightBatches:
+    """The batches that are not settled, for one sender.
+
+    The pump in Python and tests call these methods; compiled pumps call the C functions behind them.
+
+    Args:
+        queue: the queue that events come from.
+    """
+
+    def __cinit__(self, EventQueue queue not None):
+        self.queue = queue
+        self._begin()
+
+    cdef void _begin(self):
+        memset(&self.f, 0, sizeof(lc_inflight))
+        self.f.queue = self.queue.h
+        self.f.expected = 1
+        self.f.allowance = NO_LIMIT
+
+    def __dealloc__(self):
+        cdef lc_batch *b = self.f.head
+        cdef lc_batch *following
+        cdef lc_chunk *c
+        cdef lc_chunk *later
+        cdef lc_chunk *chains[3]
+        cdef uint32_t i
+        while b != NULL:
+            following = b.next
+            _free_batch(&self.f, b)
+            b = following
+        b = self.f.quarantine
+        while b != NULL:
+            following = b.next
+            _free_suspect(b)
+            b = following
+        chains[0] = self.f.ordinary.head
+        chains[1] = self.f.kept.head
+        for i in range(2):
+            c = chains[i]
+            while c != NULL:
+                later = c.next
+                _disown(&self.f, c)
+                c = later
+        lc_free_chunks(self.f.emptied)
+        free(self.f.spare)
+        free(self.f.report.items)
+        free(self.f.line.data)
+        free(self.f.packed.data)
+
+    def renew(self):
+        """In a forked child, after ``EventQueue.renew``, start without batches; the parent's are leaked."""
+        self._begin()
+
+    def pending(self):
+        """Return the oldest batch with events to send or resend, or None."""
+        return self._batch(inflight_pending(&self.f))
+
+    def take(self, uint32_t events, uint64_t size):
+        """Detach a new batch, or return None when there is nothing to take.
+
+        Args:
+            events: bound on its events.
+            size: bound on its bytes; one event is taken however large it is.
+        """
+        return self._batch(inflight_take(&self.f, events, size))
+
+    cdef _batch(self, lc_batch *b):
+        cdef Batch view
+        if b == NULL:
+            return None
+        view = Batch.__new__(Batch)
+        view.in_flight = self
+        view.serial = b.serial
+        return view
+
+    def encoded(self, Batch batch not None):
+        """Count what a core's ``encode`` did with a batch.
+
+        Returns:
+            The ledger lines to write before its bytes are sent; empty for a resend.
+        """
+        cdef lc_batch *b = batch.find()
+        inflight_encoded(&self.f, b)
+        self.f.line.size = 0
+        if inflight_ledger(&self.f, b) < 0:
+            raise MemoryError
+        return PyBytes_FromStringAndSize(<const char *> self.f.line.data, <Py_ssize_t> self.f.line.size)
+
+    def apply(self, ranges, uint8_t status, uint8_t reason=0):
+        """Set the status of the events in flight in these ranges.
+
+        Args:
+            ranges: (first, last) sequences, inclusive.
+            status: ``ACKED``, ``HANDED`` or ``FAILED``; ``PENDING`` puts them back.
+            reason: an ``R_`` number.
+        """
+        cdef lc_outcome item
+        cdef lc_outcomes out
+        for first, last in ranges:
+            item.first = first
+            item.last = last
+            item.status = status
+            item.reason = reason
+            out.items = &item
+            out.n = 1
+            inflight_apply(&self.f, &out)
+
+    def requeue(self):
+        """Make every event in flight pending again, in order, after a connection was lost."""
+        inflight_requeue(&self.f)
+
+    @property
+    def inflight_range(self):
+        """(first sequence, last sequence, number) of the events in flight; zeros when there are none."""
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t first = 0
+        cdef uint64_t last = 0
+        cdef uint32_t i
+        if self.f.alone != NULL and self.f.alone.inflight:
+            first = last = self.f.alone.seq[0]
+        while b != NULL:
+            if b.inflight:
+                for i in range(b.low, b.n):
+                    if b.status[i] == INFLIGHT:
+                        first = first if first else b.seq[i]
+                        last = b.seq[i]
+            b = b.next
+        return first, last, self.f.inflight
+
+    @property
+    def max_inflight(self):
+        """Bound on the events in flight while poison is sought; 0: the core's credit alone decides."""
+        return self.f.max_inflight
+
+    @max_inflight.setter
+    def max_inflight(self, uint32_t events):
+        self.f.max_inflight = events
+
+    @property
+    def prompt(self):
+        """Whether the pump returns at the first outcome and sends nothing more before that."""
+        return self.f.prompt != 0
+
+    @prompt.setter
+    def prompt(self, bint on):
+        self.f.prompt = on
+
+    @property
+    def draining(self):
+        """Whether nothing more is sent; the pump returns ``target`` once nothing is in flight."""
+        return self.f.draining != 0
+
+    @draining.setter
+    def draining(self, bint on):
+        self.f.draining = on
+
+    @property
+    def drained(self):
+        """Whether the connection can be ended: ``draining``, and nothing is in flight."""
+        return self.f.draining and self.f.inflight == 0
+
+    @property
+    def allowance(self):
+        """Number of events that may still be sent, not counting those from quarantine; None: any."""
+        return None if self.f.allowance == NO_LIMIT else self.f.allowance
+
+    @allowance.setter
+    def allowance(self, events):
+        self.f.allowance = NO_LIMIT if events is None else events
+
+    @property
+    def outcomes(self):
+        """Number of events in flight that got their outcome so far."""
+        return self.f.outcomes
+
+    @property
+    def reached(self):
+        """The last sequence, as of ``commit``, up to which every event is settled or in quarantine."""
+        return self.f.reached
+
+    @property
+    def withheld(self):
+        """Number of events that are held back while others are tried."""
+        return self.f.withheld
+
+    def limit_credit(self, uint32_t events):
+        """Return how many of the `events` of the core's credit may be encoded now."""
+        inflight_limit_credit(&self.f, &events)
+        return events
+
+    def withhold(self, uint64_t events):
+        """Hold back the first `events` pending events, in their places, until one of the next two calls."""
+        self.f.withheld = self._change_first(events, PENDING, <uint8_t> WITHHELD, <uint8_t> R_NONE)
+
+    def release_withheld(self):
+        """Make the withheld events pending again."""
+        self._change_first(self.f.withheld, <uint8_t> WITHHELD, PENDING, <uint8_t> R_NONE)
+        self.f.withheld = 0
+
+    def quarantine(self):
+        """Move the withheld events out of their batches into quarantine.
+
+        Each becomes a batch of its own, so that it keeps no neighbour's memory. If there is no memory for
+        that, the event is pending again.
+
+        Returns:
+            The sequences that were moved, rising.
+        """
+        cdef lc_batch *b = self.f.head
+        cdef lc_batch *own
+        cdef list moved = []
+        cdef uint32_t i
+        while b != NULL and self.f.withheld:
+            for i in range(b.low, b.n):
+                if b.status[i] == WITHHELD and self.f.withheld:
+                    own = _copy_to_quarantine(&self.f, b, i)
+                    if own != NULL:
+                        b.status[i] = <uint8_t> WITHHELD | <uint8_t> SETTLED
+                        moved.append(b.seq[i])
+                        self.f.withheld -= 1
+            inflight_encoded(&self.f, b)
+            b = b.next
+        self.release_withheld()
+        return moved
+
+    @property
+    def quarantined(self):
+        """The sequences in quarantine, rising."""
+        cdef lc_batch *b = self.f.quarantine
+        cdef list found = []
+        while b != NULL:
+            found.append(b.seq[0])
+            b = b.next
+        return found
+
+    cdef lc_batch *_find_quarantined(self, uint64_t seq) except NULL:
+        cdef lc_batch *b = self.f.quarantine
+        while b != NULL and b.seq[0] != seq:
+            b = b.next
+        if b == NULL:
+            raise LookupError(f"no event {seq} in quarantine")
+        return b
+
+    def send_alone(self, uint64_t seq):
+        """Send one event of the quarantine and nothing else.
+
+        Args:
+            seq: its sequence; 0: send ordinary events again, none of the quarantine.
+
+        Raises:
+            LookupError: there is no such event in quarantine.
+        """
+        cdef lc_batch *b = self.f.alone
+        if b != NULL and b.status[0] == PENDING:
+            b.status[0] = <uint8_t> WITHHELD
+            inflight_encoded(&self.f, b)
+        self.f.alone = NULL
+        if seq:
+            b = self._find_quarantined(seq)
+            b.status[0] = <uint8_t> PENDING
+            inflight_encoded(&self.f, b)
+            self.f.alone = b
+
+    def fail_quarantined(self, uint64_t seq, uint8_t reason):
+        """Fail one event of the quarantine.
+
+        Args:
+            seq: its sequence.
+            reason: an ``R_`` number.
+
+        Returns:
+            The size of its body in bytes.
+
+        Raises:
+            LookupError: there is no such event in quarantine.
+        """
+        cdef lc_batch *b = self._find_quarantined(seq)
+        cdef uint32_t size = b.size[0]
+        if b.status[0] == WITHHELD or b.status[0] == PENDING:
+            b.status[0] = <uint8_t> FAILED
+            b.reason[0] = reason
+            inflight_encoded(&self.f, b)
+            _free_settled_suspects(&self.f)
+        return size
+
+    # Change the status of the first `events` events that have status `old`; return how many there were.
+    cdef uint64_t _change_first(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason):
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t done = 0
+        cdef uint32_t i
+        while b != NULL and done < events:
+            for i in range(b.low, b.n):
+                if b.status[i] == old and done < events:
+                    b.status[i] = new
+                    b.reason[i] = reason
+                    done += 1
+            inflight_encoded(&self.f, b)
+            b = b.next
+        return done
+
+    def fail(self, uint8_t reason):
+        """Fail every event that is detached or queued; return how many there were."""
+        cdef lc_batch *b
+        cdef uint32_t i
+        cdef uint64_t count = 0
+        while inflight_take(&self.f, 2048, 1 << 20) != NULL:
+            pass
+        b = self.f.head
+        while b != NULL:
+            for i in range(b.low, b.n):
+                if not b.status[i] & SETTLED:
+                    b.status[i] = <uint8_t> FAILED
+                    b.reason[i] = reason
+                    count += 1
+            inflight_encoded(&self.f, b)
+            b = b.next
+        b = self.f.quarantine
+        while b != NULL:
+            if not b.status[0] & SETTLED:
+                b.status[0] = <uint8_t> FAILED
+                b.reason[0] = reason
+                count += 1
+            inflight_encoded(&self.f, b)
+            b = b.next
+        _free_settled_suspects(&self.f)
+        self.report_gaps()
+        return count
+
+    def expire(self, uint64_t seq):
+        """Fail the events up to this sequence that are not in flight, with the reason ``max_age``."""
+        cdef lc_queue *h = self.f.queue
+        cdef lc_batch *b
+        cdef uint32_t i
+        cdef bint old
+        while True:
+            # Detach only old events; the others stay where overflow can still drop them.
+            old = _is_up_to(_first(&self.f.ordinary), seq) or _is_up_to(_first(&self.f.kept), seq)
+            lc_mutex_lock(&h.mutex)
+            old = old or _is_up_to(_first(&h.ordinary), seq) or _is_up_to(_first(&h.kept), seq)
+            lc_mutex_unlock(&h.mutex)
+            if not old or inflight_take(&self.f, 2048, 1 << 20) == NULL:
+                break
+        b = self.f.head
+        while b != NULL:
+            if b.pending:
+                for i in range(b.low, b.n):
+                    if b.status[i] == PENDING and b.seq[i] <= seq:
+                        b.status[i] = <uint8_t> FAILED
+                        b.reason[i] = <uint8_t> R_MAX_AGE
+                inflight_encoded(&self.f, b)
+            b = b.next
+        b = self.f.quarantine
+        while b != NULL:
+            if b.seq[0] <= seq and b.inflight == 0 and not b.status[0] & SETTLED:
+                b.status[0] = <uint8_t> FAILED
+                b.reason[0] = <uint8_t> R_MAX_AGE
+                inflight_encoded(&self.f, b)
+            b = b.next
+        if self.f.quarantine != NULL:
+            _free_settled_suspects(&self.f)
+
+    def report_gaps(self):
+        """Report as dropped the sequences between the last event taken and the first that is queued."""
+        cdef lc_queue *h = self.f.queue
+        cdef uint64_t first
+        lc_mutex_lock(&h.mutex)
+        first = min(_first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
+        lc_mutex_unlock(&h.mutex)
+        first = min(first, _first_seq(&self.f.ordinary), _first_seq(&self.f.kept))
+        if first > self.f.expected:
+            outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW)
+            self.f.expected = first
+
+    def commit(self):
+        """Free settled batches and add the counts to the queue's.
+
+        Returns:
+            Whether the flush target was reached.
+        """
+        return inflight_commit(&self.f)
+
+    def take_report(self):
+        """Return the outcomes since the last call as (first, last, status, reason) with names, merged."""
+        cdef uint32_t i
+        cdef lc_outcome *o
+        cdef lc_outcomes *out = &self.f.report
+        cdef list found = []
+        for i in range(out.n):
+            o = &out.items[i]
+            found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
+        out.n = 0
+        return found
+
+    @property
+    def has_report(self):
+        """Whether ``take_report()`` would return anything."""
+        return self.f.report.n > 0
+
+    @property
+    def inflight(self):
+        """Number of events in flight."""
+        return self.f.inflight
+
+    @property
+    def flush_wanted(self):
+        """Whether a caller waits for the outcome of an event that no batch has taken."""
+        return inflight_flush_wanted(&self.f)
+
+    @property
+    def waiting(self):
+        """Number of detached events to send or resend, in a batch or not yet."""
+        cdef lc_batch *b = self.f.head
+        cdef uint64_t n = self.f.staged_events
+        while b != NULL:
+            n += b.pending
+            b = b.next
+        return n
+
+    @property
+    def queued(self):
+        """Events and bytes that no batch has taken, queued or detached, as a pair."""
+        events, size = self.queue.queued
+        return events + self.f.staged_events, size + self.f.staged_bytes

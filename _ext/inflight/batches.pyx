@@ -1,0 +1,525 @@
+# Batches: detach events from the queue, count what encode did, apply outcomes, commit. Included by
+# in_flight.pyx. Everything here runs without the GIL, in the sender.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from logclient._ext.constants cimport (
+    ACKED,
+    DROPPED,
+    FAILED,
+    HANDED,
+    INFLIGHT,
+    K_MASK,
+    K_TOMB,
+    PENDING,
+    R_COUNT,
+    R_NONE,
+    R_OVERFLOW,
+    SETTLED,
+    WITHHELD,
+)
+from logclient._ext.queue cimport (
+    chunk_data,
+    event_room,
+    event_takes,
+    lc_chunk,
+    lc_cond_wake_all,
+    lc_event,
+    lc_free_chunks,
+    lc_grant_room,
+    lc_queue,
+    lc_list,
+    lc_monotonic,
+    lc_mutex_lock,
+    lc_mutex_unlock,
+    lc_release_chunk,
+    lc_take_surplus,
+    lc_trim_free,
+)
+from logclient._ext.codec cimport lc_batch, lc_outcome, lc_outcomes, outcome_add
+
+cdef const uint64_t NO_SEQ = <uint64_t> -1
+cdef const uint64_t NO_LIMIT = <uint64_t> -1
+
+
+cdef inline lc_event *_first(lc_list *list) noexcept nogil:
+    # Return the oldest event of a list, or NULL.
+    return <lc_event *> (chunk_data(list.head) + list.head.read) if list.head != NULL else NULL
+
+
+cdef inline bint _is_up_to(lc_event *e, uint64_t seq) noexcept nogil:
+    return e != NULL and e.seq <= seq
+
+
+cdef void _disown(lc_inflight *f, lc_chunk *c) noexcept nogil:
+    # Remove one owner of a chunk; set the chunk apart once it has none.
+    c.owners -= 1
+    if c.owners == 0:
+        c.next = f.emptied
+        f.emptied = c
+
+
+cdef void _move_chunk(lc_list *source, lc_list *target) noexcept nogil:
+    # Move the first chunk of one list to the end of another.
+    cdef lc_chunk *c = source.head
+    source.head = c.next
+    if source.head == NULL:
+        source.tail = NULL
+    c.next = NULL
+    c.owners = 1             # of the staging list
+    if target.tail == NULL:
+        target.head = c
+    else:
+        target.tail.next = c
+    target.tail = c
+
+
+cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
+    cdef lc_event *e = _first(list)
+    return e.seq if e != NULL else NO_SEQ
+
+
+cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
+    # Detach whole chunks from the queue, lowest sequence first, until so many events or bytes are staged. No
+    # more than that, because overflow can no longer drop what is detached.
+    cdef lc_queue *h = f.queue
+    cdef lc_chunk *c
+    cdef lc_chunk *surplus
+    cdef uint64_t queued, kept, low
+    low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
+    lc_mutex_lock(&h.mutex)
+    while f.emptied != NULL:
+        c = f.emptied
+        f.emptied = c.next
+        lc_release_chunk(h, c)
+    while True:
+        queued = _first_seq(&h.ordinary)
+        kept = _first_seq(&h.kept)
+        # Nothing beyond the first event that stays queued may be taken.
+        f.horizon = min(queued, kept, h.next_seq)
+        if queued == kept or (low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
+            break            # equal only when both lists are empty
+        low = min(low, f.horizon)
+        c = h.ordinary.head if queued < kept else h.kept.head
+        f.staged_events += c.count
+        f.staged_bytes += c.used - c.read
+        h.queued_events -= c.count
+        h.queued_bytes -= c.used - c.read
+        h.held_events += c.count
+        h.held_bytes += c.used - c.read
+        if queued < kept:
+            _move_chunk(&h.ordinary, &f.ordinary)
+        else:
+            h.kept_events -= c.count
+            h.kept_bytes -= c.used - c.read
+            _move_chunk(&h.kept, &f.kept)
+    surplus = lc_take_surplus(h)
+    lc_mutex_unlock(&h.mutex)
+    lc_free_chunks(surplus)
+
+
+cdef lc_event *_next_event(lc_inflight *f, lc_list **source) noexcept nogil:
+    # Return the next staged event and its list, or NULL when a lower one is still queued.
+    cdef lc_event *e
+    source[0] = &f.ordinary if _first_seq(&f.ordinary) < _first_seq(&f.kept) else &f.kept
+    e = _first(source[0])
+    return e if e != NULL and e.seq < f.horizon else NULL
+
+
+cdef void _free_batch(lc_inflight *f, lc_batch *b) noexcept nogil:
+    cdef uint32_t i
+    for i in range(b.chunk_count):
+        _disown(f, <lc_chunk *> b.chunks[i])
+    free(b.id_hash)
+    free(b.id_second)
+    free(f.spare)
+    f.spare = b
+
+
+cdef lc_batch *_new_batch(lc_inflight *f, uint32_t n) noexcept nogil:
+    cdef lc_batch *b = f.spare
+    if b == NULL or b.room < n:
+        return _allocate(n)
+    f.spare = NULL
+    _lay_out(b, b.room)
+    return b
+
+
+cdef lc_batch *_allocate(uint32_t n) noexcept nogil:
+    # Allocate a batch in one piece: the struct, then the columns, the widest first.
+    cdef lc_batch *b = <lc_batch *> malloc(sizeof(lc_batch) + <size_t> n * (5 * 8 + 4 + 4))
+    if b != NULL:
+        _lay_out(b, n)
+    return b
+
+
+cdef void _lay_out(lc_batch *b, uint32_t n) noexcept nogil:
+    cdef uint8_t *p
+    memset(b, 0, sizeof(lc_batch))
+    b.room = n
+    p = <uint8_t *> (b + 1)
+    b.seq = <uint64_t *> p
+    b.created_us = <int64_t *> (p + 8 * <size_t> n)
+    b.hash = <uint64_t *> (p + 16 * <size_t> n)
+    b.body = <const uint8_t **> (p + 24 * <size_t> n)
+    b.chunks = <void **> (p + 32 * <size_t> n)
+    b.size = <uint32_t *> (p + 40 * <size_t> n)
+    b.kind = p + 44 * <size_t> n
+    b.level = p + 45 * <size_t> n
+    b.status = p + 46 * <size_t> n
+    b.reason = p + 47 * <size_t> n
+
+
+cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil:
+    # Detach a new batch of at most `events` events and `size` bytes, but at least one event. Return NULL when
+    # nothing is queued or memory is out.
+    cdef lc_batch *b
+    cdef lc_list *source = NULL
+    cdef lc_event *e
+    cdef lc_chunk *c
+    cdef uint64_t taken = 0
+    cdef uint64_t room
+    cdef uint32_t n = 0
+    _stage(f, events, size)
+    e = _next_event(f, &source)
+    if e == NULL:
+        return NULL
+    b = _new_batch(f, events)
+    if b == NULL:
+        return NULL
+    while e != NULL and n < events:
+        room = event_takes(e)
+        if n and taken + room > size:
+            break
+        if e.seq > f.expected:
+            if outcome_add(&f.report, f.expected, e.seq - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW) < 0:
+                break
+        f.expected = e.seq + 1
+        c = source.head
+        if b.chunk_count == 0 or (b.chunks[b.chunk_count - 1] != c and not (
+                b.chunk_count > 1 and b.chunks[b.chunk_count - 2] == c)):
+            b.chunks[b.chunk_count] = c
+            b.chunk_count += 1
+            c.owners += 1
+        b.seq[n] = e.seq
+        b.created_us[n] = e.created_us
+        b.body[n] = <uint8_t *> (e + 1)
+        b.size[n] = e.size
+        b.kind[n] = e.kind
+        b.level[n] = e.level
+        b.hash[n] = 0
+        b.status[n] = <uint8_t> PENDING
+        b.reason[n] = <uint8_t> R_NONE
+        if e.kind & K_MASK == K_TOMB:
+            b.status[n] = <uint8_t> FAILED
+            b.reason[n] = b.body[n][0]
+        n += 1
+        taken += room
+        c.read += <uint32_t> room
+        c.count -= 1
+        if c.read == c.used:
+            source.head = c.next
+            if source.head == NULL:
+                source.tail = NULL
+            _disown(f, c)
+        e = _next_event(f, &source)
+    b.n = n
+    b.pending = n
+    b.bytes = taken
+    f.staged_events -= n
+    f.staged_bytes -= taken
+    f.serial += 1
+    b.serial = f.serial
+    if f.tail == NULL:
+        f.head = b
+    else:
+        f.tail.next = b
+    f.tail = b
+    f.batches += 1
+    inflight_encoded(f, b)     # settles the tombstones
+    return b
+
+
+cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil:
+    # Return whether a caller waits for an event that no batch has taken: then the sender does not linger.
+    # Read without the mutex, so it may be a moment old.
+    return f.expected <= f.queue.flush_target
+
+
+cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil:
+    # Reduce the core's credit while poison is sought, and send nothing else with a suspect. In a trial the
+    # engine must see the first outcome before another event is sent.
+    if f.draining or (f.alone != NULL and f.alone.pending == 0):
+        events[0] = 0
+    elif f.max_inflight:
+        events[0] = 0 if f.inflight or (f.prompt and f.report.n) else min(events[0], f.max_inflight)
+    if f.allowance < events[0] and f.alone == NULL:
+        events[0] = <uint32_t> f.allowance
+
+
+cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil:
+    # Return the oldest batch with events to send or resend; NULL when there is none.
+    cdef lc_batch *b = f.head
+    if f.alone != NULL:
+        return f.alone if f.alone.pending else NULL
+    while b != NULL and b.pending == 0:
+        b = b.next
+    return b
+
+
+cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
+    # Count the outcome of event i, and add it to the report.
+    cdef uint8_t status = b.status[i]
+    cdef uint8_t reason = b.reason[i]
+    f.freed_events += 1
+    if status == ACKED:
+        f.acked += 1
+    elif status == HANDED:
+        f.handed += 1
+    else:
+        status = <uint8_t> FAILED
+        if reason >= R_COUNT:
+            reason = <uint8_t> R_NONE
+        f.failed[reason] += 1
+    outcome_add(&f.report, b.seq[i], b.seq[i], status, reason)
+    b.status[i] = status | SETTLED
+
+
+cdef int inflight_encoded(lc_inflight *f, lc_batch *b) noexcept nogil:
+    # Recount the batch after encode or take, and settle the events that encode gave an outcome.
+    cdef uint32_t i
+    cdef uint32_t pending = 0
+    cdef uint32_t inflight = 0
+    cdef uint32_t new = 0
+    cdef uint32_t cursor = b.n
+    cdef uint8_t status
+    for i in range(b.low, b.n):
+        status = b.status[i]
+        if status == PENDING:
+            if pending == 0:
+                cursor = i
+            pending += 1
+        elif status == INFLIGHT:
+            inflight += 1
+            if i >= b.listed:
+                new += 1
+        elif not status & SETTLED and status != WITHHELD:
+            _settle(f, b, i)
+    f.inflight += inflight
+    f.inflight -= b.inflight
+    if inflight > b.inflight and f.allowance != NO_LIMIT:
+        f.allowance -= min(f.allowance, <uint64_t> (inflight - b.inflight))
+    # An event before `listed` was sent before: this is a resend.
+    if inflight > b.inflight + new:
+        f.resent += inflight - b.inflight - new
+    b.pending = pending
+    b.inflight = inflight
+    b.cursor = cursor
+    while b.low < b.n and b.status[b.low] & SETTLED:
+        b.low += 1
+    return 0
+
+
+cdef void _apply(lc_inflight *f, lc_batch *b, lc_outcome *o) noexcept nogil:
+    # Apply one outcome to the events of one batch.
+    cdef uint32_t i, mid
+    cdef uint32_t lo = b.low
+    cdef uint32_t hi = b.n
+    if b.inflight == 0 or b.seq[b.n - 1] < o.first:
+        return
+    while lo < hi:                       # the first event at or after o.first
+        mid = (lo + hi) // 2
+        if b.seq[mid] < o.first:
+            lo = mid + 1
+        else:
+            hi = mid
+    for i in range(lo, b.n):
+        if b.seq[i] > o.last:
+            break
+        if b.status[i] != INFLIGHT:
+            continue
+        b.inflight -= 1
+        f.inflight -= 1
+        if o.status == PENDING:
+            b.status[i] = <uint8_t> PENDING
+            b.pending += 1
+            if i < b.cursor:
+                b.cursor = i
+        else:
+            b.status[i] = o.status
+            b.reason[i] = o.reason
+            f.outcomes += 1
+            _settle(f, b, i)
+    while b.low < b.n and b.status[b.low] & SETTLED:
+        b.low += 1
+
+
+cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
+    # Set the status of these sequences where they are in flight; PENDING puts them back.
+    cdef uint32_t k
+    cdef lc_outcome *o
+    cdef lc_batch *b
+    for k in range(out.n):
+        o = &out.items[k]
+        if f.alone != NULL and f.alone.seq[0] <= o.last:
+            _apply(f, f.alone, o)
+        b = f.head
+        while b != NULL and b.seq[0] <= o.last:
+            _apply(f, b, o)
+            b = b.next
+    out.n = 0
+    return 0
+
+
+cdef void _free_suspect(lc_batch *b) noexcept nogil:
+    free(<void *> b.body[0])
+    free(b.id_hash)
+    free(b.id_second)
+    free(b)
+
+
+cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
+    # Free the batches of the quarantine that have their outcome.
+    cdef lc_batch **at = &f.quarantine
+    cdef lc_batch *b
+    while at[0] != NULL:
+        b = at[0]
+        if b.low < b.n:
+            at = &b.next
+            continue
+        at[0] = b.next
+        if f.alone == b:
+            f.alone = NULL
+        f.freed_bytes += b.bytes
+        _free_suspect(b)
+
+
+cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
+    # Free settled batches, add the counts to the queue's, wake the callers that wait for them. Return whether
+    # the flush target was reached.
+    cdef lc_queue *h = f.queue
+    cdef lc_batch *b = f.head
+    cdef lc_batch *before = NULL
+    cdef lc_batch *following
+    cdef lc_chunk *c
+    cdef lc_chunk *surplus
+    cdef uint64_t first
+    cdef uint32_t i
+    cdef double now = lc_monotonic()
+    cdef bint reached = False
+    cdef bint granted = False
+    if f.alone != NULL and f.alone.low == f.alone.n:
+        _free_settled_suspects(f)
+    while b != NULL:
+        following = b.next
+        if b.low == b.n:
+            f.freed_bytes += b.bytes
+            if before == NULL:
+                f.head = following
+            else:
+                before.next = following
+            if following == NULL:
+                f.tail = before
+            f.batches -= 1
+            _free_batch(f, b)
+        else:
+            before = b
+        b = following
+    if f.head != NULL:
+        first = f.head.seq[f.head.low]
+    else:
+        first = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
+    lc_mutex_lock(&h.mutex)
+    h.held_events -= f.freed_events
+    h.held_bytes -= f.freed_bytes
+    while f.emptied != NULL:
+        c = f.emptied
+        f.emptied = c.next
+        lc_release_chunk(h, c)
+    lc_trim_free(h, now)
+    surplus = lc_take_surplus(h)
+    first = min(first, _first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
+    f.reached = first - 1
+    if f.quarantine != NULL:
+        first = min(first, f.quarantine.seq[0])
+    h.inflight = f.inflight
+    h.acked += f.acked
+    h.handed += f.handed
+    h.resent += f.resent
+    for i in range(<uint32_t> R_COUNT):
+        h.failed[i] += f.failed[i]
+        f.failed[i] = 0
+    f.acked = f.handed = f.resent = f.freed_events = f.freed_bytes = 0
+    h.settled = first - 1
+    if h.flush_target and h.settled >= h.flush_target:
+        h.flush_target = 0
+        reached = True
+    # Callers that wait for room get an eighth of the queue at once, because a wake-up costs more than a put.
+    # If the first of them needs more, the others wait for it.
+    if h.first_turn != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
+            8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
+        granted = lc_grant_room(h)
+    if h.waiters and reached or granted:
+        lc_cond_wake_all(&h.changed)
+    lc_mutex_unlock(&h.mutex)
+    lc_free_chunks(surplus)
+    return reached
+
+
+cdef void _requeue(lc_batch *b) noexcept nogil:
+    cdef uint32_t i
+    if b.inflight:
+        for i in range(b.low, b.n):
+            if b.status[i] == INFLIGHT:
+                b.status[i] = <uint8_t> PENDING
+        b.pending += b.inflight
+        b.inflight = 0
+        b.cursor = b.low
+
+
+cdef void inflight_requeue(lc_inflight *f) noexcept nogil:
+    # Make every event in flight pending again, in order: the connection is gone.
+    cdef lc_batch *b = f.head
+    while b != NULL:
+        _requeue(b)
+        b = b.next
+    if f.alone != NULL:
+        _requeue(f.alone)
+    f.inflight = 0
+
+
+cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
+    # Put a batch of one event, with a copy of its body, into its place in the quarantine. Return NULL when
+    # memory is out.
+    cdef uint64_t room = event_room(b.size[i])   # the waste at the end of its chunk stays with the batch
+    cdef lc_batch *own = _allocate(1)
+    cdef uint8_t *body = <uint8_t *> malloc(b.size[i] + 1)
+    cdef lc_batch **at = &f.quarantine
+    if own == NULL or body == NULL:
+        free(own)
+        free(body)
+        return NULL
+    memcpy(body, b.body[i], b.size[i])
+    own.n = 1
+    own.bytes = room
+    own.seq[0] = b.seq[i]
+    own.created_us[0] = b.created_us[i]
+    own.hash[0] = b.hash[i]
+    own.body[0] = body
+    own.size[0] = b.size[i]
+    own.kind[0] = b.kind[i]
+    own.level[0] = b.level[i]
+    own.status[0] = <uint8_t> WITHHELD
+    own.reason[0] = <uint8_t> R_NONE
+    own.listed = 1                               # it was sent before, so it is in the ledger
+    own.cursor = 1
+    f.serial += 1
+    own.serial = f.serial
+    b.bytes -= room
+    while at[0] != NULL and at[0].seq[0] < own.seq[0]:
+        at = &at[0].next
+    own.next = at[0]
+    at[0] = own
+    return own

@@ -1,0 +1,64 @@
+# The C side of the compiled pump, for its subclasses.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from logclient._ext.inflight cimport InflightBatches
+from logclient._ext.codec cimport lc_codec, lc_outcomes, lc_wire
+
+
+cdef extern from *:
+    """
+    #include <sys/types.h>
+    """
+    ctypedef long ssize_t
+
+
+# Results of `_write` and `_read` besides a number of bytes; 0 means: not now.
+cdef enum:
+    LINK_BROKEN = -1         # see `error`
+    LINK_CLOSED = -2         # by the peer
+
+# Results of `_sleep`: flags of what ended it.
+cdef enum:
+    WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
+    WOKEN_BY_CALLER = 2      # the wake-up of the queue
+
+
+cdef class CompiledPump:
+    cdef readonly InflightBatches in_flight
+    cdef object core
+    cdef lc_codec *codec
+    cdef lc_wire wire
+    cdef size_t offset
+    cdef lc_outcomes out
+    cdef uint8_t *inbox
+    cdef uint32_t batch_events
+    cdef uint64_t batch_bytes
+    cdef double linger
+    cdef double progress_timeout
+    cdef double linger_end
+    cdef bint waited_for_credit     # credit was used up since the last batch: then the sender does not linger
+    cdef double last_report
+    cdef double last_progress
+    cdef int stopping
+    cdef int poked
+    cdef bint has_events
+    cdef int ledger_fd
+    cdef int ledger_errno
+    cdef uint64_t ledger_bytes
+    cdef int error           # errno behind the end `error`
+    cdef readonly uint64_t windows
+    cdef readonly uint64_t bytes_sent
+    cdef readonly uint64_t progress
+
+    # Implemented by subclasses. `_use_link` keeps what it needs of a link until the next call.
+    cdef int _use_link(self, link) except -1
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil
+    cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil
+
+    cdef void _write_ledger(self) noexcept nogil
+    cdef bint _should_take(self, double now) noexcept nogil
+    cdef int _send(self, double now) noexcept nogil
+    cdef int _receive(self, double now) noexcept nogil
+    cdef int _run(self, double until) noexcept nogil

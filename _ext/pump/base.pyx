@@ -1,0 +1,398 @@
+"""The compiled pump, which detaches, encodes, writes the ledger, sends and receives without the GIL.
+
+It returns to Python when there is something to report and the last report is 100 ms old, when the flush
+target is reached, when the connection is over, or at its deadline. A sender that takes the GIL once for each
+window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
+
+Subclasses move the bytes (``tcpsend``, ``zmqsend``, ``udpsend``): they implement four methods.
+
+POSIX only. Elsewhere ``delivery.pump.PythonPump`` does the same with the same methods.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from logclient._ext.constants cimport (
+    END_CLOSED,
+    END_ERROR,
+    END_MEMORY,
+    END_PROTOCOL,
+    END_REPORT,
+    END_SILENCE,
+    END_STALLED,
+    END_STOPPED,
+    END_TARGET,
+    END_UNTIL,
+    STOP_MEMORY,
+)
+from logclient._ext.inflight cimport (
+    InflightBatches,
+    inflight_apply,
+    inflight_flush_wanted,
+    inflight_limit_credit,
+    inflight_commit,
+    inflight_encoded,
+    inflight_ledger,
+    inflight_pending,
+    inflight_take,
+    lc_inflight,
+)
+from logclient._ext.queue cimport (
+    SENDER_BUSY,
+    SENDER_IDLE,
+    SENDER_LINGERING,
+    lc_queue,
+    lc_monotonic,
+    lc_mutex_lock,
+    lc_mutex_unlock,
+    lc_leave_fork_safe,
+    lc_wake_clear,
+)
+from logclient._ext.codec cimport lc_batch, wire_reserve
+
+from logclient._ext.constants import ENDS
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <unistd.h>
+    static inline int lc_errno(void) { return errno; }
+    """
+    ssize_t write(int fd, const void *data, size_t size) nogil
+    int lc_errno() nogil
+    int EINTR
+
+cdef enum:
+    RECEIVE = 65536          # bytes of one receive
+    REPORT_MS = 100          # between two reports to Python
+    MAX_SENDS_PER_TURN = 64  # windows sent before acknowledgements, stop and clock are looked at
+    MAX_READS_PER_TURN = 16  # receives before that
+
+
+cdef class CompiledPump:
+    """Drives the codec of one core over one connection at a time; a subclass moves the bytes.
+
+    Args:
+        in_flight: the batches; new ones come from its queue.
+        core: an object whose ``codec`` is a capsule "logclient.codec"; it is kept alive.
+        batch_events: events of the largest batch that is detached at once.
+        batch_bytes: its bytes.
+        linger: seconds between two looks at the queue while events flow.
+        progress_timeout: seconds without an acknowledgement that settles something, after which a
+            connection is stalled.
+    """
+
+    # -- what a subclass implements ----------------------------------------------------------------
+
+    cdef int _use_link(self, link) except -1:
+        raise NotImplementedError
+
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
+        return LINK_BROKEN
+
+    cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
+        return LINK_BROKEN
+
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+        return 0
+
+    # -- the same for all --------------------------------------------------------------------------
+
+    def __cinit__(self, InflightBatches in_flight not None, core, *, uint32_t batch_events=2048,
+                  uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0):
+        self.in_flight = in_flight
+        self.core = core
+        self.codec = <lc_codec *> PyCapsule_GetPointer(core.codec, b"logclient.codec")
+        self.batch_events = batch_events
+        self.batch_bytes = batch_bytes
+        self.linger = linger
+        self.progress_timeout = progress_timeout
+        self.ledger_fd = -1
+        memset(&self.wire, 0, sizeof(lc_wire))
+        memset(&self.out, 0, sizeof(lc_outcomes))
+        self.inbox = <uint8_t *> malloc(RECEIVE)
+        if self.inbox == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.wire.data)
+        free(self.out.items)
+        free(self.inbox)
+
+    def connected(self):
+        """Begin a new connection: nothing is half-sent, the deadlines start anew."""
+        self.wire.size = 0
+        self.offset = 0
+        self.waited_for_credit = False
+        self.linger_end = 0
+        self.last_progress = lc_monotonic()
+
+    def stop(self):
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
+        self.stopping = True
+
+    def resume(self):
+        """Undo ``stop``."""
+        self.stopping = False
+
+    def poke(self):
+        """Make ``run`` return soon, once."""
+        self.poked = True
+
+    def send_ready(self):
+        """Send what the core has to send besides events, in its turn."""
+        cdef const uint8_t[::1] view
+        cdef uint8_t *to
+        for ready in self.core.data_to_send():
+            for buffer in ready.buffers:
+                view = buffer
+                to = wire_reserve(&self.wire, <size_t> view.shape[0])
+                if to == NULL:
+                    raise MemoryError
+                memcpy(to, &view[0], <size_t> view.shape[0])
+                self.wire.size += <size_t> view.shape[0]
+        self.core.sent(self.wire.size - self.offset)
+        self.has_events = True       # a request may need no reply
+
+    def drain_events(self):
+        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+        if not self.has_events:
+            return []
+        self.has_events = False
+        return list(self.core.events_received())
+
+    def set_ledger(self, int fd):
+        """Write ``batch`` lines to this descriptor; -1: nowhere."""
+        self.ledger_fd = fd
+        self.ledger_errno = 0
+
+    def take_ledger(self):
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
+        answer = (self.ledger_bytes, self.ledger_errno)
+        self.ledger_bytes = 0
+        return answer
+
+    @property
+    def errno(self):
+        """The system's error number behind the end ``error``."""
+        return self.error
+
+    @property
+    def failure(self):
+        """None: there is only `errno`."""
+        return None
+
+    @property
+    def fatal(self):
+        """None: the core has to be asked."""
+        return None
+
+    def run(self, link, double until):
+        """Move bytes until the monotonic second `until`, or until there is something to report.
+
+        Args:
+            link: the connection.
+            until: when to return at the latest.
+
+        Returns:
+            The name of the end; see ``delivery.pump.Pump``.
+        """
+        cdef int end
+        self._use_link(link)
+        with nogil:
+            end = self._run(until)
+        return ENDS[end]
+
+    cdef void _write_ledger(self) noexcept nogil:
+        cdef lc_wire *line = &self.in_flight.f.line
+        cdef size_t done = 0
+        cdef ssize_t n
+        while done < line.size:
+            n = write(self.ledger_fd, line.data + done, line.size - done)
+            if n < 0:
+                if lc_errno() == EINTR:
+                    continue
+                # Delivery goes on without the ledger; Python reports that.
+                self.ledger_errno = lc_errno()
+                self.ledger_fd = -1
+                return
+            done += <size_t> n
+            self.ledger_bytes += <uint64_t> n
+
+    cdef bint _should_take(self, double now) noexcept nogil:
+        # Return whether to take events from the queue. The reads race with callers and may be a moment old.
+        cdef lc_inflight *f = &self.in_flight.f
+        cdef lc_queue *h = f.queue
+        return (self.waited_for_credit or now >= self.linger_end
+                or h.queued_events + f.staged_events >= h.full_events
+                or h.queued_bytes + f.staged_bytes >= h.full_bytes
+                or inflight_flush_wanted(f))
+
+    cdef int _send(self, double now) noexcept nogil:
+        # Fill the link. Return 0 when there is nothing more to do now, 1 when the link is full, or a negative
+        # end.
+        cdef lc_inflight *f = &self.in_flight.f
+        cdef lc_batch *b
+        cdef ssize_t n
+        cdef int encoded
+        cdef uint32_t events = 0
+        cdef uint64_t size = 0
+        cdef int _sends
+        for _sends in range(MAX_SENDS_PER_TURN):
+            while self.offset < self.wire.size:
+                n = self._write(self.wire.data + self.offset, self.wire.size - self.offset)
+                if n > 0:
+                    self.offset += <size_t> n
+                    self.bytes_sent += <uint64_t> n
+                    if self.codec.sent != NULL:
+                        self.codec.sent(self.codec.self, <size_t> n, &self.out)
+                        inflight_apply(f, &self.out)
+                        self.last_progress = now
+                elif n == 0:
+                    return 1
+                else:
+                    return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
+            self.wire.size = 0
+            self.offset = 0
+            self.codec.credit(self.codec.self, now, &events, &size)
+            inflight_limit_credit(f, &events)
+            if events == 0:
+                self.waited_for_credit = True
+                return 0
+            b = inflight_pending(f)
+            if b == NULL:
+                if not self._should_take(now):
+                    return 0
+                self.waited_for_credit = False
+                b = inflight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
+                if b == NULL:
+                    return 0
+                if b.pending == 0:
+                    continue
+            encoded = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
+            self.out.n = 0       # inflight_encoded finds the same in the batch
+            if f.inflight == 0:
+                self.last_progress = now
+            inflight_encoded(f, b)     # also before an end: encoded events are in flight, and are requeued
+            if encoded < 0:
+                return -(END_MEMORY if encoded == STOP_MEMORY else END_PROTOCOL)
+            if self.ledger_fd < 0:
+                b.listed = b.cursor if b.cursor > b.listed else b.listed
+            else:
+                f.line.size = 0
+                if inflight_ledger(f, b) < 0:
+                    return -END_MEMORY
+                self._write_ledger()
+            if encoded:
+                self.windows += 1
+                self.linger_end = now + self.linger
+        # The last window may not be sent yet: come back when the socket takes it.
+        return 1 if self.offset < self.wire.size else 0
+
+    cdef int _receive(self, double now) noexcept nogil:
+        # Read what has arrived. Return 0, or a negative end.
+        cdef ssize_t n
+        cdef int stop, _reads
+        for _reads in range(MAX_READS_PER_TURN):
+            n = self._read(self.inbox, RECEIVE)
+            if n == 0:
+                return 0
+            if n < 0:
+                return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
+            stop = self.codec.receive(self.codec.self, self.inbox, <size_t> n, now, &self.out)
+            if self.out.progress:
+                self.last_progress = now
+                self.progress += self.out.progress
+            if self.out.events:
+                self.has_events = True
+            self.out.alive = self.out.progress = self.out.events = 0
+            # Acknowledgements from before a violation of the protocol stay valid.
+            inflight_apply(&self.in_flight.f, &self.out)
+            if stop < 0:
+                return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
+            if n < RECEIVE:
+                break
+        return 0
+
+    cdef int _run(self, double until) noexcept nogil:
+        # Return an END_ number.
+        cdef lc_inflight *f = &self.in_flight.f
+        cdef lc_queue *h = f.queue
+        cdef double now, limit, deadline
+        cdef int full, end, timeout, woken
+        cdef bint sleep, lingering, reached
+        cdef uint32_t events = 0
+        cdef uint64_t size = 0
+        while True:
+            now = lc_monotonic()
+            full = self._send(now)
+            reached = inflight_commit(f)
+            if full < 0:
+                return -full
+            if reached or (f.draining and f.inflight == 0):
+                return END_TARGET
+            if self.stopping:
+                return END_STOPPED
+            if now >= until:
+                return END_UNTIL
+            if (self.poked or self.has_events
+                    or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
+                self.poked = False
+                self.last_report = now
+                return END_REPORT
+            deadline = self.codec.deadline(self.codec.self)
+            if deadline > 0 and now >= deadline:
+                return END_SILENCE
+            if f.inflight and now - self.last_progress >= self.progress_timeout:
+                return END_STALLED
+
+            # Decide how long to sleep, and which events may end the sleep.
+            limit = until
+            if f.report.n:
+                limit = min(limit, self.last_report + REPORT_MS / 1000.0)
+            if deadline > 0:
+                limit = min(limit, deadline)
+            if f.inflight:
+                limit = min(limit, self.last_progress + self.progress_timeout)
+            sleep = True
+            self.codec.credit(self.codec.self, now, &events, &size)
+            if events == 0 and not full and self.codec.ready != NULL:
+                limit = min(limit, self.codec.ready(self.codec.self, now))
+            inflight_limit_credit(f, &events)
+            lc_mutex_lock(&h.mutex)
+            if full or events == 0:
+                h.sender_state = SENDER_BUSY     # only the peer or the time can change anything
+            else:
+                lingering = now < self.linger_end
+                if (h.queued_events or f.staged_events) and self._should_take(now):
+                    sleep = False
+                elif lingering:
+                    h.sender_state = SENDER_LINGERING
+                    limit = min(limit, self.linger_end)
+                else:
+                    h.sender_state = SENDER_IDLE
+            h.fork_safe = True
+            lc_mutex_unlock(&h.mutex)
+            timeout = 0
+            if sleep and limit > now:
+                # Rounded up: waking a moment early would spin.
+                timeout = <int> (min(limit - now, 1000.0) * 1000.0 + 0.999)
+            woken = self._sleep(full, timeout)
+            now = lc_monotonic()
+            lc_mutex_lock(&h.mutex)
+            lc_leave_fork_safe(h)
+            h.sender_state = SENDER_BUSY
+            if not woken & WOKEN_BY_CALLER and now >= self.linger_end:
+                h.urgent_wake_used = False   # lingered to the end: an error may end the next one early
+            lc_mutex_unlock(&h.mutex)
+            if woken & WOKEN_BY_CALLER:
+                lc_wake_clear(&h.wake)
+                self.linger_end = 0
+            if woken & WOKEN_BY_PEER:
+                end = self._receive(now)
+                if end < 0:
+                    inflight_commit(f)
+                    return -end

@@ -1,0 +1,5 @@
+"""The compiled pump for TCP."""
+
+from logclient._ext.pump.base import CompiledPump
+
+class TcpPump(CompiledPump): ...

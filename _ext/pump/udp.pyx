@@ -1,0 +1,224 @@
+"""The compiled pump for UDP: moves runs of datagrams over a connected, non-blocking socket.
+
+Of three methods to send it uses the first that the system supports. ``gso`` gives whole runs to the kernel,
+many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). ``mmsg`` gives many datagrams to a
+call, ``send`` one.
+
+``codec.pxd`` describes the form of runs. A full socket buffer is back-pressure: what was not taken stays.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memset
+
+from logclient._ext.constants cimport UDP_MANY, UDP_ONE, UDP_RUNS
+from logclient._ext.queue cimport lc_wake_fd
+from logclient._ext.codec cimport lc_get_frame, lc_put_frame
+from logclient._ext.pump.base cimport (
+    LINK_BROKEN,
+    WOKEN_BY_CALLER,
+    WOKEN_BY_PEER,
+    CompiledPump,
+    ssize_t,
+)
+
+from logclient._ext.constants import UDP_METHODS
+
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <errno.h>
+    #include <poll.h>
+    #include <stdint.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    #ifdef LC_LIKE_MACOS
+    #undef MSG_NOSIGNAL
+    #endif
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    #if defined(__linux__) && !defined(LC_LIKE_MACOS)
+    #define LC_MMSG 1
+    #else
+    #define LC_MMSG 0
+    #endif
+    #define LC_UDP_CALL 64              /* messages of one system call */
+    typedef struct {
+        struct iovec iov[LC_UDP_CALL];
+        int n;
+    #if LC_MMSG
+        struct mmsghdr msg[LC_UDP_CALL];
+        union { char room[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr align; } control[LC_UDP_CALL];
+    #endif
+    } lc_udp_call;
+
+    /* Add a message; with a segment the kernel cuts it into datagrams. */
+    static inline void lc_udp_add(lc_udp_call *c, const uint8_t *at, size_t size, uint32_t segment) {
+        int i = c->n++;
+        c->iov[i].iov_base = (void *)at;
+        c->iov[i].iov_len = size;
+    #if LC_MMSG
+        struct msghdr *h = &c->msg[i].msg_hdr;
+        memset(h, 0, sizeof *h);
+        h->msg_iov = &c->iov[i];
+        h->msg_iovlen = 1;
+        if (segment && segment < size) {
+            struct cmsghdr *m;
+            uint16_t value = (uint16_t)segment;
+            h->msg_control = c->control[i].room;
+            h->msg_controllen = sizeof c->control[i].room;
+            m = CMSG_FIRSTHDR(h);
+            m->cmsg_level = 17;         /* SOL_UDP */
+            m->cmsg_type = 103;         /* UDP_SEGMENT */
+            m->cmsg_len = CMSG_LEN(sizeof value);
+            memcpy(CMSG_DATA(m), &value, sizeof value);
+        }
+    #endif
+    }
+
+    /* Return how many messages were taken; -1 with errno when none was. */
+    static inline int lc_udp_send(int fd, lc_udp_call *c, int many) {
+    #if LC_MMSG
+        if (many)
+            return sendmmsg(fd, c->msg, (unsigned)c->n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    #endif
+        return send(fd, c->iov[0].iov_base, c->iov[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 1;
+    }
+    static inline int lc_udp_errno(void) { return errno; }
+    """
+    ctypedef struct lc_udp_call:
+        int n
+    void lc_udp_add(lc_udp_call *call, const uint8_t *at, size_t size, uint32_t segment) noexcept nogil
+    int lc_udp_send(int fd, lc_udp_call *call, int many) noexcept nogil
+    int lc_udp_errno() noexcept nogil
+    const int LC_MMSG
+    enum: LC_UDP_CALL
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long n, int timeout) nogil
+    ssize_t recv(int fd, void *data, size_t size, int flags) nogil
+    int POLLIN, POLLOUT, EAGAIN, EWOULDBLOCK, EINTR, EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
+    int MSG_DONTWAIT, MSG_TRUNC
+
+cdef enum:
+    HEAD = 8                 # bytes of a run's head: its size and its segment
+
+
+cdef class UdpPump(CompiledPump):
+    """Pumps over links that have a ``fileno()`` and a ``send_method``; see ``CompiledPump``.
+
+    A method that the system refuses is not tried again on the same socket.
+    """
+
+    cdef int fd
+    cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: that of the next link
+    cdef size_t inside           # bytes of the first run that are sent already
+    cdef bint no_buffers         # the system is out of buffers, although the socket is writable
+    cdef int late_error          # errno of a failure after part of a write was taken
+    cdef lc_udp_call call
+
+    @property
+    def send_method(self):
+        """How datagrams are given to the kernel now: one of `UDP_METHODS`."""
+        return UDP_METHODS[self.method]
+
+    def connected(self):
+        """Begin a new connection."""
+        CompiledPump.connected(self)
+        self.inside = 0
+        self.late_error = 0
+        self.method = -1
+
+    cdef int _use_link(self, link) except -1:
+        self.fd = link.fileno()
+        if self.method < 0:
+            self.method = UDP_METHODS.index(link.send_method)
+            if not LC_MMSG:
+                self.method = UDP_ONE
+        return 0
+
+    cdef void _gather(self, const uint8_t *data, size_t size) noexcept nogil:
+        # Collect the messages of the next call, from `data` on.
+        cdef size_t at = 0, done = self.inside, most = <size_t> (LC_UDP_CALL if self.method else 1)
+        cdef size_t run, segment
+        self.call.n = 0
+        while at < size and <size_t> self.call.n < most:
+            run = lc_get_frame(data + at)
+            segment = lc_get_frame(data + at + 4)
+            while done < run and <size_t> self.call.n < most:
+                if self.method == UDP_RUNS:
+                    lc_udp_add(&self.call, data + at + HEAD + done, run - done, <uint32_t> segment)
+                    done = run
+                else:
+                    lc_udp_add(&self.call, data + at + HEAD + done, min(segment, run - done), 0)
+                    done += segment
+            at += HEAD + run
+            done = 0
+
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
+        cdef size_t done = 0         # bytes of whole runs
+        cdef size_t run, segment
+        cdef int n, error, _taken
+        if self.late_error:
+            self.error = self.late_error
+            self.late_error = 0
+            return LINK_BROKEN
+        while done < size:
+            self._gather(data + done, size - done)
+            n = lc_udp_send(self.fd, &self.call, self.method)
+            if n < 0:
+                error = lc_udp_errno()
+                if error == EINTR:
+                    continue
+                if self.method == UDP_RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
+                    self.method = UDP_MANY   # not here or not at this size: the rest one by one
+                    continue
+                if self.method == UDP_MANY and error == ENOSYS:
+                    self.method = UDP_ONE
+                    continue
+                self.no_buffers = error == ENOBUFS
+                if self.no_buffers or error in (EAGAIN, EWOULDBLOCK):
+                    return <ssize_t> done
+                if done:
+                    self.late_error = error
+                    return <ssize_t> done
+                self.error = error
+                return LINK_BROKEN
+            for _taken in range(n):
+                run = lc_get_frame(data + done)
+                segment = lc_get_frame(data + done + 4)
+                self.inside = run if self.method == UDP_RUNS else self.inside + segment
+                if self.inside >= run:
+                    done += HEAD + run
+                    self.inside = 0
+        return <ssize_t> done
+
+    cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
+        cdef ssize_t n
+        while True:
+            n = recv(self.fd, data + HEAD, size - HEAD, MSG_DONTWAIT | MSG_TRUNC)
+            if n > 0 and <size_t> n <= size - HEAD:
+                lc_put_frame(data, <uint32_t> n)
+                lc_put_frame(data + 4, <uint32_t> n)
+                return n + HEAD
+            if n >= 0 or lc_udp_errno() == EINTR:
+                continue             # empty, or longer than any valid one
+            self.error = lc_udp_errno()
+            return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
+
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+        cdef pollfd fds[2]
+        memset(fds, 0, sizeof(fds))
+        fds[0].fd = self.fd
+        fds[0].events = <short> (POLLIN | POLLOUT) if full and not self.no_buffers else <short> POLLIN
+        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
+        fds[1].events = <short> POLLIN
+        # Nothing tells when the system has buffers again, so look soon.
+        poll(fds, 2, min(timeout, 1) if full and self.no_buffers else timeout)
+        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)

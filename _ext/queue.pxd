@@ -1,0 +1,177 @@
+# The C side of the queue: for the formatter (put), the batches (take) and the senders (wake, linger).
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "platform.h" nogil:
+    ctypedef struct lc_mutex:
+        pass
+    ctypedef struct lc_cond:
+        pass
+    ctypedef struct lc_wake:
+        pass
+    uint64_t lc_forks
+    void lc_watch_forks()
+    void lc_mutex_init(lc_mutex *m)
+    void lc_mutex_lock(lc_mutex *m)
+    void lc_mutex_unlock(lc_mutex *m)
+    void lc_cond_init(lc_cond *c)
+    void lc_cond_wake_all(lc_cond *c)
+    void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds)
+    double lc_monotonic()
+    int64_t lc_wall_us()
+    uint64_t lc_ticks()
+    uint64_t LC_SOON
+    const char *LC_WAKE
+    void *lc_pages(size_t size)
+    void lc_pages_free(void *p, size_t size)
+    int lc_wake_open(lc_wake *w)
+    void lc_wake_set(lc_wake *w)
+    void lc_wake_clear(lc_wake *w)
+    void lc_wake_wait(lc_wake *w, double seconds)
+    int lc_wake_fd(lc_wake *w)
+    void lc_wake_reopen(lc_wake *w)
+    void lc_wake_close(lc_wake *w)
+
+
+# The header of each body in a chunk. Bodies are padded to 8 bytes, the last one of a full chunk to its end:
+# no other event can use that room, so it counts.
+ctypedef struct lc_event:
+    uint64_t seq
+    int64_t created_us
+    uint32_t size
+    uint8_t level
+    uint8_t kind
+    uint16_t pad             # beyond the 8 bytes
+
+# A block of events, oldest first: `count` of them between `read` and `used`. Once it is detached, `owners`
+# counts the batches and lists that point into it.
+ctypedef struct lc_chunk:
+    lc_chunk *next
+    uint32_t capacity
+    uint32_t used
+    uint32_t read
+    uint32_t last            # where the newest event begins
+    uint32_t count
+    uint32_t owners
+    uint32_t size_class      # SIZE_CLASSES: freed once it is empty, not reused
+
+ctypedef struct lc_list:
+    lc_chunk *head
+    lc_chunk *tail
+
+# The place of a caller that waits for room. Granted room counts as held.
+ctypedef struct lc_turn:
+    lc_turn *before
+    lc_turn *behind
+    uint64_t room
+    uint8_t state
+
+cdef enum:
+    TURN_NONE = 0
+    TURN_WAITS = 1
+    TURN_GRANTED = 2
+
+cdef enum:
+    SIZE_CLASSES = 81        # of chunks that are reused: 64 KiB, and in steps of 1/16 up to 2 MiB
+
+cdef enum:
+    SENDER_IDLE = 0          # asleep until woken
+    SENDER_LINGERING = 1     # will look again soon; woken only by an error or a full window
+    SENDER_BUSY = 2          # awake: needs no wake-up
+
+cdef enum:
+    DROP_OLDEST = 0
+    DROP_NEW = 1
+    BLOCK = 2
+    RAISE = 3
+
+ctypedef struct lc_queue:
+    lc_mutex mutex
+    lc_cond changed          # an outcome was given, or room was made
+    lc_wake wake
+    uint64_t generation      # lc_forks when this was made
+    lc_list ordinary
+    lc_list kept             # events at keep_level and above: dropped last
+    lc_chunk *free[SIZE_CLASSES]
+    uint64_t free_bytes
+    uint64_t free_least      # the lowest free_bytes since free_since: these were not needed
+    double free_since
+    double free_after        # seconds until unneeded free chunks are given back
+    lc_chunk *surplus        # chunks beyond what is kept: freed after the mutex is released
+    uint64_t queued_events
+    uint64_t queued_bytes
+    uint64_t kept_events     # of the queued: those in `kept`
+    uint64_t kept_bytes
+    uint64_t held_events     # detached and without an outcome; and granted room
+    uint64_t held_bytes      # of whole batches, until the last of their events is settled; and granted room
+    uint64_t granted_events  # of the held: room granted to callers that have waited for it
+    uint64_t granted_bytes
+    uint64_t max_events
+    uint64_t max_bytes
+    uint32_t max_event_bytes
+    uint64_t full_events     # a full window: wakes a lingering sender
+    uint64_t full_bytes
+    uint8_t policy
+    uint8_t keep_level
+    uint8_t closed
+    uint8_t sender_state
+    uint8_t urgent_wake_used     # an error has ended a linger early: the next one lasts its full time
+    uint8_t released         # there will be no sender any more: `wake` is closed once no caller writes to it
+    uint8_t wake_closed
+    uint8_t fork_safe        # the sender sleeps and touches nothing that a forked child would use
+    uint8_t fork_paused      # a fork is prepared: a fork-safe sender goes on sleeping
+    uint32_t waking          # callers that are about to write to `wake`
+    int needs_sender         # != 0: the caller must call Client.attend() after a put
+    uint64_t clock_ticks     # when clock_us was read
+    int64_t clock_us         # wall clock, a few microseconds old at most
+    uint64_t next_seq
+    uint64_t settled         # every event up to this sequence has its outcome
+    uint64_t flush_target    # a caller waits until settled >= flush_target; 0: none does
+    uint32_t waiters         # callers that wait for outcomes; the target is the lowest of theirs
+    lc_turn *first_turn      # callers that wait for room, in the order of arrival
+    lc_turn *last_turn
+    uint64_t inflight        # of the held: sent, without an outcome
+    uint64_t acked
+    uint64_t handed
+    uint64_t resent
+    uint64_t sanitized
+    uint64_t moved_fields
+    uint64_t ignored
+    uint64_t failed[16]
+    uint64_t dropped[16]
+
+cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                    int64_t created_us, lc_turn *turn) noexcept nogil
+cdef bint lc_grant_room(lc_queue *h) noexcept nogil
+cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
+cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
+cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil
+cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil
+cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil
+
+cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
+    return <uint8_t *> (c + 1)
+
+cdef inline uint64_t event_room(uint32_t size) noexcept nogil:
+    return sizeof(lc_event) + ((<uint64_t> size + 7) & ~(<uint64_t> 7))
+
+cdef inline uint64_t event_takes(lc_event *e) noexcept nogil:
+    return event_room(e.size) + e.pad
+
+
+cdef class EventQueue:
+    cdef lc_queue *h
+    # For compiled callers. Returns the sequence, or a PUT_ code (0 or less). created_us 0 means now.
+    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                     int64_t created_us) noexcept nogil
+    cdef int sender_needed(self) noexcept nogil
+    cdef int _make(self, lc_queue *like) except -1
+
+
+cdef class Turn:
+    cdef EventQueue queue     # keeps `h` alive, which after a fork is the parent's
+    cdef lc_queue *h
+    cdef lc_turn turn
+    cdef void _give_up(self) noexcept nogil
+    cdef bint _try(self) noexcept nogil

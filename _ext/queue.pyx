@@ -1,0 +1,474 @@
+"""A bounded queue of encoded events between the callers' threads and the sender.
+
+One mutex protects it. It is held for a copy and a few pointer moves, never while Python code runs: a log call
+inside a destructor or a signal handler can interrupt any Python code, but never code that holds the mutex.
+Events lie one after the other in chunks of 64 KiB. The sender detaches whole chunks (``in_flight.pyx``) and
+works on them outside the mutex. ``drop_oldest`` moves the head of the first chunk. Events at ``keep_level``
+and above lie in a list of their own and are dropped last.
+
+After a fork the child makes a new C struct and leaks the old one on purpose: another thread of the parent may
+have held its mutex. The Python object stays the same.
+
+The parts in the folder ``queue`` are included below: chunks, putting, and waiting for room.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EMFILE
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from logclient._ext.constants cimport (
+    K_MASK,
+    K_TOMB,
+    PUT_DROPPED,
+    PUT_FORKED,
+    PUT_FULL,
+    PUT_MEMORY,
+    R_CLOSED,
+    R_COUNT,
+    R_OVERFLOW,
+    R_TOO_LARGE,
+)
+
+from logclient._ext.constants import REASONS
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+include "queue/memory.pyx"
+include "queue/put.pyx"
+include "queue/turn.pyx"
+
+WAKE = LC_WAKE.decode()
+POLICIES = {"drop_oldest": DROP_OLDEST, "drop_new": DROP_NEW, "block": BLOCK, "raise": RAISE}
+
+
+def monotonic():
+    """Return the clock of the queue and of the senders, in seconds; on POSIX that of ``time.monotonic()``."""
+    return lc_monotonic()
+
+
+cdef class EventQueue:
+    """A bounded queue of encoded events.
+
+    Args:
+        max_events: bound over all events that are queued, in flight or kept for a resend.
+        max_bytes: bound over their bytes. An event counts with its body rounded up to 8 bytes and 24 for its
+            header. The empty end of a chunk, into which the next event did not fit, counts with the last one.
+        max_event_bytes: a longer body fails with the reason ``too_large``, as does one that exceeds
+            `max_bytes`.
+        policy: what happens when a bound is reached: ``drop_oldest``, ``drop_new``, ``block`` or ``raise``.
+        keep_level: events at this ``levelno // 10`` and above are dropped last.
+        full_events: so many queued events end the linger of the sender.
+        full_bytes: so many queued bytes end it, too.
+        free_after: seconds after which unused memory is given back; 4 MiB are never given back.
+    """
+
+    def __cinit__(self, *, uint64_t max_events=250_000, uint64_t max_bytes=64 << 20,
+                  uint32_t max_event_bytes=1 << 20, str policy="drop_new", uint8_t keep_level=4,
+                  uint64_t full_events=2048, uint64_t full_bytes=1 << 20,
+                  double free_after=10.0):
+        cdef lc_queue like
+        lc_watch_forks()
+        like.max_events = max_events
+        like.max_bytes = max_bytes
+        # A larger event would find no room in an empty queue, and a caller that blocks for it would never
+        # wake.
+        like.max_event_bytes = <uint32_t> min(
+            <uint64_t> max_event_bytes, max(max_bytes, sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7))
+        like.policy = POLICIES[policy]
+        like.keep_level = keep_level
+        like.full_events = full_events
+        like.full_bytes = full_bytes
+        like.free_after = free_after
+        self._make(&like)
+
+    cdef int _make(self, lc_queue *like) except -1:
+        cdef lc_queue *h = <lc_queue *> calloc(1, sizeof(lc_queue))
+        if h == NULL:
+            raise MemoryError
+        if lc_wake_open(&h.wake) < 0 and self.h == NULL:
+            free(h)
+            raise OSError(EMFILE, "no descriptor left to wake the sender with")
+        lc_mutex_init(&h.mutex)
+        lc_cond_init(&h.changed)
+        h.generation = lc_forks
+        h.max_events = like.max_events
+        h.max_bytes = like.max_bytes
+        h.max_event_bytes = like.max_event_bytes
+        h.policy = like.policy
+        h.keep_level = like.keep_level
+        h.full_events = like.full_events
+        h.full_bytes = like.full_bytes
+        h.free_after = like.free_after
+        h.next_seq = 1
+        h.needs_sender = 1
+        h.sender_state = SENDER_BUSY
+        self.h = h
+        return 0
+
+    def __dealloc__(self):
+        cdef lc_queue *h = self.h
+        if h == NULL:
+            return
+        # No sender is left: its batches would hold a reference.
+        lc_free_chunks(h.ordinary.head)
+        lc_free_chunks(h.kept.head)
+        lc_free_chunks(h.surplus)
+        for i in range(<int> SIZE_CLASSES):
+            lc_free_chunks(h.free[i])
+        if not h.wake_closed:
+            lc_wake_close(&h.wake)
+        free(h)
+
+    cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                     int64_t created_us) noexcept nogil:
+        return lc_put(self.h, body, size, level, kind, created_us, NULL)
+
+    cdef int sender_needed(self) noexcept nogil:
+        return self.h.needs_sender
+
+    def push(self, bytes body not None, uint8_t level=2, uint8_t kind=0, int64_t created_us=0,
+             Turn turn=None):
+        """Queue a copy of one body. Never block and never raise; safe in signal handlers.
+
+        Args:
+            body: the bytes of the event.
+            level: ``levelno // 10``, at most 5.
+            kind: a ``K_`` number.
+            created_us: wall clock in microseconds since 1970; 0: now.
+            turn: the place of a caller that has waited. Without one no room is found while callers wait.
+
+        Returns:
+            The sequence, 0 when the event was dropped, or a negative ``PUT_`` code.
+        """
+        cdef lc_queue *h = self.h
+        cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(body)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        if size > 0xFFFFFFF0:
+            size = 0xFFFFFFF0       # over any max_event_bytes: a tombstone, its bytes are not read
+        if turn is not None and turn.h != h:       # made before a fork: no place in this line
+            turn.turn.state = TURN_NONE
+            turn.h = h
+        return lc_put(h, data, <uint32_t> size, level, kind, created_us, NULL if turn is None else &turn.turn)
+
+    def turn(self, uint64_t size):
+        """Return a `Turn` for an event of `size` bytes; its first ``wait`` or ``is_ready`` gets in line."""
+        return Turn(self, size)
+
+    def renew(self):
+        """In a forked child, start with an empty queue of the same bounds, and leave the parent's alone."""
+        cdef lc_queue *parents = self.h
+        if not parents.wake_closed:
+            lc_wake_close(&parents.wake)   # this process's copy of the descriptor
+        self._make(parents)
+
+    def reopen_wake(self):
+        """Open the wake-up descriptor in a child that could get none when it was forked."""
+        lc_wake_reopen(&self.h.wake)
+
+    @property
+    def forked(self):
+        """Whether this process was forked since the queue was made."""
+        return self.h.generation != lc_forks
+
+    @property
+    def needs_sender(self):
+        """Whether each put must be followed by ``Client.attend()``, which sees that there is a sender."""
+        return self.h.needs_sender != 0
+
+    @needs_sender.setter
+    def needs_sender(self, bint value):
+        self.h.needs_sender = value
+
+    @property
+    def next_seq(self):
+        """The sequence of the next event."""
+        cdef lc_queue *h = self.h
+        cdef uint64_t value
+        lc_mutex_lock(&h.mutex)
+        value = h.next_seq
+        lc_mutex_unlock(&h.mutex)
+        return value
+
+    @property
+    def queued(self):
+        """Events and bytes that no batch has taken, as a pair."""
+        cdef lc_queue *h = self.h
+        cdef uint64_t events, size
+        lc_mutex_lock(&h.mutex)
+        events = h.queued_events
+        size = h.queued_bytes
+        lc_mutex_unlock(&h.mutex)
+        return events, size
+
+    @property
+    def free_bytes(self):
+        """Bytes of memory kept for reuse, in addition to what is queued and in flight."""
+        cdef lc_queue *h = self.h
+        cdef uint64_t size
+        lc_mutex_lock(&h.mutex)
+        size = h.free_bytes
+        lc_mutex_unlock(&h.mutex)
+        return size
+
+    @property
+    def settled(self):
+        """The last sequence up to which every event has its outcome."""
+        cdef lc_queue *h = self.h
+        cdef uint64_t value
+        lc_mutex_lock(&h.mutex)
+        value = h.settled
+        lc_mutex_unlock(&h.mutex)
+        return value
+
+    def fits(self, uint64_t size):
+        """Return whether an event of `size` bytes would be taken now."""
+        cdef lc_queue *h = self.h
+        cdef bint answer
+        lc_mutex_lock(&h.mutex)
+        answer = h.closed or not _is_over(h, event_room(<uint32_t> min(size, h.max_event_bytes)))
+        lc_mutex_unlock(&h.mutex)
+        return answer
+
+    @property
+    def waiting_callers(self):
+        """The number of callers that wait for room."""
+        cdef lc_queue *h = self.h
+        cdef lc_turn *turn
+        cdef uint64_t count = 0
+        lc_mutex_lock(&h.mutex)
+        turn = h.first_turn
+        while turn != NULL:
+            count += 1
+            turn = turn.behind
+        lc_mutex_unlock(&h.mutex)
+        return count
+
+    def refuse(self):
+        """Count an event that found no room in time as dropped (``overflow``), with a sequence of its own."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.closed:
+            h.dropped[<int> R_CLOSED] += 1
+        else:
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+        lc_mutex_unlock(&h.mutex)
+
+    def close(self):
+        """Take no more events: later ones are dropped with the reason ``closed``."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        h.closed = True
+        lc_cond_wake_all(&h.changed)
+        lc_mutex_unlock(&h.mutex)
+        self.wake()
+
+    def release(self):
+        """Give back the descriptor and the free memory, when there will be no sender any more.
+
+        Events that are put later are dropped and counted.
+        """
+        cdef lc_queue *h = self.h
+        cdef lc_chunk *surplus
+        lc_mutex_lock(&h.mutex)
+        h.closed = True
+        h.released = True
+        _close_wake(h)
+        _shrink_free(h, h.free_bytes)
+        surplus = lc_take_surplus(h)
+        lc_mutex_unlock(&h.mutex)
+        lc_free_chunks(surplus)
+
+    def wake(self):
+        """Wake the sender, whatever it waits for."""
+        cdef lc_queue *h = self.h
+        cdef bint wake
+        lc_mutex_lock(&h.mutex)
+        h.sender_state = SENDER_BUSY
+        wake = _begin_wake(h)
+        lc_mutex_unlock(&h.mutex)
+        if wake:
+            _wake(h)
+
+    def wait_for_wake(self, double seconds):
+        """Sleep, without the GIL, until woken or until `seconds` are over: the sender's wait in back-off."""
+        cdef lc_queue *h = self.h
+        if h.released:
+            return
+        self.enter_fork_safe()
+        with nogil:
+            lc_wake_wait(&h.wake, seconds)
+        self.leave_fork_safe()
+
+    def enter_fork_safe(self):
+        """Announce a sleep of the sender in which it touches nothing that a forked child would use."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        h.fork_safe = True
+        lc_mutex_unlock(&h.mutex)
+
+    def leave_fork_safe(self):
+        """End what ``enter_fork_safe`` began, as soon as no fork is being prepared."""
+        cdef lc_queue *h = self.h
+        with nogil:
+            lc_mutex_lock(&h.mutex)
+            lc_leave_fork_safe(h)
+            lc_mutex_unlock(&h.mutex)
+
+    def pause_for_fork(self):
+        """Keep a sender that sleeps fork-safe from going on before ``resume_after_fork``.
+
+        Returns:
+            False when the sender is at work: then nothing is paused.
+        """
+        cdef lc_queue *h = self.h
+        cdef bint safe
+        lc_mutex_lock(&h.mutex)
+        safe = h.fork_safe
+        h.fork_paused = safe
+        lc_mutex_unlock(&h.mutex)
+        return safe
+
+    def resume_after_fork(self):
+        """End ``pause_for_fork``, in the parent."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.fork_paused:
+            h.fork_paused = False
+            lc_cond_wake_all(&h.changed)
+        lc_mutex_unlock(&h.mutex)
+
+    def fileno(self):
+        """Return the descriptor that becomes readable on a wake-up; -1 on Windows and after ``release``."""
+        return -1 if self.h.released else lc_wake_fd(&self.h.wake)
+
+    def prepare_wait(self, bint idle):
+        """Announce that the sender will sleep on ``fileno()``.
+
+        Args:
+            idle: whether the next event is to wake it at once; else it lingers, and only an error or a full
+                window wakes it.
+
+        Returns:
+            False when there is work already: then it must not sleep.
+        """
+        cdef lc_queue *h = self.h
+        cdef bint sleep
+        lc_mutex_lock(&h.mutex)
+        sleep = not (idle and h.queued_events > 0)
+        if sleep:
+            h.sender_state = SENDER_IDLE if idle else SENDER_LINGERING
+        lc_mutex_unlock(&h.mutex)
+        return sleep
+
+    def was_woken(self):
+        """Return whether a sleep was ended early: by an urgent event, a flush or a stop."""
+        cdef lc_queue *h = self.h
+        cdef bint answer
+        lc_mutex_lock(&h.mutex)
+        answer = h.sender_state == SENDER_BUSY
+        lc_mutex_unlock(&h.mutex)
+        return answer
+
+    def finish_wait(self):
+        """End what ``prepare_wait`` began, and consume the wake-up."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.sender_state == SENDER_LINGERING:
+            h.urgent_wake_used = False       # it lingered to the end: an error may end the next one early
+        h.sender_state = SENDER_BUSY
+        lc_mutex_unlock(&h.mutex)
+        if not h.released:
+            lc_wake_clear(&h.wake)
+
+    def set_flush_target(self, uint64_t seq):
+        """Make the pump return as soon as every event up to `seq` has its outcome."""
+        cdef lc_queue *h = self.h
+        lc_mutex_lock(&h.mutex)
+        if h.settled < seq and (h.flush_target == 0 or seq < h.flush_target):
+            h.flush_target = seq
+        lc_mutex_unlock(&h.mutex)
+
+    def wait_settled(self, uint64_t seq, double seconds):
+        """Sleep, without the GIL, until every event up to `seq` has its outcome.
+
+        Args:
+            seq: a sequence.
+            seconds: how long to wait at most.
+
+        Returns:
+            Whether all of them have one.
+        """
+        cdef lc_queue *h = self.h
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef bint done
+        while True:
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                if h.settled < seq and left > 0:
+                    if h.flush_target == 0 or seq < h.flush_target:
+                        h.flush_target = seq
+                        if h.sender_state == SENDER_LINGERING and not h.released:
+                            h.sender_state = SENDER_BUSY
+                            lc_wake_set(&h.wake)
+                    h.waiters += 1
+                    lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
+                    h.waiters -= 1
+                done = h.settled >= seq
+                lc_mutex_unlock(&h.mutex)
+            if done or left <= 0:
+                return done
+            PyErr_CheckSignals()
+
+    def count_changed(self, uint64_t sanitized=0, uint64_t moved=0):
+        """Count changes that encoding made necessary.
+
+        Args:
+            sanitized: values that were replaced, such as a NaN or a lone surrogate.
+            moved: fields that were renamed or left out.
+        """
+        cdef lc_queue *h = self.h
+        if h.generation != lc_forks:
+            return           # the parent's counters, and its mutex may be held for ever
+        lc_mutex_lock(&h.mutex)
+        h.sanitized += sanitized
+        h.moved_fields += moved
+        lc_mutex_unlock(&h.mutex)
+
+    def count_ignored(self, uint64_t n=1):
+        """Count records that the sender itself caused and that are never shipped."""
+        cdef lc_queue *h = self.h
+        if h.generation != lc_forks:
+            return
+        lc_mutex_lock(&h.mutex)
+        h.ignored += n
+        lc_mutex_unlock(&h.mutex)
+
+    def counters(self):
+        """Return a consistent snapshot of every counter; see ``delivery.stats.Stats``."""
+        cdef lc_queue *h = self.h
+        cdef lc_queue now
+        lc_mutex_lock(&h.mutex)
+        memcpy(&now, h, sizeof(lc_queue))
+        lc_mutex_unlock(&h.mutex)
+        return {
+            "sent": now.next_seq - 1,
+            "queued": now.queued_events + now.held_events - now.granted_events - now.inflight,
+            "queued_bytes": now.queued_bytes + now.held_bytes - now.granted_bytes,
+            "inflight": now.inflight,
+            "acked": now.acked,
+            "handed": now.handed,
+            "failed": {REASONS[i]: now.failed[i] for i in range(<int> R_COUNT) if now.failed[i]},
+            "dropped": {REASONS[i]: now.dropped[i] for i in range(<int> R_COUNT) if now.dropped[i]},
+            "resent": now.resent,
+            "sanitized": now.sanitized,
+            "moved": now.moved_fields,
+            "ignored": now.ignored,
+            "settled": now.settled,
+        }

@@ -1,0 +1,120 @@
+# Chunks: blocks of memory that hold events, and their reuse. Included by queue.pyx.
+#
+# Empty chunks are kept for reuse. Pages fresh from the system are zeroed one by one, which makes a push of
+# 300 bytes three times and one of 64 KiB eight times as expensive. Together with the events that are queued
+# and held, free chunks take no more than max_bytes, or KEPT_FREE. Chunks that were not needed for
+# `free_after` seconds go back to the system, except for KEPT_FREE.
+
+cdef enum:
+    CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
+    KEPT_FREE = 1 << 22       # bytes of free chunks that are never given back
+
+
+cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
+    # Return the size class of a chunk with so much room; size[0] is what a chunk of the class takes.
+    # SIZE_CLASSES means that the chunk is not reused.
+    cdef uint64_t last = room + (65536 - CHUNK) - 1
+    cdef uint32_t step = 12
+    if last < 65536:
+        size[0] = 65536
+        return 0
+    if last >= 65536 << (SIZE_CLASSES - 1) // 16:
+        size[0] = last + 1
+        return SIZE_CLASSES
+    while last >> step >= 32:
+        step += 1
+    size[0] = (last >> step) + 1 << step
+    return 1 + 16 * (step - 12) + <uint32_t> (last >> step) - 16
+
+
+cdef inline uint64_t _size_of(const lc_chunk *c) noexcept nogil:
+    # Return the bytes of the chunk's class, however much of it the chunk uses.
+    cdef uint64_t size
+    _class_of(c.capacity, &size)
+    return size
+
+
+cdef lc_chunk *_pop_free(lc_queue *h, uint32_t size_class) noexcept nogil:
+    cdef lc_chunk *c = h.free[size_class]
+    if c != NULL:
+        h.free[size_class] = c.next
+        h.free_bytes -= _size_of(c)
+        h.free_least = min(h.free_least, h.free_bytes)
+    return c
+
+
+cdef void _shrink_free(lc_queue *h, uint64_t size) noexcept nogil:
+    # Give up so many bytes of free chunks, the largest chunks first.
+    cdef lc_chunk *c
+    cdef uint32_t k = SIZE_CLASSES
+    cdef uint64_t until = h.free_bytes - size if size < h.free_bytes else 0
+    while k and h.free_bytes > until:
+        c = _pop_free(h, k - 1)
+        if c == NULL:
+            k -= 1
+        else:
+            c.next = h.surplus
+            h.surplus = c
+
+
+cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room) noexcept nogil:
+    # Return a free chunk or a fresh one; NULL when memory is out. Call with the mutex held.
+    cdef lc_chunk *c = NULL
+    cdef uint64_t size, all_
+    cdef uint32_t size_class = _class_of(room, &size)
+    if size_class < SIZE_CLASSES:
+        c = _pop_free(h, size_class)
+    if c == NULL:
+        all_ = h.queued_bytes + h.held_bytes + h.free_bytes + size
+        if all_ > h.max_bytes and h.free_bytes > KEPT_FREE:
+            _shrink_free(h, min(all_ - h.max_bytes, h.free_bytes - KEPT_FREE))
+        c = <lc_chunk *> lc_pages(size)
+        if c == NULL:
+            return NULL
+        c.size_class = size_class
+    # The rest of a larger class stays unused: it would count as waste.
+    c.capacity = <uint32_t> (CHUNK if size_class == 0 else room)
+    c.next = NULL
+    c.used = 0
+    c.read = 0
+    c.count = 0
+    c.owners = 0
+    return c
+
+
+cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
+    # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_take_surplus.
+    cdef uint64_t free_ = h.free_bytes + _size_of(c)
+    if c.size_class < SIZE_CLASSES and (
+            free_ <= KEPT_FREE or h.queued_bytes + h.held_bytes + free_ <= h.max_bytes):
+        c.next = h.free[c.size_class]
+        h.free[c.size_class] = c
+        h.free_bytes = free_
+    else:
+        c.next = h.surplus
+        h.surplus = c
+
+
+cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil:
+    # Give up free chunks that were not needed for a while. Call regularly, with the mutex held.
+    if now - h.free_since < h.free_after:
+        return
+    if h.free_least > KEPT_FREE:
+        _shrink_free(h, h.free_least - KEPT_FREE)
+    h.free_since = now
+    h.free_least = h.free_bytes
+
+
+cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil:
+    # Return the chunks to free once the mutex is released. Call with the mutex held.
+    cdef lc_chunk *chain = h.surplus
+    h.surplus = NULL
+    return chain
+
+
+cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil:
+    cdef lc_chunk *following
+    while chain != NULL:
+        following = chain.next
+        lc_pages_free(chain, _size_of(chain))
+        chain = following

@@ -1,0 +1,245 @@
+# Putting events into the queue: bounds, overflow, callers that wait for room, waking the sender. Included by
+# queue.pyx. Everything here runs without the GIL; functions with "mutex held" in their comment lock
+# nothing.
+
+cdef enum:
+    ERROR_LEVEL = 4           # logging.ERROR // 10
+    SIGNAL_CHECK_MS = 50      # a waiting caller looks for signals this often
+
+
+cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
+    # Drop the oldest event of a list; return 1, or 0 when there is none. Mutex held.
+    cdef lc_chunk *c = list.head
+    cdef lc_event *e
+    cdef uint64_t room
+    if c == NULL:
+        return 0
+    e = <lc_event *> (chunk_data(c) + c.read)
+    room = event_takes(e)
+    c.read += <uint32_t> room
+    c.count -= 1
+    h.queued_events -= 1
+    h.queued_bytes -= room
+    if list == &h.kept:
+        h.kept_events -= 1
+        h.kept_bytes -= room
+    h.dropped[<int> R_OVERFLOW] += 1
+    if c.read == c.used:
+        list.head = c.next
+        if list.head == NULL:
+            list.tail = NULL
+        lc_release_chunk(h, c)
+    return 1
+
+
+cdef inline bint _is_over(lc_queue *h, uint64_t room) noexcept nogil:
+    # Return whether an event of this room would exceed a bound.
+    return (h.queued_bytes + h.held_bytes + room > h.max_bytes
+            or h.queued_events + h.held_events >= h.max_events)
+
+
+cdef inline bint _cannot_fit(lc_queue *h, uint64_t room, bint keep) noexcept nogil:
+    # Return whether dropping every event that this one may displace would still not make room.
+    cdef uint64_t size = h.held_bytes + room
+    cdef uint64_t events = h.held_events
+    if not keep:
+        size += h.kept_bytes
+        events += h.kept_events
+    return size > h.max_bytes or events >= h.max_events
+
+
+cdef inline uint64_t _waste(lc_list *list, uint64_t room) noexcept nogil:
+    # Return the bytes that stay empty at the end of the last chunk if an event of this room needs a new one.
+    cdef lc_chunk *c = list.tail
+    if c == NULL or c.capacity - c.used >= room:
+        return 0
+    return c.capacity - c.used
+
+
+cdef inline void _count_waste(lc_queue *h, lc_list *list, uint64_t size) noexcept nogil:
+    # Count the empty end of the last chunk with its newest event: no other event can use that memory.
+    cdef lc_chunk *c = list.tail
+    cdef lc_event *e = <lc_event *> (chunk_data(c) + c.last)
+    e.pad = <uint16_t> size
+    c.used += <uint32_t> size
+    h.queued_bytes += size
+    if list == &h.kept:
+        h.kept_bytes += size
+
+
+cdef void _leave_line(lc_queue *h, lc_turn *turn) noexcept nogil:
+    # Give up the place in the line, or the room that was granted. Mutex held.
+    if turn.state == TURN_GRANTED:
+        h.held_events -= 1
+        h.held_bytes -= turn.room
+        h.granted_events -= 1
+        h.granted_bytes -= turn.room
+    elif turn.state == TURN_WAITS:
+        if turn.before != NULL:
+            turn.before.behind = turn.behind
+        else:
+            h.first_turn = turn.behind
+        if turn.behind != NULL:
+            turn.behind.before = turn.before
+        else:
+            h.last_turn = turn.before
+    turn.state = TURN_NONE
+
+
+cdef bint lc_grant_room(lc_queue *h) noexcept nogil:
+    # Grant room to waiting callers, first come, first served. Return whether to wake them all. Mutex held.
+    # Granted room counts as held, so that a later put cannot take it.
+    cdef lc_turn *turn
+    cdef bint some = False
+    while h.first_turn != NULL and not _is_over(h, h.first_turn.room):
+        turn = h.first_turn
+        _leave_line(h, turn)
+        turn.state = TURN_GRANTED
+        h.held_events += 1
+        h.held_bytes += turn.room
+        h.granted_events += 1
+        h.granted_bytes += turn.room
+        some = True
+    return some
+
+
+# The wake-up descriptor is closed with the client while callers may still refer to it. A caller therefore
+# announces a write first; without that, the number could be another file's by then.
+
+cdef inline bint _begin_wake(lc_queue *h) noexcept nogil:
+    # Announce a wake-up; return whether there is a sender. If so, call _wake after releasing the mutex.
+    if h.released:
+        return False
+    h.waking += 1
+    return True
+
+
+cdef void _wake(lc_queue *h) noexcept nogil:
+    lc_wake_set(&h.wake)
+    lc_mutex_lock(&h.mutex)
+    h.waking -= 1
+    _close_wake(h)
+    lc_mutex_unlock(&h.mutex)
+
+
+cdef inline void _close_wake(lc_queue *h) noexcept nogil:
+    # Close the descriptor once no caller can write to it any more. Mutex held.
+    if h.released and not h.waking and not h.wake_closed:
+        h.wake_closed = True
+        lc_wake_close(&h.wake)
+
+
+cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
+                    int64_t created_us, lc_turn *turn) noexcept nogil:
+    # Queue a copy of one body. Return its sequence, or a PUT_ code.
+    # With a turn, use the room that was granted to it, or what there is; never overtake waiting callers.
+    cdef uint64_t room, waste, seq, ticks
+    cdef lc_list *list
+    cdef lc_chunk *c
+    cdef lc_chunk *surplus
+    cdef lc_event *e
+    cdef uint8_t tomb
+    cdef bint keep = level >= h.keep_level
+    cdef bint wake = False
+    if h.generation != lc_forks:
+        return PUT_FORKED
+    if size > h.max_event_bytes and (kind & K_MASK) != K_TOMB:
+        # A tombstone takes its place, so that the event is counted and listed like any other.
+        tomb = <uint8_t> R_TOO_LARGE
+        body = &tomb
+        size = 1
+        kind = <uint8_t> K_TOMB
+    room = event_room(size)
+    ticks = lc_ticks()
+    lc_mutex_lock(&h.mutex)
+    if created_us == 0:
+        if ticks - h.clock_ticks >= LC_SOON:
+            h.clock_ticks = ticks
+            h.clock_us = lc_wall_us()
+        created_us = h.clock_us
+    if turn != NULL:
+        _leave_line(h, turn)
+    if h.closed:
+        h.dropped[<int> R_CLOSED] += 1
+        lc_mutex_unlock(&h.mutex)
+        return PUT_DROPPED
+    if h.first_turn != NULL and turn == NULL:
+        lc_mutex_unlock(&h.mutex)
+        return PUT_FULL
+    list = &h.kept if keep else &h.ordinary
+    if _is_over(h, room + _waste(list, room)):
+        if h.policy == DROP_OLDEST and not _cannot_fit(h, room, keep):
+            # Ordinary events go first; a kept one is displaced only by another kept one.
+            while _is_over(h, room + _waste(list, room)) and _drop_oldest(h, &h.ordinary):
+                pass
+            while _is_over(h, room + (_waste(list, room) if keep else 0)) and _drop_oldest(h, &h.kept):
+                pass
+        if _is_over(h, room):
+            if h.policy == BLOCK or h.policy == RAISE:
+                lc_mutex_unlock(&h.mutex)
+                return PUT_FULL
+            # The sequence is used up all the same: the gap is the drop, in the ledger too.
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+            lc_mutex_unlock(&h.mutex)
+            return PUT_DROPPED
+    waste = _waste(list, room)
+    c = list.tail
+    if c == NULL or c.capacity - c.used < room:
+        c = _new_chunk(h, room)
+        if c == NULL:
+            h.next_seq += 1
+            h.dropped[<int> R_OVERFLOW] += 1
+            lc_mutex_unlock(&h.mutex)
+            return PUT_MEMORY
+        if list.tail == NULL:
+            list.head = c
+        else:
+            if waste:
+                _count_waste(h, list, min(waste, h.max_bytes - h.queued_bytes - h.held_bytes - room))
+            list.tail.next = c
+        list.tail = c
+    seq = h.next_seq
+    h.next_seq = seq + 1
+    e = <lc_event *> (chunk_data(c) + c.used)
+    e.seq = seq
+    e.created_us = created_us
+    e.size = size
+    e.level = level
+    e.kind = kind
+    e.pad = 0
+    c.last = c.used
+    memcpy(<uint8_t *> (e + 1), body, size)
+    c.used += <uint32_t> room
+    c.count += 1
+    h.queued_events += 1
+    h.queued_bytes += room
+    if keep:
+        h.kept_events += 1
+        h.kept_bytes += room
+    if h.sender_state == SENDER_IDLE:
+        wake = True
+    elif h.sender_state == SENDER_LINGERING:
+        if level >= ERROR_LEVEL and not h.urgent_wake_used:
+            # A wake-up costs the caller a system call: one for each linger, however many errors there are.
+            h.urgent_wake_used = True
+            wake = True
+        elif h.queued_events >= h.full_events or h.queued_bytes >= h.full_bytes:
+            wake = True
+    if wake:
+        h.sender_state = SENDER_BUSY
+    surplus = lc_take_surplus(h)
+    if wake:
+        wake = _begin_wake(h)
+    lc_mutex_unlock(&h.mutex)
+    if wake:
+        _wake(h)
+    lc_free_chunks(surplus)
+    return <int64_t> seq
+
+
+cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil:
+    # End the time in which a fork is safe, but not while a fork is prepared. Mutex held.
+    while h.fork_paused:
+        lc_cond_wait(&h.changed, &h.mutex, SIGNAL_CHECK_MS / 1000.0)
+    h.fork_safe = False

@@ -1,0 +1,104 @@
+# The place of a caller that waits for room. Included by queue.pyx.
+
+@cython.no_gc_clear
+cdef class Turn:
+    """The place in line of a caller that waits for room.
+
+    While callers wait, a push without a turn finds no room. Free room is granted in the order of arrival, to
+    as many callers as it suffices for, and reserved until they push. So a large event waits no longer than
+    the events before it, and no caller is woken for each event of the others.
+
+    A turn belongs to one thread. Leave it if nothing is pushed; a garbage-collected turn leaves by itself.
+
+    Args:
+        queue: the queue.
+        size: bytes of the event's body.
+    """
+
+    def __cinit__(self, EventQueue queue not None, uint64_t size):
+        self.queue = queue
+        self.h = queue.h
+        self.turn.room = event_room(<uint32_t> min(size, <uint64_t> self.h.max_event_bytes))
+
+    def __dealloc__(self):
+        self._give_up()
+
+    cdef void _give_up(self) noexcept nogil:
+        cdef lc_queue *h = self.h
+        if h == NULL or self.turn.state == TURN_NONE or h.generation != lc_forks:
+            return
+        lc_mutex_lock(&h.mutex)
+        _leave_line(h, &self.turn)
+        if lc_grant_room(h):
+            lc_cond_wake_all(&h.changed)
+        lc_mutex_unlock(&h.mutex)
+
+    def leave(self):
+        """Give up the place, or the room that was granted; do nothing if that is done, or after a push."""
+        self._give_up()
+
+    cdef bint _try(self) noexcept nogil:
+        # Get in line, grant what there is; return whether to push now. Mutex held.
+        cdef lc_queue *h = self.h
+        cdef lc_turn *turn = &self.turn
+        if turn.state == TURN_NONE and not h.closed:
+            turn.state = TURN_WAITS
+            turn.before = h.last_turn
+            turn.behind = NULL
+            if h.last_turn != NULL:
+                h.last_turn.behind = turn
+            else:
+                h.first_turn = turn
+            h.last_turn = turn
+            if h.first_turn != turn:
+                return False       # those before it are granted room when an eighth of it is free
+        if turn.state == TURN_WAITS and lc_grant_room(h):
+            lc_cond_wake_all(&h.changed)
+        return turn.state == TURN_GRANTED or h.closed
+
+    def is_ready(self):
+        """Return whether to push now.
+
+        Returns:
+            True when there is room for this event, the queue is closed, or this is a forked child.
+        """
+        cdef lc_queue *h = self.h
+        cdef bint ready
+        if h.generation != lc_forks:
+            return True
+        lc_mutex_lock(&h.mutex)
+        ready = self._try()
+        lc_mutex_unlock(&h.mutex)
+        return ready
+
+    def wait(self, double seconds):
+        """Sleep, without the GIL, until `is_ready` or until `seconds` are over.
+
+        Args:
+            seconds: how long to wait at most.
+
+        Returns:
+            The last answer of `is_ready`.
+        """
+        cdef lc_queue *h = self.h
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef bint ready
+        while True:
+            if h.generation != lc_forks:       # by a signal handler
+                return True
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                ready = self._try()
+                if not ready and left > 0:
+                    lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
+                    ready = self.turn.state == TURN_GRANTED or h.closed
+                lc_mutex_unlock(&h.mutex)
+            if ready or left <= 0:
+                return ready
+            try:
+                PyErr_CheckSignals()
+            except BaseException:
+                self._give_up()
+                raise

@@ -1,0 +1,654 @@
+"""A Logjam device for demos and tests: captures what it accepts, publishes it, and commits faults on request.
+
+ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.logjam.device` has the rules, this module
+the sockets, the capture and the faults.
+
+A message is one wire unit. It is answered after the capture was handed to the operating system, in the order
+of arrival of each producer. As with the real device "202 Accepted" says that meta and app-env are valid: a
+message with an unknown topic is accepted, and neither captured nor published.
+
+libzmq bounds the bytes of a frame (`max_bytes`) and the number of messages (`hwm`), but not the number of
+frames in a message: a message without end makes any ZeroMQ socket grow. Where the kernel counts what a
+connection brings (Linux), such a connection is cut: see `zeromq.EndlessMessages`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from logclient.collectors.capture import TO_PEER
+from logclient.collectors.counters import AckCounts
+from logclient.collectors.fault_gate import NEVER, FaultGate, Peer, Reply
+from logclient.collectors.loop import MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
+from logclient.config import host_port
+from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.logjam import zeromq
+from logclient.logjam.device import Device, Message, MessageUnit, counter_of, decode, event_id
+from logclient.logjam.messages import unit
+
+__all__ = ["Collector", "Counts", "decode"]
+
+_TURN_MESSAGES = 1000
+_TURN_BYTES = 8 << 20
+_REPLIES_MAX = 10_000  # that wait for a producer, in addition to those that libzmq holds for it
+_PEERS_MAX = 10_000
+_SUBSCRIPTION_MAX = 4096  # bytes
+_STATS_EVERY = 1.0  # seconds, as the real device has it
+_RETRY_REPLY = 0.01  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts(AckCounts):
+    """Counters of a Logjam collector; messages are wire units, connections those of consumers, too."""
+
+    messages: int = 0  # received, of any kind; `events` are those that are data and are taken
+    refusals: int = 0  # replies 400; `acks` are replies 202
+    pings: int = 0  # replies 200
+    dropped: int = 0  # messages that are neither taken nor a ping, answered or not
+    published: int = 0  # heartbeats not included
+    heartbeats: int = 0
+    subscriptions: int = 0  # made so far
+    replies_lost: int = 0  # the producer had gone
+    unanswered: int = 0  # by the fault no-reply
+
+
+class _Producer(Peer[list[bytes]]):
+    """A routing id; or, with an empty one, all producers that push, which have none."""
+
+    def __init__(self, routing_id: bytes, number: int, fd: int, address: str) -> None:
+        super().__init__(number)
+        self.routing_id = routing_id
+        self.fd = fd  # of its connection
+        self.address = address
+
+
+class _Unflushed(NamedTuple):
+    """A captured message that waits for the capture to be handed to the operating system."""
+
+    producer: _Producer
+    message: Message
+    raw: bytes
+
+
+class Collector(CollectorBase[Counts]):
+    """A Logjam device in a thread of its own. A context manager that can be started again.
+
+    Args:
+        host: an address to listen on; IPv6 without brackets.
+        port: the port of the ROUTER socket; None: no such socket. For this and the next three, 0 picks a free
+            port; the property of the same name has it then, and a restart keeps it.
+        push_port: the port of the PULL socket; None: no such socket.
+        publish_port: the port of the PUB socket; None: nothing is published.
+        stats_port: the port of the socket that says each second how much was published; None: no such socket.
+        capture: directory of the capture; None: no capture.
+        faults: see ``logclient.collectors.faults``.
+        fault_log: a file for the ids of the events that data faults changed.
+        run: a name for this run, kept in the capture.
+        listener: name in the capture; default protocol, host and port.
+        device: the device's number, which consumers see; 1 to 4294967295.
+        allow_invalid: publish messages with an invalid meta frame, too, as the device does with ``-A``.
+        recompress: compress uncompressed bodies with ``zlib``, ``snappy`` or ``lz4``, as the device does with
+            ``-x``.
+        heartbeat: seconds between heartbeats to consumers; 0 = never.
+        max_bytes: bytes of one frame, the sender of a larger one is disconnected; and of a body that is
+            unpacked to look for its id.
+        idle: seconds without traffic after which a producer's connection is closed, where the kernel counts
+            traffic (Linux); 0 = never. ZeroMQ's producers keep theirs open, and lose what they push then.
+        max_connections: connections open at one time, consumers included; a further one is closed at once.
+        hwm: messages that libzmq holds for the device, for each connection.
+        publish_hwm: messages that libzmq holds for a consumer; more are dropped, and the consumer sees a gap.
+        curve_secret: the device's secret CURVE key, 40 characters of Z85: all sockets are encrypted, and open
+            only to clients that know the public key in ``curve_server``; None: in clear.
+        curve_clients: the public keys of accepted producers and consumers; None: any key.
+        count_duplicates: count the ids that are captured more than once.
+        keep: keep what was captured in memory, for ``events``.
+        clock: returns microseconds since 1970.
+
+    Raises:
+        ConfigError: an argument that breaks its rule.
+        MissingExtra: pyzmq is not installed, or what `recompress` needs (``start``).
+        LedgerError: the capture or the fault log cannot be used (``start``).
+        ConnectFailed: an address cannot be listened on (``start``).
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int | None = 0,
+        *,
+        push_port: int | None = 0,
+        publish_port: int | None = 0,
+        stats_port: int | None = None,
+        capture: str | None = None,
+        faults: str | None = None,
+        fault_log: str | None = None,
+        run: str | None = None,
+        listener: str | None = None,
+        device: int = 1,
+        allow_invalid: bool = False,
+        recompress: str = "none",
+        heartbeat: float = 5.0,
+        max_bytes: int = 64 << 20,
+        idle: float = 0.0,
+        max_connections: int = MAX_CONNECTIONS,
+        hwm: int = 1000,
+        publish_hwm: int = 100_000,
+        curve_secret: str | None = None,
+        curve_clients: Collection[str] | None = None,
+        count_duplicates: bool = False,
+        keep: bool = False,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        ports = {
+            "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
+        }  # fmt: skip
+        for name, number in ports.items():
+            if number is not None and not 0 <= number <= 65535:
+                raise ConfigError(f"{name}: {number} must be 0 to 65535")
+        if port is None and push_port is None:
+            raise ConfigError("port: port and push_port are both None: nothing to listen on")
+        if not 1 <= device < 1 << 32:
+            raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
+        if curve_clients is not None and curve_secret is None:
+            raise ConfigError("curve_clients: needs curve_secret")
+        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
+        super().__init__("logjam", Counts, host, evidence)
+        self._keys = (curve_secret, curve_clients)
+        self._curve: zeromq.Curve | None = None
+        self._authenticator: Any = None
+        self._ports = ports
+        self._allow_invalid = allow_invalid
+        self._recompress = recompress
+        self._number = device
+        self._heartbeat = heartbeat
+        self._max_bytes = max_bytes
+        self._max_connections = max_connections
+        self._connections = zeromq.Connections(max_bytes, idle)
+        self._hwm = hwm
+        self._publish_hwm = publish_hwm
+        self._clock = clock
+        self._gate: FaultGate[_Producer, Message, list[bytes]] = FaultGate(
+            self._faults, self._count, self._record_fault
+        )
+        self._unflushed: list[_Unflushed] = []
+        self._zmq: Any = None
+        self._sockets: dict[str, Any] = {}
+        self._monitors: dict[Any, str] = {}
+        self._router: Any = None
+        self._publisher: Any = None
+        self._producers: dict[bytes, _Producer] = {}
+        self._replying: dict[bytes, _Producer] = {}  # those with replies
+        self._pushers: _Producer | None = None
+        self._look_at = 0.0
+        self._producer_number = 0
+
+    # --- for other threads
+
+    @property
+    def port(self) -> int | None:
+        """The port of the ROUTER socket; None: there is none."""
+        return self._ports["port"]
+
+    @property
+    def push_port(self) -> int | None:
+        """The port of the PULL socket; None: there is none."""
+        return self._ports["push_port"]
+
+    @property
+    def publish_port(self) -> int | None:
+        """The port of the PUB socket; None: there is none."""
+        return self._ports["publish_port"]
+
+    @property
+    def stats_port(self) -> int | None:
+        """The port of the socket for statistics; None: there is none."""
+        return self._ports["stats_port"]
+
+    def _at(self, scheme: str, port: int | None) -> str:
+        return f"{scheme}://{host_port(self.host, port or 0)}"
+
+    @property
+    def url(self) -> str:
+        """The URL for producers: the ROUTER socket's, or without one the PULL socket's."""
+        if self.port is None:
+            return self.push_url
+        return self._at("logjam", self.port)
+
+    @property
+    def push_url(self) -> str:
+        """The URL of the PULL socket."""
+        return self._at("logjam+push", self.push_port)
+
+    @property
+    def publish_url(self) -> str:
+        """The endpoint for consumers."""
+        return self._at("tcp", self.publish_port)
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        """Where it can be reached: ``url``, ``port``, and what else there is."""
+        found: dict[str, Any] = {"url": self.url, "port": self.port}
+        if self.port is None:
+            found["port"] = self.push_port
+        elif self.push_port is not None:
+            found["push"] = self.push_url
+        if self.publish_port is not None:
+            found["publish"] = self.publish_url
+        if self.stats_port is not None:
+            found["stats"] = self._at("tcp", self.stats_port)
+        if self._curve is not None:
+            found["curve_server"] = self._curve.public
+        return found
+
+    @property
+    def curve_server(self) -> str | None:
+        """The public CURVE key, for the option of that name; None: in clear, or not started."""
+        return None if self._curve is None else self._curve.public
+
+    def _counts(self) -> Counts:
+        self._count["open"] = len(self._connections)
+        return super()._counts()
+
+    def start(self) -> Self:
+        """Listen, and return the collector itself."""
+        self._check_stopped()
+        zmq = self._zmq = zeromq.load()
+        secret, clients = self._keys
+        if secret is not None:
+            self._curve = zeromq.Curve(secret, clients)
+        self._device = Device(
+            self._number,
+            host=socket.gethostname(),
+            allow_invalid=self._allow_invalid,
+            recompress=self._recompress,
+        )
+        self._context = zmq.Context()
+        try:
+            self._bind()
+            self._open_fault_log()
+            urls = [] if self.port is None else [self.url]
+            urls += [] if self.push_port is None else [self.push_url]
+            port = self.push_port if self.port is None else self.port
+            self._capture = self._open_capture(port, ",".join(urls))
+        except BaseException:
+            self._context.destroy(linger=0)
+            self._close_evidence()
+            raise
+        self._pushers = self._new_producer(b"", -1, "push")
+        self._run_in_thread(self._serve)
+        return self
+
+    def _bind(self) -> None:
+        zmq = self._zmq
+        kinds = {"port": zmq.ROUTER, "push_port": zmq.PULL, "publish_port": zmq.XPUB, "stats_port": zmq.PUB}
+        self._sockets, self._monitors = {}, {}
+        self._authenticator = None if self._curve is None else self._curve.authenticator(zmq, self._context)
+        for name, kind in kinds.items():
+            port = self._ports[name]
+            if port is None:
+                continue
+            sock = self._context.socket(kind)
+            sock.setsockopt(zmq.LINGER, 100)
+            most = _SUBSCRIPTION_MAX if kind == zmq.XPUB else self._max_bytes
+            sock.setsockopt(zmq.MAXMSGSIZE, most)
+            sock.setsockopt(zmq.RCVHWM, self._hwm)
+            if ":" in self.host:
+                sock.setsockopt(zmq.IPV6, 1)
+            if self._curve is not None:
+                self._curve.set_up(sock)
+            if kind == zmq.ROUTER:
+                # A reply that cannot be sent is an error; by default it would be dropped silently.
+                sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            elif kind == zmq.XPUB:  # a PUB for consumers that reports subscriptions
+                sock.setsockopt(zmq.XPUB_VERBOSER, 1)
+                sock.setsockopt(zmq.SNDHWM, self._publish_hwm)
+            monitor = sock.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+            try:
+                sock.bind(self._at("tcp", port))
+            except zmq.ZMQError as error:
+                raise ConnectFailed(f"listen: {self.host} port {port}: {error.strerror}") from error
+            self._ports[name] = int(sock.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1].rstrip(b"\0"))
+            self._sockets[name] = sock
+            self._monitors[monitor] = name
+
+    def _values(self, raw: bytes) -> list[Any]:
+        return decode(raw)
+
+    # --- the thread
+
+    def _serve(self) -> None:
+        zmq = self._zmq
+        poller = zmq.Poller()
+        for sock in (*self._sockets.values(), *self._monitors):
+            poller.register(sock, zmq.POLLIN)
+        poller.register(self._wake_in, zmq.POLLIN)
+        if self._authenticator is not None:
+            poller.register(self._authenticator, zmq.POLLIN)
+        self._router = self._sockets.get("port")
+        self._publisher = self._sockets.get("publish_port")
+        self._stats = self._sockets.get("stats_port")
+        self._beat_at = time.monotonic() + self._heartbeat if self._heartbeat else NEVER
+        self._stats_at = NEVER if self._stats is None else time.monotonic()
+        self._loop(lambda: self._turn(poller), self._end)
+
+    def _end(self) -> None:
+        for producer, message in self._gate.expire(NEVER):
+            self._keep_unit(producer, message)
+        self._flush()
+        for sock in self._sockets.values():
+            sock.disable_monitor()
+        self._context.destroy(linger=100)
+        self._connections.clear()
+        self._producers.clear()
+        self._replying.clear()
+        self._close_evidence(self._capture)
+
+    def _turn(self, poller: Any) -> None:
+        """Wait, read, capture, answer, publish."""
+        timeout = self._next_timeout()
+        capture = self._capture
+        ready = poller.poll(0)
+        if not ready and timeout != 0:
+            if capture is not None and capture.pending:
+                # Rows of answers are written together with the next messages, or alone before a sleep.
+                with self._changed:
+                    self._flush()
+            ready = poller.poll(timeout)
+        with self._changed:
+            now = time.monotonic()
+            for sock, _ in ready:
+                if sock in self._monitors:
+                    self._connections_changed(sock)
+                elif sock is self._publisher:
+                    self._count_subscriptions(sock)
+                elif sock is self._authenticator:
+                    self._authenticate(sock)
+                elif sock in (self._wake_in, self._wake_in.fileno()):
+                    self._clear_wakeup()
+                else:
+                    self._receive(sock, now)
+            if self._cut_all:
+                self._cut_all = False
+                self._connections.shut_down_all()
+            for producer, message in self._gate.expire(now):
+                self._keep_unit(producer, message)
+            self._flush()
+            now = time.monotonic()
+            for producer in list(self._replying.values()):
+                self._send_replies(producer, now)
+            if now >= self._beat_at:
+                self._beat(now)
+            if now >= self._stats_at:
+                self._stats_at = now + _STATS_EVERY
+                number, sequence = str(self._number).encode(), str(self._device.sequence).encode()
+                zeromq.send(self._stats, [b"stats", number, sequence])
+            if now >= self._look_at:
+                self._look_at = now + zeromq.LOOK_EVERY
+                for _ in range(self._connections.shut_down_endless()):
+                    self._count_reason("frames: no end")
+                self._count["idle_closes"] += self._connections.shut_down_idle(now)
+            self._changed.notify_all()
+
+    def _next_timeout(self) -> int | None:
+        """Return the milliseconds until the next timer, None when there is none."""
+        look_at = self._look_at if self._connections else NEVER
+        due = min(self._beat_at, self._stats_at, self._gate.due, look_at)
+        if not self._holding:
+            for producer in self._replying.values():
+                due = min(due, producer.replies[0].due)
+        return None if due == NEVER else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _connections_changed(self, monitor: Any) -> None:
+        """Handle the monitor's reports of connections that were accepted or ended."""
+        zmq = self._zmq
+        while True:
+            try:
+                event, _ = monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            kind, fd = int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
+            if kind == zmq.EVENT_ACCEPTED:
+                self._count["connections"] += 1
+                full = len(self._connections) >= self._max_connections
+                producer = self._monitors[monitor] not in ("publish_port", "stats_port")
+                address = self._connections.accepted(fd, producer=producer, now=time.monotonic())
+                if full:
+                    self._count_reason(TOO_MANY)
+                    zeromq.shut_down(fd, address)
+            else:
+                self._connections.ended(fd)
+
+    def _authenticate(self, sock: Any) -> None:
+        assert self._curve is not None
+        if not self._curve.answer(self._zmq, sock):
+            self._count_reason("curve: a key that is not let in")
+
+    def _count_subscriptions(self, sock: Any) -> None:
+        zmq = self._zmq
+        while True:
+            try:
+                message = sock.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._count["subscriptions"] += message[:1] == b"\1"
+
+    # --- in: frames -> messages -> capture
+
+    def _receive(self, sock: Any, now: float) -> None:
+        push = sock is not self._router
+        endless = self._connections.endless
+        size = 0
+        for _ in range(_TURN_MESSAGES):
+            got = zeromq.receive(self._zmq, sock)
+            if got is None:
+                return
+            parts, first, count = got
+            size += count
+            if endless.watched:
+                endless.message_from(self._source(first))
+            self._count["messages"] += 1
+            self._count["bytes"] += count
+            if push:
+                assert self._pushers is not None
+                self._message_received(self._pushers, parts, first, now)
+            elif len(parts) > 1:  # ROUTER never delivers a routing id alone
+                self._message_received(self._producer(parts.pop(0), first), parts, first, now)
+            if size > _TURN_BYTES:
+                return
+
+    def _new_producer(self, routing_id: bytes, fd: int, name: str) -> _Producer:
+        self._producer_number += 1
+        producer = _Producer(routing_id, self._producer_number, fd, name)
+        if self._capture is not None:
+            peer = f"{name} {routing_id.hex()}" if routing_id else name
+            producer.stream = self._capture.stream(peer)
+        return producer
+
+    def _source(self, frame: Any) -> int:
+        """Return the descriptor of the connection that brought a frame; -1 for a peer with ZMTP 1 or 2."""
+        try:
+            return int(frame.get(self._zmq.SRCFD))
+        except self._zmq.ZMQError:
+            return -1
+
+    def _producer(self, routing_id: bytes, frame: Any) -> _Producer:
+        producer = self._producers.get(routing_id)
+        if producer is None or producer.closing:
+            fd = self._source(frame)
+            address = zeromq.address_of(fd)
+            if producer is not None:
+                # An id made by ROUTER belongs to one connection. Its descriptor may be another one's by now.
+                if routing_id[:1] == b"\0" or address in ("", producer.address):
+                    return producer
+                self._forget(producer)  # a fixed routing id on a new connection
+            producer = self._producers[routing_id] = self._new_producer(routing_id, fd, address)
+            if len(self._producers) > _PEERS_MAX:
+                # ROUTER does not report that a producer has gone. A forgotten one gets a new stream.
+                for old in self._producers.values():
+                    if not old.replies and old is not producer and not self._gate.holds(old):
+                        self._forget(old)
+                        break
+        return producer
+
+    def _forget(self, producer: _Producer) -> None:
+        self._abort_swap(producer)
+        self._producers.pop(producer.routing_id, None)
+        self._replying.pop(producer.routing_id, None)
+        if self._capture is not None:
+            self._capture.end_stream(producer.stream)
+
+    def _message_received(self, producer: _Producer, parts: list[bytes], first: Any, now: float) -> None:
+        if producer.closing:  # messages after a cut have not arrived
+            return
+        answer = self._device.receive(parts, push=producer is self._pushers)
+        if answer.reason:
+            self._count_reason(answer.reason)
+        if answer.message is not None:
+            self._count["events"] += 1
+            self._admit(producer, MessageUnit(answer.message, answer.reply, self._max_bytes), first, now)
+            return
+        if not answer.ping:
+            self._count["dropped"] += 1
+        if answer.reply is not None and not producer.stalled:
+            self._enqueue_reply(producer, Reply(answer.reply, counter_of(answer.reply)))
+
+    def _enqueue_reply(self, producer: _Producer, reply: Reply[list[bytes]]) -> None:
+        producer.replies.append(reply)
+        self._replying[producer.routing_id] = producer
+        if len(producer.replies) > _REPLIES_MAX and not self._holding and not producer.closing:
+            self._count_reason("replies: not read")
+            producer.replies.clear()
+            self._close_after_replies(producer)
+
+    def _admit(self, producer: _Producer, message: MessageUnit, first: Any, now: float) -> None:
+        """Pass a message through the fault gate, capture it and queue its replies."""
+        decision = self._gate.admit(producer, message, now)
+        for captured in decision.captured:
+            self._keep_unit(producer, captured)
+        for reply in decision.replies:
+            if reply.data is not None:
+                self._enqueue_reply(producer, reply)
+                continue
+            # The connection that brought this message is cut. A routing id may have got another one
+            # meanwhile, and a pushing producer has no routing id.
+            producer.fd = self._source(first)
+            producer.address = zeromq.address_of(producer.fd)
+            self._close_after_replies(producer, reply)
+
+    def _close_after_replies(self, producer: _Producer, close: Reply[list[bytes]] | None = None) -> None:
+        """Take nothing more from a connection, and cut it when its replies are sent."""
+        self._abort_swap(producer)
+        close = close or Reply(None, "")
+        if producer is self._pushers:  # one of many connections: the others go on
+            if close.count:
+                self._count[close.count] += 1
+            zeromq.shut_down(producer.fd, producer.address)
+            return
+        producer.closing = True
+        self._enqueue_reply(producer, close)
+
+    def _abort_swap(self, producer: _Producer) -> None:
+        for message in self._gate.abort_swap(producer):
+            self._keep_unit(producer, message)
+
+    def _keep_unit(self, producer: _Producer, message: Message) -> None:
+        raw = unit(message.parts)
+        if self._capture is not None:
+            self._capture.unit(producer.stream, raw, received_us=self._clock())
+        self._unflushed.append(_Unflushed(producer, message, raw))
+
+    def _flush(self) -> None:
+        """Hand the capture to the operating system; messages are answered and published only after that."""
+        unflushed, self._unflushed = self._unflushed, []
+        if self._capture is not None:
+            try:
+                self._capture.flush()
+            except LedgerError as error:
+                # Messages that are not captured are neither acknowledged nor published: they are sent again.
+                self._capture_failed(error)
+                for producer in {one.producer.number: one.producer for one in unflushed}.values():
+                    producer.replies.clear()
+                    self._close_after_replies(producer)
+                return
+        now_ms = self._clock() // 1000 if unflushed else 0
+        for _, message, raw in unflushed:
+            self._count["captured_events"] += 1
+            if self._evidence.keep:
+                self._kept.append(raw)
+            if self._duplicates is not None:
+                found = event_id(message, self._max_bytes)
+                if found:
+                    self._duplicates.add_id(found)
+            if self._publisher is not None:
+                self._publish(self._device.publication(message, now_ms), "published")
+        self._count_duplicates()
+
+    # --- out: answers and publications
+
+    def _publish(self, parts: list[bytes], count: str) -> None:
+        # A consumer that does not keep up misses messages and sees the gap, as with the real device.
+        zeromq.send(self._publisher, parts)
+        self._count[count] += 1
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + self._heartbeat
+        if self._publisher is not None:
+            parts = self._device.heartbeat(self.publish_url, self._clock() // 1000)
+            self._publish(parts, "heartbeats")
+
+    def _send_replies(self, producer: _Producer, now: float) -> None:
+        replies = producer.replies
+        while replies and replies[0].due <= now and not self._holding:
+            reply = replies[0]
+            if reply.data is not None and not self._send_reply(producer, reply.data):
+                reply.due = now + _RETRY_REPLY  # the producer does not read now
+                return
+            replies.popleft()
+            if reply.count:
+                self._count[reply.count] += 1
+            if reply.data is None:
+                self._wait_until_written()
+                zeromq.shut_down(producer.fd, producer.address)
+        if not replies:
+            self._replying.pop(producer.routing_id, None)
+
+    def _wait_until_written(self) -> None:
+        """Wait until libzmq has written the answers that it was given, as far as producers read them.
+
+        Its one I/O thread handles commands in order. When it has closed a listener, it has also handled the
+        answers before that. The second round is for a socket that was busy: the thread comes back to it with
+        its next poll.
+        """
+        zmq = self._zmq
+        for _ in range(2):
+            with self._context.socket(zmq.PAIR) as sock:
+                monitor = sock.get_monitor_socket(zmq.EVENT_CLOSED)
+                sock.bind("tcp://127.0.0.1:*")
+                sock.unbind(sock.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0"))
+                monitor.poll(1000)
+                sock.disable_monitor()
+                monitor.close()
+
+    def _send_reply(self, producer: _Producer, reply: list[bytes]) -> bool:
+        """Send an answer.
+
+        Returns:
+            False when libzmq holds as many answers as it may for this producer.
+        """
+        zmq = self._zmq
+        try:
+            zeromq.send(self._router, [producer.routing_id, *reply])
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._count["replies_lost"] += 1
+            return True
+        if self._capture is not None:
+            self._capture.unit(producer.stream, unit(reply), TO_PEER, self._clock())
+        return True

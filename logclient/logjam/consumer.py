@@ -1,0 +1,149 @@
+"""A `Subscriber` in a thread of its own that captures what Logjam devices publish, until it is stopped."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from logclient.config import host_port
+from logclient.errors import LedgerError
+from logclient.logjam.subscriber import Device, Subscriber
+
+__all__ = ["Consumer", "Counts"]
+
+SCHEME = "logjam+sub"
+
+_LOOK = 0.1  # seconds between two checks for the stop
+_DRAIN = 2.0  # seconds, at most, to read at the end what has already come
+
+
+class Counts(NamedTuple):
+    """Counters of a consumer. All but the first one count messages of any app-env."""
+
+    messages: int = 0  # of the chosen app-envs and topics
+    captured_messages: int = 0  # heartbeats included
+    heartbeats: int = 0
+    devices: int = 0
+    missing_at_least: int = 0
+    restarts_at_least: int = 0
+    refused: int = 0  # invalid messages
+
+
+class Consumer:
+    """See the module. A context manager.
+
+    Args:
+        endpoints: hosts and ports where devices publish.
+        capture: directory of the capture; None: no capture.
+        options: see `Subscriber`.
+
+    Attributes:
+        error: the error that ended the thread, if any.
+        capture_error: why messages could not be captured; none is captured after that.
+        counts: the counters; while the thread runs, those of a moment ago, as the next three.
+        known: the devices.
+        reasons: why messages were refused, and how often.
+        unreached: endpoints where no device has answered yet.
+    """
+
+    def __init__(self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, **options: Any) -> None:
+        places = [host_port(*endpoint) for endpoint in endpoints]
+        self.url = f"{SCHEME}://{','.join(places)}"
+        self.error: BaseException | None = None
+        self.capture_error = ""
+        self.counts = Counts()
+        self.known: list[Device] = []
+        self.reasons: dict[str, int] = {}
+        self.unreached: list[str] = []
+        self._endpoints = [f"tcp://{place}" for place in places]
+        listener = re.sub(r"[^A-Za-z0-9.-]", "_", f"logjam-sub-{places[0].replace(':', '-')}")
+        self._options = {"capture": capture, "listener": listener, **options}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        """The endpoints it connects to, for programs."""
+        return {"url": self.url, "connects": self._endpoints}
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All counters, for programs."""
+        known = [{k: v for k, v in device._asdict().items() if k != "seen"} for device in self.known]
+        return {**self.counts._asdict(), "known": known, "reasons": self.reasons}
+
+    @property
+    def summary(self) -> str:
+        """The counters in a few words."""
+        counts = self.counts
+        return (
+            f"{counts.messages} messages of {counts.devices} devices, at least {counts.missing_at_least} "
+            f"missing, at least {counts.restarts_at_least} restarts"
+        )
+
+    def start(self) -> Self:
+        """Connect, and read from now on. It raises what `Subscriber` raises."""
+        subscriber = Subscriber(self._endpoints, **self._options)
+        self._thread = threading.Thread(
+            target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Read what has already come, and close the capture. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping.set()
+            thread.join()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def _serve(self, subscriber: Subscriber) -> None:
+        try:
+            with subscriber:
+                messages = 0
+                look = 0.0
+                while not self._stopping.is_set():
+                    messages += subscriber.receive(_LOOK) is not None
+                    if time.monotonic() >= look:
+                        self._update(subscriber, messages)
+                        look = time.monotonic() + _LOOK
+                end = time.monotonic() + _DRAIN
+                more = True
+                while more and time.monotonic() < end:
+                    before = subscriber.taken
+                    wanted = subscriber.receive(0.0) is not None
+                    messages += wanted
+                    more = wanted or subscriber.taken != before
+                self._update(subscriber, messages)
+        except LedgerError as error:
+            self.capture_error = str(error)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _update(self, subscriber: Subscriber, messages: int) -> None:
+        known = list(subscriber.devices.values())
+        self.known, self.reasons, self.unreached = known, subscriber.refused, subscriber.unreached
+        self.counts = Counts(
+            messages,
+            subscriber.captured,
+            sum(device.heartbeats for device in known),
+            len(known),
+            sum(device.missing_at_least for device in known),
+            sum(device.restarts_at_least for device in known),
+            sum(self.reasons.values()),
+        )

@@ -1,0 +1,294 @@
+"""The rules of logjam-device, frames in and frames out, with no socket.
+
+`Device` says what the real device answers, what it drops silently, and how it numbers what it publishes. The
+real one aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any, NamedTuple
+
+from logclient.collectors import fault_gate
+from logclient.collectors.data_faults import flip_bit, foreign_id
+from logclient.collectors.fault_gate import Reply, ReplyPlan
+from logclient.errors import ConfigError, ProtocolError
+from logclient.logjam import zeromq
+from logclient.logjam.messages import (
+    METHODS,
+    NONE,
+    SEQUENCE_MAX,
+    Meta,
+    compress,
+    decompress,
+    frames,
+    is_app_env,
+    is_topic,
+    read_meta,
+    require_library,
+)
+
+__all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
+
+ACCEPTED, REFUSED, PONG = b"202 Accepted", b"400 Bad Request", b"200 OK"
+
+_FRAMES_MAX = zeromq.FRAMES_MAX - 1  # without the routing id
+_NAME_MAX = 4096  # bytes of app-env and of topic; the real device has no limit
+_BODY_MAX = 64 << 20  # bytes of an unpacked body in `decode`, the importer's limit
+
+
+class Message(NamedTuple):
+    """A data message that is kept and published."""
+
+    parts: list[bytes]  # as it arrived, with the empty frame of a request
+    first: int  # index of the app-env in `parts`
+    meta: Meta
+    request: bool
+
+    @property
+    def topic(self) -> bytes:
+        """The frame with the topic."""
+        return self.parts[self.first + 1]
+
+    @property
+    def body(self) -> bytes:
+        """The frame with the body, as it travelled."""
+        return self.parts[self.first + 2]
+
+    def with_body(self, body: bytes) -> Message:
+        """Return a copy with another body."""
+        parts = list(self.parts)
+        parts[self.first + 2] = body
+        return self._replace(parts=parts)
+
+
+class Answer(NamedTuple):
+    """The result of the frames of one message."""
+
+    reply: list[bytes] | None = None
+    message: Message | None = None
+    reason: str = ""  # why there is no message, or why the reply is 400
+    ping: bool = False
+
+
+class Device:
+    """The rules of logjam-device, frames in and frames out.
+
+    Args:
+        number: the device's number, which consumers see.
+        host: the name in the answer to a ping.
+        allow_invalid: publish messages with an invalid meta frame, too (they are answered 400); ``-A``.
+        recompress: compress uncompressed bodies with this method before they are published; ``-x``.
+        sequence: the sequence of the last message published.
+
+    Raises:
+        ConfigError: an argument that breaks its rule.
+    """
+
+    def __init__(
+        self,
+        number: int = 1,
+        *,
+        host: str = "localhost",
+        allow_invalid: bool = False,
+        recompress: str = "none",
+        sequence: int = 0,
+    ) -> None:
+        if not 0 <= number < 1 << 32:
+            raise ConfigError(f"device: {number} must be 0 to {(1 << 32) - 1}")
+        if recompress not in METHODS:
+            raise ConfigError(f"recompress: {recompress!r} is none of {', '.join(METHODS)}")
+        self.number = number
+        self.sequence = sequence
+        self._host = host.encode()
+        self._allow_invalid = allow_invalid
+        self._recompress = METHODS[recompress]
+        require_library(self._recompress)  # a missing one is an error now, not later
+
+    def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
+        """Return what becomes of one message.
+
+        Args:
+            parts: its frames without the routing id; frames after the sixth may be left out.
+            push: it came to the PULL socket, which has no requests, and may lack the meta frame.
+        """
+        count = len(parts)
+        request = not push and not parts[0]
+        if request:
+            return self._request(parts)
+        if push and count == 3:
+            meta, valid = Meta(), True
+        elif count == 4:
+            meta, valid = read_meta(parts[3])
+        else:
+            return Answer(reason=f"frames: a message has 4, not {_counted(count)}")
+        return self._judge(Message(parts, 0, meta, request=False), valid)
+
+    def _request(self, parts: list[bytes]) -> Answer:
+        count = len(parts) - 1
+        name = parts[1] if count else b"unknown-unknown"
+        if len(name) > _NAME_MAX:
+            return Answer([b"unknown-unknown", REFUSED], reason="app-env: too long")
+        if count != 4:
+            return Answer([name, REFUSED], reason=f"frames: a request has 5, not {_counted(len(parts))}")
+        meta, valid = read_meta(parts[4])
+        if name == b"ping":
+            if valid:
+                return Answer([name, PONG, self._host], ping=True)
+            return Answer([name, REFUSED], reason="meta: not valid", ping=True)
+        answer = self._judge(Message(parts, 1, meta, request=True), valid)
+        accepted = valid and is_app_env(name)
+        return answer._replace(reply=[name, ACCEPTED if accepted else REFUSED])
+
+    def _judge(self, message: Message, valid: bool) -> Answer:
+        name = message.parts[message.first]
+        if len(name) > _NAME_MAX or len(message.topic) > _NAME_MAX:
+            return Answer(reason="app-env or topic: too long")
+        if not is_app_env(name):
+            return Answer(reason="app-env: not printable ASCII with a dash")
+        if not is_topic(message.topic):
+            return Answer(reason="topic: none of Logjam's")
+        if not valid and not self._allow_invalid:
+            return Answer(reason="meta: not valid")
+        return Answer(message=message, reason="" if valid else "meta: not valid")
+
+    def publication(self, message: Message, now_ms: int) -> list[bytes]:
+        """Return the four frames for consumers, with the device's number and sequence, and with a time."""
+        name, topic, body = message.parts[message.first : message.first + 3]
+        method = message.meta.compression
+        if method == NONE and self._recompress:
+            method = self._recompress
+            body = compress(method, body)
+        return [name, topic, body, self._meta(method, message.meta.created_ms or now_ms)]
+
+    def heartbeat(self, endpoint: str, now_ms: int) -> list[bytes]:
+        """Return a heartbeat, which takes a sequence like any message.
+
+        Args:
+            endpoint: where the device publishes.
+            now_ms: milliseconds since 1970.
+        """
+        return [b"heartbeat", endpoint.encode(), b"{}", self._meta(NONE, now_ms)]
+
+    def _meta(self, method: int, created_ms: int) -> bytes:
+        self.sequence = self.sequence % SEQUENCE_MAX + 1  # the highest is followed by 1
+        return Meta(method, self.number, created_ms, self.sequence).pack()
+
+
+def _counted(count: int) -> str:
+    return str(count) if count < _FRAMES_MAX else f"{_FRAMES_MAX} or more"
+
+
+# --- bodies --------------------------------------------------------------------------------------
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_LAST_ID = re.compile(rb'"(request_id|uuid)":"([0-9a-f]{32})"\}\s*$')  # the place where our producer puts it
+
+
+def _carrier(topic: bytes) -> str:
+    """Return the member of a document that carries the event's id."""
+    return "request_id" if topic.startswith(b"logs") else "uuid"
+
+
+def event_id(message: Message, limit: int) -> str:
+    """Return the id in a message's event, "" when it has none of our form.
+
+    Args:
+        message: a data message.
+        limit: bytes of an unpacked body; the id in a larger one is not looked for.
+    """
+    try:
+        body = decompress(message.meta.compression, message.body, limit)
+        carrier = _carrier(message.topic)
+        last = _LAST_ID.search(body, max(0, len(body) - 80))
+        if last is not None and last[1].decode() == carrier:
+            return last[2].decode()
+        document = json.loads(body)
+    except (ProtocolError, ValueError, RecursionError):
+        return ""
+    found = document.get(carrier) if isinstance(document, dict) else None
+    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+
+
+def decode(raw: bytes) -> list[Any]:
+    """Return the event of one captured unit: a list of one JSON value.
+
+    Raises:
+        ValueError: `raw` is not one whole data message, or its body is not JSON in the framing that it names.
+    """
+    answer = Device(allow_invalid=True).receive(frames(raw), push=raw[:4] != b"\0\0\0\x80")
+    if answer.message is None:
+        raise ValueError(f"unit: {answer.reason or 'a ping'}")
+    return [json.loads(decompress(answer.message.meta.compression, answer.message.body, _BODY_MAX))]
+
+
+class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
+    """A message at the fault gate.
+
+    Args:
+        message: a data message.
+        reply: the answer to it; None: nobody waits for one.
+        limit: bytes of an unpacked body.
+    """
+
+    __slots__ = ("_limit", "_message", "_reply")
+
+    def __init__(self, message: Message, reply: list[bytes] | None, limit: int) -> None:
+        self._message = message
+        self._reply = reply
+        self._limit = limit
+
+    @property
+    def size(self) -> int:
+        """Number of events: 1."""
+        return 1
+
+    @property
+    def is_answered(self) -> bool:
+        """True for a request."""
+        return self._reply is not None
+
+    def original(self) -> Message:
+        """Return the message."""
+        return self._message
+
+    def event_ids(self) -> list[str]:
+        """Return the event's id, if it has one of our form."""
+        found = event_id(self._message, self._limit)
+        return [found] if found else []
+
+    def corrupted(self, random: Random) -> tuple[list[Message], list[str]] | None:
+        """Flip a bit of the body, and keep its id and its form."""
+        method = self._message.meta.compression
+        try:
+            body = decompress(method, self._message.body, self._limit)
+        except ProtocolError:
+            return None
+        changed = flip_bit(body, random, json.loads, (_carrier(self._message.topic),))
+        if changed is None:
+            return None
+        return [self._message.with_body(compress(method, changed))], self.event_ids()
+
+    def with_added(self, random: Random) -> tuple[list[Message], list[str]]:
+        """Add a copy under an id that was never sent."""
+        message = self._message
+        old = event_id(message, self._limit)
+        if not old:
+            return [message, message], []
+        new = foreign_id(old, random)
+        method = message.meta.compression
+        body = decompress(method, message.body, self._limit).replace(old.encode(), new.encode())
+        return [message, message.with_body(compress(method, body))], [new]
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[list[bytes]]]:
+        """Return the answer, if there is one."""
+        if self._reply is None or plan.fault == "no-reply":
+            return []
+        return [Reply(self._reply, counter_of(self._reply), plan.due)]
+
+
+def counter_of(reply: list[bytes]) -> str:
+    """Return the name of the counter for a reply of the device."""
+    return {ACCEPTED: "acks", REFUSED: "refusals", PONG: "pings"}[reply[1]]

@@ -1,0 +1,143 @@
+"""Logjam messages for the verifier. See `logclient.verify.decode.Wire`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from logclient._ext import logjam as codec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "BODY_OPTION", "CARRIES", "COLUMNS", "FRAME_HEAD", "LINES", "OPTIONS", "codec", "is_of_app_envs",
+    "message_columns", "wrap_body",
+]  # fmt: skip
+
+COLUMNS = {
+    "request": "u1",
+    "app_env_offset": "i4",
+    "app_env_length": "i4",
+    "topic_offset": "i4",
+    "topic_length": "i4",
+    "device": "u4",
+    "created_ms": "u8",
+    "number": "u8",
+}
+OPTIONS: dict[str, int] = {}
+CARRIES = False
+LINES: tuple[str, ...] = ()
+BODY_OPTION = ""
+FRAME_HEAD: int | None = 4  # the length before a frame
+
+
+def wrap_body(body: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before and behind `body` in a message of its own.
+
+    The topic decides which field has the id. A body alone has no topic, so its fields tell.
+    """
+    topic = b"logs"
+    if b'"uuid"' in body and not (b'"request_id"' in body and _has_request_id(body)):
+        topic = b"events"
+    more = 1 << 31
+    frames = [
+        (more | 7).to_bytes(4, "little") + b"app-env",
+        (more | len(topic)).to_bytes(4, "little") + topic,
+    ]
+    meta = b"\xca\xbd\0\x01" + bytes(20)
+    head = b"".join(frames) + (more | len(body)).to_bytes(4, "little")
+    return head, len(meta).to_bytes(4, "little") + meta
+
+
+def _has_request_id(body: bytes) -> bool:
+    """Return whether the document has the field at its top level, or cannot be read."""
+    try:
+        return "request_id" in json.loads(body)
+    except (ValueError, TypeError, RecursionError):
+        return True
+
+
+def is_of_app_envs(
+    data: memoryview,
+    begin: npt.NDArray[np.int64],
+    length: npt.NDArray[np.int32],
+    app_envs: list[bytes],
+) -> npt.NDArray[np.bool_]:
+    """Tell which messages are of one of these app-envs.
+
+    Args:
+        data: the bytes of all messages.
+        begin: where the app-env of each message begins in `data`.
+        length: the length of each app-env.
+        app_envs: those that are looked for.
+
+    Returns:
+        One boolean per message.
+    """
+    import numpy as np
+
+    raw: npt.NDArray[Any] = np.frombuffer(data, np.uint8)
+    found = np.zeros(len(begin), bool)
+    for app_env in app_envs:
+        which = np.flatnonzero(length == len(app_env))
+        places = begin[which, None] + np.arange(len(app_env))
+        found[which[(raw[places] == np.frombuffer(app_env, np.uint8)).all(axis=1)]] = True
+    return found
+
+
+_NAME_BYTES = 1024  # of an app-env or a topic that are kept
+_NO_META = ("no_meta", "old_meta", "bad_meta")
+
+
+def message_columns(
+    data: memoryview,
+    begin: npt.NDArray[np.int64],
+    own: dict[str, npt.NDArray[Any]],
+    status: npt.NDArray[np.uint8],
+    names: tuple[str, ...],
+) -> list[tuple[Any, npt.NDArray[np.bool_]]]:
+    """Return what is particular to messages, for a table.
+
+    Args:
+        data: the bytes of all messages.
+        begin: where each message begins in `data`.
+        own: the columns `COLUMNS` of the decoder.
+        status: of each message.
+        names: of the statuses.
+
+    Returns:
+        Values, and where they are missing, of app-env, topic, whether a reply was asked for, device, its
+        number of the message, and the time it was made in milliseconds since 1970.
+    """
+    import numpy as np
+
+    lacks = (own["app_env_length"] == 0) | (status == names.index("ping"))
+    no_meta = lacks | np.isin(status, [names.index(name) for name in _NO_META])
+    return [
+        (_texts(data, begin, own, "app_env"), lacks),
+        (_texts(data, begin, own, "topic"), lacks),
+        (own["request"] != 0, lacks),
+        (own["device"].astype(np.int64), no_meta),
+        (own["number"].view(np.int64), no_meta),
+        (own["created_ms"].view(np.int64), no_meta),
+    ]
+
+
+def _texts(
+    data: memoryview, begin: npt.NDArray[np.int64], own: dict[str, npt.NDArray[Any]], name: str
+) -> list[str]:
+    import numpy as np
+
+    first = begin + own[f"{name}_offset"]
+    end = first + np.minimum(own[f"{name}_length"], _NAME_BYTES)
+    known: dict[bytes, str] = {}  # there are few different ones
+    found = []
+    for low, high in zip(first.tolist(), end.tolist(), strict=True):
+        raw = bytes(data[low:high])
+        text = known.get(raw)
+        if text is None:
+            text = known[raw] = raw.decode("utf-8", "backslashreplace")
+        found.append(text)
+    return found

@@ -1,0 +1,580 @@
+"""A plog server for demos and tests: captures what comes, can pass it on to Kafka, commits faults on request.
+
+`logclient.plog.device` has the rules, this module the sockets, the capture and the faults. One
+thread serves the UDP listener and, on request, one for lines over TCP. A datagram is one wire unit, and so is
+a line. It is captured, and the capture handed to the operating system, before anything else is done with it.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Self
+
+from logclient._ext.plog import EMPTY, Decoder
+from logclient.collectors import sockets
+from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureWriter
+from logclient.collectors.counters import Counts as BaseCounts
+from logclient.collectors.kafka import Forwarder
+from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
+from logclient.config import host_port
+from logclient.errors import ConfigError, LedgerError, LogclientError
+from logclient.plog.datagrams import Batch, Datagrams, batch_of
+from logclient.plog.device import Lines, Listener, ReplyLimit, Taken, hole_settings
+from logclient.plog.injector import Datagram, Injector
+
+__all__ = ["Collector", "Counts"]
+
+_PEERS_MAX = 10_000
+_REPLIES_MAX = 1000  # that wait while answers are held back
+_RECEIVE = 1 << 18
+_LAST_BATCHES = 1000
+_KAFKA_POLL = 0.1  # seconds between two looks at Kafka's delivery reports
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts(BaseCounts):
+    """Counters of a plog collector; datagrams and lines are wire units, events are whole messages.
+
+    `connections` counts addresses that sent datagrams, and TCP connections; `open` only the latter. With data
+    faults `captured_events` may be lower than `events`.
+    """
+
+    datagrams: int = 0
+    lines: int = 0
+    replies: int = 0
+    replies_lost: int = 0  # the kernel did not take them
+    kills: int = 0  # asked for
+    kernel_drops: int | None = None  # datagrams the kernel had no room for; None: unknown
+    forwarded: int = 0  # messages that Kafka has
+    failed_to_send: int = 0  # messages that Kafka has not
+    too_long: int = 0  # lines over the limit
+
+
+class _Peer:
+    """A sender of datagrams."""
+
+    __slots__ = ("number", "port", "stream")
+
+    def __init__(self, number: int, port: int, stream: int) -> None:
+        self.number = number
+        self.port = port
+        self.stream = stream
+
+
+class _Connection:
+    """A sender of lines."""
+
+    __slots__ = ("alive_at", "lines", "sock", "stream")
+
+    def __init__(self, sock: socket.socket, lines: Lines, stream: int, now: float) -> None:
+        self.alive_at = now
+        self.sock = sock
+        self.lines = lines
+        self.stream = stream
+
+
+def _name(address: Any) -> str:
+    return host_port(*address[:2])
+
+
+class Collector(CollectorBase[Counts]):
+    """A plog server in a thread of its own. A context manager that can be started again.
+
+    Args:
+        host: an address to listen on; IPv6 without brackets.
+        port: the UDP port; 0 picks a free one; ``port`` has it then, and a restart keeps it.
+        tcp_port: the port for lines over TCP, the same way; None: no lines.
+        capture: directory of the capture; None: no capture.
+        faults: see ``logclient.collectors.faults``; they apply to datagrams, not to lines.
+        fault_log: a file for the faults that were applied, see ``logclient.plog.injector``.
+        run: a name for this run, kept in the capture.
+        listener: name in the capture; default protocol, host and port. The one of lines ends with ``-lines``.
+        max_size: see `Listener`.
+        expire_time: see `Listener`.
+        allow_kill: see `Listener`.
+        max_line: bytes of a line.
+        idle: seconds without traffic after which a TCP connection is closed; 0 = never.
+        max_connections: TCP connections open at one time; a further one is closed at once.
+        reply_rate: answers a second to one host that are longer than the question (STAT, ENVI); all hosts
+            together get twenty times as many; 0 = no limit. The sender's address of a question may be forged.
+        receive_buffer: bytes of the kernel's buffer to ask for; 0: the default.
+        kafka: the broker that messages are passed on to: ``host:port``, or librdkafka's settings by name.
+        kafka_topic: the topic of messages that name none.
+        count_duplicates: count the ids that are captured more than once.
+        keep: keep the messages in memory, for ``events`` and ``messages``.
+
+    Raises:
+        ConfigError: an argument that breaks its rule.
+        MissingExtra: confluent-kafka is needed and not installed (``start``).
+        LedgerError: the capture or the fault log cannot be used (``start``).
+        ConnectFailed: an address cannot be listened on (``start``).
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tcp_port: int | None = None,
+        capture: str | None = None,
+        faults: str | None = None,
+        fault_log: str | None = None,
+        run: str | None = None,
+        listener: str | None = None,
+        max_size: int = 1 << 20,
+        expire_time: float = 10.0,
+        allow_kill: bool = False,
+        max_line: int = 1 << 20,
+        idle: float = IDLE,
+        max_connections: int = MAX_CONNECTIONS,
+        reply_rate: float = 50.0,
+        receive_buffer: int = 8 << 20,
+        kafka: str | Mapping[str, Any] | None = None,
+        kafka_topic: str = "",
+        count_duplicates: bool = False,
+        keep: bool = False,
+    ) -> None:
+        for name, number in (("port", port), ("tcp_port", tcp_port)):
+            if number is not None and not 0 <= number <= 65535:
+                raise ConfigError(f"{name}: {number} must be 0 to 65535")
+        if kafka is not None and not kafka_topic:
+            raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
+        if kafka is None and kafka_topic:
+            raise ConfigError("kafka_topic: needs kafka")
+        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
+        super().__init__("plog", Counts, host, evidence)
+        self._port = port
+        self._tcp_port = tcp_port
+        self._max_size = max_size
+        self._expire_time = expire_time
+        self._allow_kill = allow_kill
+        self._max_line = max_line
+        self._idle = idle
+        self._max_connections = max_connections
+        self._reply_limit = ReplyLimit(reply_rate)
+        self._receive_buffer = receive_buffer
+        self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        self._kafka_topic = kafka_topic
+        self._decoder = Decoder(datagrams=False)
+        self._drops_before = 0  # of sockets that are closed
+        self._listener = Listener(0.0, max_size=max_size, expire_time=expire_time)  # checks the arguments
+        self._socket: Datagrams | None = None
+        self._peers: OrderedDict[Any, _Peer] = OrderedDict()
+        self._connections: set[_Connection] = set()
+        self._replies: deque[tuple[Any, int, bytes]] = deque()
+        self._line_capture: CaptureWriter | None = None
+        self._forwarder: Forwarder | None = None
+        self._injector: Injector | None = None
+        self._capture_listener: Listener | None = None  # of what is captured, where faults make that differ
+        self._count["kernel_drops"] = 0
+
+    # --- for other threads
+
+    @property
+    def port(self) -> int:
+        """The UDP port."""
+        return self._port
+
+    @property
+    def tcp_port(self) -> int | None:
+        """The TCP port for lines; None: there is none."""
+        return self._tcp_port
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        return f"plog://{_name((self.host, self._port))}"
+
+    @property
+    def receive_buffer(self) -> int:
+        """Bytes of the kernel's buffer, its own overhead included; 0 while the collector is stopped."""
+        return self._socket.receive_buffer if self._socket is not None else 0
+
+    @property
+    def listens(self) -> dict[str, Any]:
+        """Where it can be reached: ``url``, ``port``, and ``tcp`` for lines."""
+        found: dict[str, Any] = {"url": self.url, "port": self.port}
+        if self.tcp_port is not None:
+            found["tcp"] = self.tcp_port
+        return found
+
+    def _counts(self) -> Counts:
+        self._count["open"] = len(self._connections)
+        counted = dict(self._count)
+        if self._socket is not None:
+            drops = self._socket.drops
+            counted["kernel_drops"] = None if drops is None else drops + self._drops_before
+        if self._forwarder is not None:
+            counted["forwarded"] += self._forwarder.delivered
+            counted["failed_to_send"] += self._forwarder.failed_to_send
+        return Counts(**counted)
+
+    def stat(self) -> dict[str, Any]:
+        """Return what STAT would be answered with."""
+        with self._changed:
+            return self._listener.stat(time.monotonic(), self._handlers())
+
+    def messages(self) -> list[bytes]:
+        """Return the payloads captured so far, in the order in which they were whole (``keep=True``)."""
+        with self._changed:
+            return list(self._kept)
+
+    def start(self) -> Self:
+        """Listen, and return the collector itself."""
+        self._check_stopped()
+        opened = Datagrams(self.host, self._port, self._receive_buffer)
+        lines: socket.socket | None = None
+        try:
+            self._port = opened.port
+            if self._tcp_port is not None:
+                lines = sockets.listen(self.host, self._tcp_port, "TCP port")
+                self._tcp_port = int(lines.getsockname()[1])
+            self._open_fault_log()
+            if self._kafka is not None:
+                self._forwarder = Forwarder(self._kafka, self._kafka_topic)
+            self._capture = self._open_capture(self._port, self.url)
+            if lines is not None:
+                url = f"plog+tcp://{_name((self.host, self._tcp_port))}"
+                self._line_capture = self._open_capture(self._port, url, protocol="plog+tcp", suffix="-lines")
+        except BaseException:
+            opened.close()
+            if lines is not None:
+                lines.close()
+            self._close_evidence(self._capture)
+            raise
+        now = time.monotonic()
+        self._socket = opened
+        self._listener = Listener(
+            now,
+            max_size=self._max_size,
+            expire_time=self._expire_time,
+            allow_kill=self._allow_kill,
+            environment=self._environment(),
+        )
+        self._injector, self._capture_listener = None, None
+        if self._faults:
+            # Its limits are above the server's, to find the event of each datagram that the server drops.
+            self._injector = Injector(self._faults, self._record_fault, 64 << 20, 256 << 20)
+            if self._injector.changes_capture:
+                self._capture_listener = Listener(now, max_size=self._max_size, expire_time=self._expire_time)
+        self._run_in_thread(self._serve, opened, lines)
+        return self
+
+    def _environment(self) -> dict[str, Any]:
+        """Return the answer to ENVI, which anybody may ask for."""
+        found: dict[str, Any] = {
+            "host": self.host,
+            "port": self._port,
+            "defrag": {
+                "max_size": self._max_size,
+                "expire_time": f"{self._expire_time:g}s",
+                "detect_holes": hole_settings(),
+            },
+        }
+        if self._forwarder is not None:
+            found["kafka"] = self._forwarder.public_settings()
+        return found
+
+    def _values(self, raw: bytes) -> list[Any]:
+        return [json.loads(raw)]
+
+    # --- the thread
+
+    def _serve(self, opened: Datagrams, lines: socket.socket | None) -> None:
+        with selectors.DefaultSelector() as selector:
+            self._selector = selector
+            selector.register(opened, selectors.EVENT_READ)
+            selector.register(self._wake_in, selectors.EVENT_READ)
+            if lines is not None:
+                selector.register(lines, selectors.EVENT_READ)
+            self._loop(lambda: self._turn(opened, lines), lambda: self._end(opened, lines))
+
+    def _end(self, opened: Datagrams, lines: socket.socket | None) -> None:
+        try:
+            now = time.monotonic()
+            opened.finish()
+            if self.error is None:
+                # Datagrams that came before the end are still handled.
+                for _ in range(_LAST_BATCHES):
+                    batch = opened.read()
+                    if batch is None:
+                        break
+                    self._datagrams_received(batch, now)
+                if not self._holding:
+                    self._send_replies(opened)
+            if self._injector is not None:
+                self._pass_on(*self._injector.expire(now, everything=True), now)
+        finally:
+            self._drops_before += opened.drops or 0
+            self._count["kernel_drops"] = self._drops_before
+            self._socket = None
+            opened.close()
+            if lines is not None:
+                lines.close()
+            for connection in list(self._connections):
+                self._close(connection)
+            self._peers.clear()
+            self._close_evidence(self._capture, self._line_capture)
+            if self._forwarder is not None:
+                self._forwarder.close()
+                self._poll_kafka(self._forwarder)
+                self._count["forwarded"] += self._forwarder.delivered
+                self._count["failed_to_send"] += self._forwarder.failed_to_send
+                self._forwarder = None
+
+    def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
+        """Wait, read, capture, judge, answer."""
+        timeout = 0.0 if opened.more else self._next_timeout()
+        ready = self._selector.select(0)
+        if not ready and timeout != 0:
+            if self._capture is not None and self._capture.pending:
+                # Rows of replies are written together with the next datagrams, or alone before a sleep.
+                with self._changed:
+                    self._flush(self._capture)
+            ready = self._selector.select(timeout)
+        with self._changed:
+            now = time.monotonic()
+            batch = opened.read()
+            if batch is not None:
+                self._datagrams_received(batch, now)
+            for key, _ in ready:
+                if key.data is not None:
+                    self._receive_lines(key.data, now)
+                elif lines is not None and key.fileobj is lines:
+                    self._accept(lines, now)
+                elif key.fileobj is self._wake_in:
+                    self._clear_wakeup()
+            if self._cut_all:
+                self._cut_all = False
+                for connection in list(self._connections):
+                    self._close(connection)
+            if self._idle:
+                self._close_idle(now)
+            if self._injector is not None and self._injector.due <= now:
+                self._pass_on(*self._injector.expire(now), now)
+            if not self._holding:
+                self._send_replies(opened)
+            if self._forwarder is not None:
+                self._poll_kafka(self._forwarder)
+            self._changed.notify_all()
+
+    def _next_timeout(self) -> float | None:
+        """Return the seconds until the next timer, None when there is none."""
+        if self._replies and not self._holding:
+            return 0.0
+        due = self._injector.due if self._injector is not None else _NEVER
+        if self._idle:
+            due = min([due, *(one.alive_at + self._idle for one in self._connections)])
+        wait = max(0.0, due - time.monotonic())
+        if self._forwarder is not None:
+            wait = min(wait, _KAFKA_POLL)
+        return None if wait == _NEVER else wait
+
+    # --- datagrams -> capture -> messages
+
+    def _datagrams_received(self, batch: Batch, now: float) -> None:
+        self._count["datagrams"] += len(batch)
+        self._count["bytes"] += sum(batch.lengths)
+        peers = [self._peer(source) for source in batch.sources]
+        if self._injector is None:
+            self._keep_batch(batch, peers, now)
+            return
+        incoming = [Datagram(bytes(batch.raw(row)), peer) for row, peer in enumerate(peers)]
+        sources = {peer.number: source for peer, source in zip(peers, batch.sources, strict=True)}
+        self._pass_on(*self._injector.feed(incoming, now), now, sources)
+
+    def _pass_on(
+        self,
+        served: list[Datagram],
+        kept: list[Datagram],
+        now: float,
+        sources: Mapping[int, Any] | None = None,
+    ) -> None:
+        """Handle the datagrams that passed the faults: those for the server, and those for the capture."""
+        sources = sources or {}
+        if served and self._capture_listener is not None:
+            batch = batch_of([one.raw for one in served], [sources.get(one.peer.number) for one in served])
+            self._judge(batch, [one.peer for one in served], now)
+        if kept:
+            batch = batch_of([one.raw for one in kept], [sources.get(one.peer.number) for one in kept])
+            self._keep_batch(batch, [one.peer for one in kept], now)
+
+    def _peer(self, source: Any) -> _Peer:
+        peers = self._peers
+        peer = peers.get(source)
+        if peer is not None:
+            peers.move_to_end(source)
+            return peer
+        self._count["connections"] += 1
+        stream = 0 if self._capture is None else self._capture.stream(_name(source))
+        peer = peers[source] = _Peer(self._count["connections"], source[1], stream)
+        if len(peers) > _PEERS_MAX:
+            # A sender does not report that it has gone. A forgotten one gets a new stream.
+            _, old = peers.popitem(last=False)
+            if self._capture is not None:
+                self._capture.end_stream(old.stream)
+        return peer
+
+    def _keep_batch(self, batch: Batch, peers: list[_Peer], now: float) -> None:
+        """Capture a batch, then handle the messages in it."""
+        capture = self._capture
+        if capture is not None:
+            data, unit = batch.data, capture.unit
+            times = batch.times or repeat(time.time_ns() // 1000, len(peers))
+            for begin, length, peer, at in zip(batch.offsets, batch.lengths, peers, times, strict=True):
+                unit(peer.stream, data[begin : begin + length], FROM_PEER, at)
+            if not self._flush(capture):
+                return  # what is not captured has not arrived
+        if self._capture_listener is None:
+            taken = self._judge(batch, peers, now)
+        else:
+            ports = [peer.port for peer in peers]
+            taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
+        self._hand_on(taken)
+
+    def _flush(self, capture: CaptureWriter) -> bool:
+        try:
+            capture.flush()
+        except LedgerError as error:
+            self._capture_failed(error)
+            return False
+        return True
+
+    def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
+        """Pass a batch to the server's rules, and queue the replies."""
+        ports = [peer.port for peer in peers]
+        listener = self._listener
+        kills = listener.kills
+        taken = listener.feed(batch.data, batch.offsets, batch.lengths, ports, now, self._handlers())
+        self._count["events"] += len(taken.rows)
+        for row, reply in taken.replies:
+            source = batch.sources[row]
+            if source is None or len(self._replies) >= _REPLIES_MAX:
+                self._count["replies_lost"] += 1
+            elif len(reply) > batch.lengths[row] and not self._reply_limit.take(source[0], now):
+                self._count_reason("replies: asked for too often")
+            else:
+                self._replies.append((source, peers[row].stream, reply))
+        if listener.kills > kills:
+            self._count["kills"] += listener.kills - kills
+            if taken.killed >= 0:
+                whom = batch.sources[taken.killed]
+                self.error = LogclientError(f"KILL from {_name(whom) if whom else 'an unknown sender'}")
+            else:
+                self._count_reason("kill: not allowed")
+        if EMPTY in taken.judged.verdict.tolist():
+            self._count_reason("an empty datagram")
+        return taken
+
+    def _handlers(self) -> list[dict[str, Any]] | None:
+        if self._forwarder is None:
+            return None
+        # With data faults, Kafka has not got all that the server has seen.
+        return [{**self._forwarder.stats(), "seen_messages": self._listener.seen_messages}]
+
+    def _hand_on(self, taken: Taken) -> None:
+        """Count the captured messages, and pass them on."""
+        self._count["captured_events"] += len(taken.rows)
+        if not taken.rows or (
+            self._forwarder is None and self._duplicates is None and not self._evidence.keep
+        ):
+            return
+        messages = list(taken.messages())
+        payloads = [payload for payload, _ in messages]
+        if self._evidence.keep:
+            self._kept += payloads
+        self._add_ids(payloads)
+        if self._forwarder is not None:
+            for payload, tags in messages:
+                self._forwarder.send(payload, tags)
+
+    def _add_ids(self, payloads: list[bytes]) -> None:
+        if self._duplicates is not None and payloads:
+            batch = batch_of(payloads, [])
+            self._duplicates.add(self._decoder.decode(batch.data, batch.offsets, batch.lengths))
+            self._count_duplicates()
+
+    def _poll_kafka(self, forwarder: Forwarder) -> None:
+        """Handle Kafka's delivery reports and errors."""
+        forwarder.poll()
+        for error in forwarder.errors:
+            self._count_reason(error)
+        forwarder.errors.clear()
+
+    def _send_replies(self, opened: Datagrams) -> None:
+        while self._replies:
+            source, stream, data = self._replies.popleft()
+            if not opened.reply(data, source):
+                self._count["replies_lost"] += 1
+                continue
+            self._count["replies"] += 1
+            if self._capture is not None:
+                self._capture.unit(stream, data, TO_PEER)
+
+    # --- lines
+
+    def _accept(self, listener: socket.socket, now: float) -> None:
+        accepted = sockets.accept(listener)
+        if accepted is None:
+            return
+        sock, address = accepted
+        if len(self._connections) >= self._max_connections:
+            self._count_reason(TOO_MANY)
+            sock.close()
+            return
+        self._count["connections"] += 1
+        stream = 0 if self._line_capture is None else self._line_capture.stream(_name(address))
+        connection = _Connection(sock, Lines(self._max_line), stream, now)
+        self._connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _close_idle(self, now: float) -> None:
+        for connection in [one for one in self._connections if now - one.alive_at >= self._idle]:
+            self._count["idle_closes"] += 1
+            self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        if self._line_capture is not None:
+            self._line_capture.end_stream(connection.stream)
+
+    def _receive_lines(self, connection: _Connection, now: float) -> None:
+        try:
+            data = connection.sock.recv(_RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # reset
+            data = b""
+        if not data:
+            self._close(connection)
+            return
+        connection.alive_at = now
+        self._count["bytes"] += len(data)
+        before = connection.lines.too_long
+        found = connection.lines.receive(data)
+        self._count["too_long"] += connection.lines.too_long - before
+        self._count["lines"] += len(found)
+        capture = self._line_capture
+        if capture is not None and found:
+            for line in found:
+                capture.unit(connection.stream, line)
+            if not self._flush(capture):
+                return
+        self._count["events"] += len(found)
+        self._count["captured_events"] += len(found)
+        if self._evidence.keep:
+            self._kept += found
+        self._add_ids(found)
+        if self._forwarder is not None:
+            for line in found:
+                self._forwarder.send(line, [])
