@@ -56,7 +56,7 @@ class ActionTracker(OutcomeList):
     def acknowledge(self, ms: int, counter: int, now: float) -> bool:
         """Acknowledge the action with this id; return whether it was in flight."""
     def remove(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None:
-        """Take an action out of in_flight: (sequence, text, time, subprotocol or -1, `added` of its sync)."""
+        """Take an action out of those in flight: (sequence, text, time, subprotocol or -1, `added` of its sync)."""
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
         """Return what was learned since the last call; see `OutcomeList.outcomes`."""
     def drain_answers(self) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 One mutex protects it. It is held for a copy and a few pointer moves, never while Python code runs: a log call
 inside a destructor or a signal handler can interrupt any Python code, but never code that holds the mutex.
-Events lie one after the other in chunks of 64 KiB. The sender detaches whole chunks (``in_flight.pyx``) and
+Events lie one after the other in chunks of 64 KiB. The sender detaches whole chunks (``inflight.pyx``) and
 works on them outside the mutex. ``drop_oldest`` moves the head of the first chunk. Events at ``keep_level``
 and above lie in a list of their own and are dropped last.
 

@@ -12,7 +12,7 @@ from logclient._ext.queue import EventQueue
 def inflight_of(
     events: Iterable[tuple[bytes, int]], holes: Iterable[int] = ()
 ) -> tuple[InflightBatches, Batch]:
-    """A in_flight with one batch of (body, kind); the sequences in `holes` are failed, not pending."""
+    """In-flight batches: one batch of (body, kind); the sequences in `holes` are failed, not pending."""
     queue = EventQueue(max_bytes=1 << 30, max_event_bytes=1 << 28)
     for body, kind in events:
         assert queue.push(body, 2, kind) > 0

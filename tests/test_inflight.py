@@ -1,4 +1,4 @@
-"""Hand-off and in_flight against their plain-Python twin: every count, every fate, every ledger line."""
+"""Queue and in-flight batches against their plain-Python twin: every count, every fate, every ledger line."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class TestMessages:
         in_flight, batch = inflight_of([(b'{"request_id":"%s"}' % own, RAW)])
         core.encode(batch, 1, 100.0)
         line = in_flight.encoded(batch)
-        assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the format is the in_flight's
+        assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the ledger line has this format
         assert oracle.decode(oracle.join(sent(core)[0]), [PRODUCER]).status == oracle.FOREIGN
 
     @settings(max_examples=80, deadline=None)

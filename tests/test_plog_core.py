@@ -449,7 +449,7 @@ class TestHanded:
         assert core.awaited == 0
         batch = in_flight.pending()
         assert batch is not None
-        assert core.encode(batch, 3, 101.0) == 3  # all of them here: outcomes go to the in_flight in the pump
+        assert core.encode(batch, 3, 101.0) == 3  # all of them here: the pump gives outcomes to the batches
         core.sent()
         assert handed(core) == [(1, 3)]
 

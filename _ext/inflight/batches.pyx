@@ -1,5 +1,5 @@
 # Batches: detach events from the queue, count what encode did, apply outcomes, commit. Included by
-# in_flight.pyx. Everything here runs without the GIL, in the sender.
+# inflight.pyx. Everything here runs without the GIL, in the sender.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc

@@ -321,7 +321,7 @@ cdef class ActionTracker(OutcomeList):
         return True
 
     def remove(self, int64_t ms, int64_t counter, double now):
-        """Take the action with this id out of in_flight.
+        """Take the action with this id out of those in flight.
 
         Returns:
             Its sequence, text, time, subprotocol (or -1) and the `added` of its sync; None: it is not in

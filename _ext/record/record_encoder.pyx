@@ -119,7 +119,7 @@ cdef class Encoder:
         """Encode a mapping or a string.
 
         Returns:
-            The body, its kind (``K_DOCUMENT`` and flags), the number of sanitized values, and of moved fields.
+            The body, its kind (``K_DOCUMENT`` and flags), how many values were sanitized and fields moved.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledTransport", "MakePump"]
 
 MakePump = Callable[..., Pump | None]
-"""Makes a pump of a in_flight, a core and `PumpLimits`; None: not on this system."""
+"""Makes a pump of in-flight batches, a core and `PumpLimits`; None: not on this system."""
 
 
 class CompiledTransport(Transport):

@@ -1,4 +1,4 @@
-"""Hand-off and in_flight in plain Python: what ``_ext/queue.pyx`` and ``_ext/inflight.pyx`` must do.
+"""Queue and in-flight batches in plain Python: what ``_ext/queue.pyx`` and ``_ext/inflight.pyx`` must do.
 
 Chunks are modelled too, because they decide what a sender has detached: only what still lies in the
 hand-off can be dropped.
