@@ -1,5 +1,6 @@
-"""Row `compressed`: prebuilt JSON events until all are acknowledged, compressed, beside pylogbeat as it is
-shipped and go-lumber's asynchronous client.
+"""Row `compressed`: prebuilt JSON events until all are acknowledged, compressed.
+
+The peers are pylogbeat as it is shipped and go-lumber's asynchronous client.
 
 All bring the same bytes to the wire: documents made of log lines, each with an id of its own. The others get
 them with the id in, ours puts it in. go-lumber is judged at the level whose output is nearest to ours. The

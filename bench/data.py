@@ -64,8 +64,10 @@ def template(line: str, draw: random.Random) -> tuple[str, tuple[Any, ...]]:
 
 
 def calls(count: int = 1000, seed: int = 7) -> list[tuple[str, int, str, tuple, dict | None]]:
-    """`count` log calls (logger, level, message, arguments, extra): every second one with %-arguments,
-    every tenth with `extra`."""
+    """Make `count` log calls: logger, level, message, arguments, extra.
+
+    Every second one has %-arguments, every tenth has `extra`.
+    """
     draw = random.Random(seed + 1)
     made = []
     for i, line in enumerate(lines(count, seed)):

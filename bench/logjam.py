@@ -191,8 +191,11 @@ def _others() -> float:
 
 
 def way(name: str, events: int, run: Run, sink: Sink) -> Way:
-    """It with its clocks: the caller's and the sender's until all is sent, libzmq's and wall until all is
-    received. The sink's own CPU stands with them."""
+    """Return the contender with its clocks.
+
+    The caller's and the sender's run until all is sent, libzmq's and the wall clock until all is received.
+    The sink's own CPU time stands with them.
+    """
 
     def work() -> Mapping[str, float]:
         before = sink.counts()

@@ -1,5 +1,6 @@
-"""Row `logux`: 300-byte actions until the server has said of each that it was processed, to the released
-@logux/server and to a stub in C that says the same and costs next to nothing.
+"""Row `logux`: 300-byte actions until the server has reported each as processed.
+
+The servers are the released @logux/server, and a stub in C that answers the same at next to no cost.
 
 Each contender is a process of its own, so that its CPU is its own, and stays for all rounds. It connects anew
 for each run, as the server looks at all connections for each action, and sends some actions before those that

@@ -54,8 +54,7 @@ def syncs(action: str, numbers: Iterator[int], base: int) -> Callable[[int], str
 
 
 class Loop:
-    """What is said on a connection: `warm` actions, then `n` that are timed, `each` to a sync, up to `ahead`
-    of them without a fate."""
+    """Send `warm` actions, then `n` that are timed: `each` in a sync, at most `ahead` without an outcome."""
 
     def __init__(self, action: str, given: dict[str, Any], say: Callable[[str], object]) -> None:
         self._action, self._each, self._ahead = action, given["each"], given["ahead"]

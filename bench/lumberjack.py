@@ -1,5 +1,7 @@
-"""Row `lumberjack`: `send(bytes)` of prebuilt events until all are acknowledged, uncompressed, against the
-same bytes encoded beforehand and written to the same kind of socket in the same windows, two in flight.
+"""Row `lumberjack`: `send(bytes)` of prebuilt events until all are acknowledged, uncompressed.
+
+The peer writes the same bytes, encoded beforehand, to the same kind of socket in the same windows, two in
+flight.
 
 The pre-encoded writer does nothing but `sendall` and `recv`: it is the floor of this socket and this sink.
 The sink may use 60 % of a core in its runs, else the row measures the sink and is invalid. Two other

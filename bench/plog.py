@@ -1,5 +1,6 @@
-"""Row `plog`: `send(bytes)` until the kernel has it all, against a loop in C over `sendmmsg`, one with UDP
-GSO, and plain Python (`struct`, mmh3, `send`).
+"""Row `plog`: `send(bytes)` until the kernel has it all.
+
+The peers are a loop in C over `sendmmsg`, one with UDP GSO, and plain Python (`struct`, mmh3, `send`).
 
 All send the same payloads, boxed, hashed message by message, over a socket of their own on the loopback; what
 ours adds to an event is in the others' body already. Each of our three ways to the kernel stands beside the

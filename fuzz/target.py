@@ -1,4 +1,6 @@
-"""What a target is made of. Every module of ``fuzz/targets`` is one::
+"""Fuzz targets: what a module of ``fuzz/targets`` must have.
+
+::
 
 EXTENSIONS     the codecs it is about: `_ext/<name>.pyx`, the first of them whose lines are counted
 MAX_LEN        bytes of an input, at most

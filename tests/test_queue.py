@@ -1,6 +1,6 @@
 """The hand-off: bounds and wakes, callers in many threads, waiting, and what a fork leaves of it.
 
-Its counting against the plain-Python twin is in test_flight.py, where the sender takes part.
+Its counting against the plain-Python twin is in test_inflight.py, where the sender takes part.
 """
 
 from __future__ import annotations

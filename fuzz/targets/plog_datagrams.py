@@ -117,7 +117,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def _datagrams(data: bytes) -> list[tuple[bytes, int, float]]:
-    """(datagram, of whom, when)"""
+    """Cut `data` into datagrams, each with its sender and its time."""
     found: list[tuple[bytes, int, float]] = []
     at, now = 0, 1.0
     while len(data) - at >= 3 and len(found) < 60:
