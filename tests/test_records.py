@@ -308,6 +308,10 @@ class TestMapping:
     @example({1: "a", "1": "b"})
     @example({chr(0xD800): 1, "\ufffd": 2})
     @example({"a": {True: 1, "True": 2, None: 3}})
+    @example({"": 1, ".id": 2})
+    @example({".id": 1, "": {"a": 1}})
+    @example({"..": 1, "": 2})
+    @example({"": {"id": "x"}, ".id": 3})
     def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
         check(encode_mapping(mapping), ecs.of_mapping(mapping))
 

@@ -174,6 +174,8 @@ cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record
 
 
 cdef inline uint64_t _name_bit(const uint8_t *s, size_t n) noexcept nogil:
+    if n == 0:
+        return 1
     return <uint64_t> 1 << ((n * 5 + s[0] * 3 + s[n - 1]) & 63)
 
 
@@ -184,8 +186,6 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
     cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
     cdef bint first = True
     cached.own_bit = cached.parent_bits = 0
-    if n == 0:
-        return
     if not PyUnicode_IS_COMPACT_ASCII(key):
         if cached.what == NAME_DOTTED:
             cached.parent_bits = ~<uint64_t> 0      # could be any
@@ -196,7 +196,7 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
         return
     dot = <const uint8_t *> memchr(s, c'.', n)
     while dot != NULL:
-        if dot > s and not (first and _is_object(lc_what(s, <size_t> (dot - s)))):
+        if dot == s or not (first and _is_object(lc_what(s, <size_t> (dot - s)))):
             cached.parent_bits |= _name_bit(s, <size_t> (dot - s))
         first = False
         dot = <const uint8_t *> memchr(dot + 1, c'.', <size_t> (s + n - dot - 1))
@@ -220,15 +220,13 @@ cdef bint _has_name_conflict(PyObject *d, Py_ssize_t start, PyObject *standard) 
         n = <uint32_t> min(PyUnicode_GET_LENGTH(k), <Py_ssize_t> MAX_NAME_CHARS)
         if count == MAX_COMPARED_NAMES or n >= MAX_NAME_CHARS or not PyUnicode_IS_COMPACT_ASCII(k):
             return True
-        if n == 0:
-            continue
         names[count] = <const uint8_t *> PyUnicode_DATA(k)
         sizes[count] = <uint16_t> n
         there |= _name_bit(names[count], n)
         count += 1
     for i in range(count):
         end = names[i] + sizes[i]
-        dot = <const uint8_t *> memchr(names[i] + 1, c'.', sizes[i] - 1)
+        dot = <const uint8_t *> memchr(names[i], c'.', sizes[i])
         while dot != NULL:
             n = <uint32_t> (dot - names[i])
             if there & _name_bit(names[i], n):
