@@ -293,6 +293,8 @@ def check_names(fields: Mapping[str, Any]) -> None:
         for at in [at for at, c in enumerate(name) if c == "."]:
             above = fields.get(name[:at], {})
             assert isinstance(above, dict), (name[:at], name)
+            if name[:at] == "@metadata":
+                continue  # trusted metadata travels as it is: servers keep it out of the document
             # What moves goes beside a mapping of labels, not into it.
             beside = name[:at] == "labels" and name[at + 1 :].split(".")[0] not in above
             assert not above or beside, (name[:at], name)
