@@ -118,7 +118,7 @@ generated: build
 	@$(PY) -m tools.options
 
 docs: build $(VENV)/.docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
 
 test: build deps lint
 	@mkdir -p build/coverage
