@@ -47,6 +47,7 @@ from logclient._ext.inflight import Batch as InflightBatch
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import ActionTracker
 from logclient.config import Secret
+from logclient.delivery.compiled import has_ids
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -132,16 +133,11 @@ class Logux(Core):
         for name, value, allowed in (
             ("ack", options.ack, ("processed", "synced")),
             ("on_doubt", options.on_doubt, ("new_client", "same", "drop")),
-            ("identity", options.identity, ("id", "own", "none")),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
-        for name, seconds in (
-            ("silence", options.silence),
-            ("ping", options.ping),
-            ("processing_timeout", options.processing_timeout),
-        ):
-            if not seconds > 0:
+        for name in ("silence", "ping", "processing_timeout"):
+            if not (seconds := getattr(options, name)) > 0:
                 raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
         if isinstance(options.subprotocol, str) and not options.strict_spec:
             raise ConfigError("subprotocol: a number; a version such as 1.0.0 needs strict_spec=true")
@@ -152,7 +148,7 @@ class Logux(Core):
                 window=options.window,
                 window_bytes=options.window_bytes,
                 inflight=options.inflight,
-                identity=options.identity != "none",
+                identity=has_ids(options.identity),
                 check=options.check,
                 synced=options.ack == "synced",
             )

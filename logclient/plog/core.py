@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
-from logclient.delivery.compiled import CompiledCore
+from logclient.delivery.compiled import CompiledCore, has_ids
 from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
@@ -86,7 +86,6 @@ class Plog(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        _check_identity(options)
         if options.mtu is not None and not 576 <= options.mtu <= 65_535:
             raise ConfigError(f"mtu: 576 to 65535 bytes, not {options.mtu}")
         if options.feedback not in ("none", "auto", "stat"):
@@ -104,7 +103,7 @@ class Plog(CompiledCore):
                 unboxed=options.unboxed,
                 max_message=options.max_message,
                 batch_bytes=options.batch_bytes,
-                identity=options.identity != "none",
+                identity=has_ids(options.identity),
                 check=options.check,
                 packets=options.pace,
                 burst=burst,
@@ -480,14 +479,13 @@ class Lines(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        _check_identity(options)
         self.options = options
         try:
             codec = Codec(
                 producer,
                 max_message=options.max_message,
                 batch_bytes=options.batch_bytes,
-                identity=options.identity != "none",
+                identity=has_ids(options.identity),
                 check=options.check,
                 packets=0.0,
                 size=0.0,
@@ -522,11 +520,6 @@ class Lines(CompiledCore):
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""
         raise ValueError(f"call: plog over TCP has no {kind!r}")
-
-
-def _check_identity(options: Options) -> None:
-    if options.identity not in ("id", "own", "none"):
-        raise ConfigError(f"identity: id, own or none, not {options.identity!r}")
 
 
 def _size_burst(burst: float) -> float:
