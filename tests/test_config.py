@@ -171,12 +171,6 @@ class TestOptions:
         with pytest.raises(AttributeError, match="curve_server"):
             _ = parse(URL).curve_server  # type: ignore[attr-defined]
 
-    def test_attributes_by_name(self) -> None:
-        assert parse(URL, window=5).pick(("window", "silence")) == {"window": 5, "silence": 30.0}
-        assert parse(URL).pick(("window", "mtu"), but=("mtu",)) == {"window": 2048}
-        with pytest.raises(AttributeError, match="windw"):
-            parse(URL).pick(("windw",))
-
     def test_a_copy_with_other_values(self) -> None:
         one = parse(URL, window=5)
         other = one.replace(endpoints=(("h", 1),), silence=1.0)
