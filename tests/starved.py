@@ -251,7 +251,7 @@ def memory() -> None:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
 
-    queue = EventQueue(keep=0.05)
+    queue = EventQueue(free_after=0.05)
     in_flight = InflightBatches(queue)
     others: list[bytearray] = []
     begin = resident()

@@ -491,11 +491,11 @@ class Stage(NamedTuple):
 
 def server(kind: str, **options: object) -> str:
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"from logclient.collectors.{kind} import Collector\nserver = Collector({given})\nserver.start()\n"
+    return f"from logclient.{kind}.collector import Collector\nserver = Collector({given})\nserver.start()\n"
 
 
 TLS = """
-from logclient.collectors.{kind} import Collector
+from logclient.{kind}.collector import Collector
 from logclient.transports.tls import server_context
 Collector(port={port}, tls=server_context("/etc/logs/me.pem"){more}).start()
 """
