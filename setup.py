@@ -5,7 +5,8 @@ its layout. Between two .pyx files `from logclient._ext.queue cimport EventQueue
 of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
-LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get (tests/test_fallbacks.py).
+LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get: see
+tests/project/test_fallbacks.py.
 """
 
 import json

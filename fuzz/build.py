@@ -2,7 +2,7 @@
 
 ======== =====================================================================================
 clean    AddressSanitizer, coverage of the codecs as the fuzzer wants it
-address  AddressSanitizer alone, for programs (tests/test_memory_safety.py)
+address  AddressSanitizer alone, for programs (tests/project/test_memory_safety.py)
 <plant>  the same with one known bug, of the codec that has it
 lines    gcov's counters, at the lines of the .pyx and .pxd files
 ======== =====================================================================================

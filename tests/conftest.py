@@ -35,7 +35,7 @@ pytest_plugins = [
 
 # The other Pythons of `make test-pythons` are without what the verifier needs.
 if not support.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy")):
-    collect_ignore_glob = ["test_verify*.py"]
+    collect_ignore_glob = ["verify/*"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks

@@ -1,6 +1,6 @@
 """What the ends of many clients cost: ``python -m tests.ends_figures`` prints a line of JSON for each.
 
-Seconds, but for counts. ``tests/test_ends.py`` asserts ten times as much, of fewer clients.
+Seconds, but for counts. ``tests/lifecycle/test_ends.py`` asserts ten times as much, of fewer clients.
 """
 
 from __future__ import annotations

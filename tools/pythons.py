@@ -318,6 +318,16 @@ def interpreters() -> list[Interpreter]:
     return [Interpreter(mine, sys.executable), *map(make, rest)]
 
 
+def test_file(name: str) -> str:
+    """Return the path of the test file ``test_<name>.py``, from the top of the tree.
+
+    Raises:
+        ValueError: There is no such file, or more than one.
+    """
+    (found,) = ROOT.glob(f"tests/*/test_{name}.py")
+    return found.relative_to(ROOT).as_posix()
+
+
 def copy_tests(where: Path) -> None:
     """Copy the tests to a folder where `import logclient` finds the installed one, not the tree."""
     shutil.rmtree(where, ignore_errors=True)

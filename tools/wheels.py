@@ -115,7 +115,7 @@ def test(arguments: list[str]) -> int:
     checked = subprocess.run([sys.executable, "-I", __file__, "check"])
     if checked.returncode:
         return checked.returncode
-    files = [f"tests/test_{name}.py" for name in WINDOWS_TESTS] if WINDOWS else ["tests"]
+    files = [pythons.test_file(name) for name in WINDOWS_TESTS] if WINDOWS else ["tests"]
     environment = os.environ | {"LOGCLIENT_TREE": os.getcwd()}  # other Pythons have their own run
     command = [sys.executable, "-m", "pytest", "-m", pythons.WITHOUT, *files, *arguments]
     return subprocess.run(command, env=environment).returncode

@@ -45,8 +45,8 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Decoder", "expand", "Unpacker")
-PYTHON = "where a library gives no functions: tests/test_lumberjack_zlib.py, tests/test_fallbacks.py"
-MISTAKE = "a caller's mistake, no input's: tests/test_logjam_core.py"
+PYTHON = "where a library gives no functions: tests/lumberjack/test_lumberjack_zlib.py"
+MISTAKE = "a caller's mistake, no input's: tests/logjam/test_logjam_core.py"
 FINDS = "finds a library, with no byte of the input"
 APART = {
     **dict.fromkeys(

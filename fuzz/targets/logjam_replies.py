@@ -39,11 +39,11 @@ ROOTS = ("client_receive", "client_deadline", "client_credit", "Codec.error", "C
          "Codec.connection_lost", "Codec.requests")  # fmt: skip
 APART = {
     **dict.fromkeys(("handing_room()", "handing_took()"), "of clients that ask for no replies"),
-    "w.number = 1": "the message after 2**64 - 1: tests/test_logjam_core.py",
+    "w.number = 1": "the message after 2**64 - 1: tests/logjam/test_logjam_core.py",
     "raise MemoryError": "an allocation of Python's",
-    'raise ValueError(f"ping': "a caller's mistake, no input's: tests/test_logjam_core.py",
-    "self.full.append(self.box)": "a view of bytes to be sent is held: tests/test_logjam_core.py",
-    "self.box = type(self.box)()": "a view of bytes to be sent is held: tests/test_logjam_core.py",
+    'raise ValueError(f"ping': "a caller's mistake, no input's: tests/logjam/test_logjam_core.py",
+    "self.full.append(self.box)": "a view of bytes to be sent is held: tests/logjam/test_logjam_core.py",
+    "self.box = type(self.box)()": "a view of bytes to be sent is held: tests/logjam/test_logjam_core.py",
 }
 
 _SHAPE = "        if n[0] == REPLY_FRAMES or at + 4 + size > REPLY_LIMIT:\n"

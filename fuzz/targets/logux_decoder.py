@@ -38,7 +38,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Decoder", "expand")
-MISTAKE = "a caller's mistake, no input's: tests/test_logux_decoder.py"
+MISTAKE = "a caller's mistake, no input's: tests/logux/test_logux_decoder.py"
 APART = dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE)
 
 _CLOSED = "            m.close = p\n            p += 1\n            depth -= 1\n"

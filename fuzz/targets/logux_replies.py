@@ -66,11 +66,11 @@ ROOTS = tuple(f"ActionTracker.{name}" for name in (
     "receive", "synced", "add_answer", "acknowledge", "remove", "outcomes", "drain_answers",
     "connection_lost", "connected", "to_wall",
 ))  # fmt: skip
-MISTAKE = "a caller's mistake, no input's: tests/test_logux_core.py"
+MISTAKE = "a caller's mistake, no input's: tests/logux/test_logux_core.py"
 APART = {
     "raise TypeError": MISTAKE,
     "raise MemoryError()": "where doubts are kept: the memory of a lost connection does not fail here",
-    "if not w.ready:": "before a connection: tests/test_logux_core.py",
+    "if not w.ready:": "before a connection: tests/logux/test_logux_core.py",
 }
 
 PLANTS = (

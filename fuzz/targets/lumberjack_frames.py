@@ -49,8 +49,8 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Reader", "Window", "Decoder", "expand")
-PYTHON = "where the interpreter's zlib gives no functions: tests/test_lumberjack_zlib.py"
-MISTAKE = "a caller's mistake, no input's: tests/test_lumberjack_decoder.py"
+PYTHON = "where the interpreter's zlib gives no functions: tests/lumberjack/test_lumberjack_zlib.py"
+MISTAKE = "a caller's mistake, no input's: tests/lumberjack/test_lumberjack_decoder.py"
 APART = {
     **dict.fromkeys(
         ("python_inflate()", "path_of()", "libz_open()", "free(d.zstream)", "d.zstream = NULL"), PYTHON

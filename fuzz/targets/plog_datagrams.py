@@ -47,7 +47,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Reassembler", "Judged", "Decoder")
-MISTAKE = "a caller's mistake, no input's: tests/test_plog_core.py"
+MISTAKE = "a caller's mistake, no input's: tests/plog/test_plog_core.py"
 APART = {
     **dict.fromkeys(("raise TypeError", "raise IndexError"), MISTAKE),
     **dict.fromkeys(("raise ValueError", "leaves the data", "return i", "open_defrag()"), MISTAKE),

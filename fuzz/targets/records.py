@@ -52,18 +52,18 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient", "FastHandler")
-_MISTAKE = "a caller's mistake, no input's: tests/test_handler_unit.py, tests/test_memory_safety.py"
+_MISTAKE = "a mistake of the caller, not of the input: tests/client/test_handler_unit.py"
 APART = {
     "__init__ has": _MISTAKE,
     "needs a queue": _MISTAKE,
-    "mark_sender_thread()": "of the sender's thread: tests/test_handler_unit.py",
-    "_in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
-    "not _in_destructor()": "of the sender's thread: tests/test_handler_unit.py",
-    "self.queue.count_ignored()": "of the sender's thread: tests/test_handler_unit.py",
-    "copy = tuple(<object> items)": "of free-threaded builds: tests/test_free_threads.py",
-    "items = <PyObject *> copy": "of free-threaded builds: tests/test_free_threads.py",
-    "is_list = False": "of free-threaded builds: tests/test_free_threads.py",
-    "size = 0xFFFFFFF0": "four GiB: tests/test_records.py",
+    "mark_sender_thread()": "of the sender's thread: tests/client/test_handler_unit.py",
+    "_in_destructor()": "of the sender's thread: tests/client/test_handler_unit.py",
+    "not _in_destructor()": "of the sender's thread: tests/client/test_handler_unit.py",
+    "self.queue.count_ignored()": "of the sender's thread: tests/client/test_handler_unit.py",
+    "copy = tuple(<object> items)": "of free-threaded builds: tests/lifecycle/test_free_threads.py",
+    "items = <PyObject *> copy": "of free-threaded builds: tests/lifecycle/test_free_threads.py",
+    "is_list = False": "of free-threaded builds: tests/lifecycle/test_free_threads.py",
+    "size = 0xFFFFFFF0": "four GiB: tests/client/test_records.py",
 }
 
 _IN_PYTHON = "            status = self._write_step_in_python(doc, record, s.values, step)\n"

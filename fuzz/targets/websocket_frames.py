@@ -51,7 +51,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("split", "seal")
-MISTAKE = "a caller's mistake, no input's: tests/test_websocket_frames.py"
+MISTAKE = "a caller's mistake, no input's: tests/transports/test_websocket_frames.py"
 APART = {"four bytes are needed": MISTAKE}
 
 _LIMIT = "            if length > limit:\n                return at, head\n"

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants.__main__ import ROOT, copy_tree, environment
+from tools.pythons import test_file
 
 FOLDERS = ("logclient/verify", "logclient/delivery")
 
@@ -235,7 +236,7 @@ def groups(file: str) -> list[list[str]]:
     package, module = Path(file).parts[-2], Path(file).stem
     first = ("not spark", FIRST.get(f"{package}/{module}", FIRST[package]))
     return [
-        ["-m", f"not long and {marks}", *(f"tests/test_{name}.py" for name in names.split())]
+        ["-m", f"not long and {marks}", *(test_file(name) for name in names.split())]
         for marks, names in (first, *GROUPS[package])
     ]
 

@@ -1,6 +1,6 @@
 """Uses of options for type checkers: they refuse the lines marked as wrong, and no other.
 
-``tests/test_options.py`` has mypy and pyright judge this file. It is not run.
+``tests/client/test_options.py`` has mypy and pyright judge this file. It is not run.
 """
 
 import logging

@@ -1,0 +1,284 @@
+"""``logclient doctor``: which step fails, and how to fix it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import cli
+from logclient.cli import doctor
+from logclient.logux.collector import Collector as LoguxServer
+from logclient.lumberjack.collector import Collector
+from logclient.plog.collector import Collector as PlogServer
+from tests import support
+from tests.cli.test_cli_unreachable import answering, banner, black_hole, closes, dead, never_reads, tls, web
+
+FINE = {"ok", "warning", "skipped"}
+
+
+@pytest.fixture(autouse=True)
+def synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of this machine is nothing that a test can know."""
+    monkeypatch.setattr(doctor, "_synchronized", lambda: True)
+
+
+def examine(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """Run ``doctor --json`` on one endpoint: the finding of each step."""
+    assert cli.main(["doctor", *arguments, "--timeout", "1s", "--json"]) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(out)
+    assert found["ok"] == (code == 0)
+    return {step.pop("step"): step for step in found["steps"]}
+
+
+def statuses(found: dict[str, Any]) -> dict[str, str]:
+    return {step: finding["status"] for step, finding in found.items()}
+
+
+WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event": "ok"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
+    """Between words, and what goes on stands below where it began. Elsewhere lines stay whole."""
+    from tests.terminal import Terminal
+
+    with dead() as port:
+        command = [sys.executable, "-m", "logclient", "doctor", f"lumberjack://127.0.0.1:{port}"]
+        environment = support.clean_environment(PYTHONPATH=os.pathsep.join(sys.path), COLUMNS="70")
+        with Terminal(*command, environment=environment, folder=tmp_path) as terminal:
+            found = terminal.until(r"(?s)  FAILED .*there\s")
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    lines = found[0].splitlines()
+    assert lines[1].startswith(" " * 11 + "to fix:  start the server, ")
+    assert lines[2].startswith(" " * 20) and all(len(line) <= 70 for line in lines)
+    assert " ".join(found[0].split()) in " ".join(done.stdout.split()) and len(done.stdout.splitlines()) == 4
+
+
+class TestWell:
+    def test_lumberjack(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector(keep=True) as server:
+            found = examine(capsys, server.url)
+            [event] = server.events(1)
+        assert statuses(found) == WELL
+        assert event["tags"] == "logclient-ping"
+        assert found["connect"]["found"].startswith(f"127.0.0.1:{server.port} in ")
+        assert found["protocol"]["found"].startswith("lumberjack answers in ")
+        assert found["event"]["found"].startswith("acknowledged in ")
+        assert all(finding["mend"] == "" for finding in found.values())
+
+    def test_no_event(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as server:
+            found = examine(capsys, server.url, "--no-event")
+            assert server.counts.events == 0
+        assert statuses(found) == WELL | {"event": "skipped"}
+
+    def test_logux_tells_its_time(self, capsys: pytest.CaptureFixture[str]) -> None:
+        support.need("websockets")
+        with LoguxServer() as server:
+            found = examine(capsys, server.url)
+        assert statuses(found) == WELL
+        assert "node id server:" in found["protocol"]["found"]
+        assert re.fullmatch(
+            r"ours is synchronized; the server's differs by -?\d+ ms", found["clock"]["found"]
+        )
+
+    def test_plog_has_neither_connections_nor_acknowledgements(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with PlogServer() as server:
+            found = examine(capsys, server.url)
+        assert statuses(found) == WELL | {"connect": "skipped"}
+        assert found["event"]["found"].endswith("ms; this protocol has no acknowledgements")
+
+    def test_a_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as server:
+            found = examine(capsys, f"lumberjack://localhost:{server.port}")
+        assert found["name"]["found"].startswith("localhost is ")
+        assert "127.0.0.1" in found["name"]["found"]
+
+    def test_words_for_people(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as server, dead() as port:
+            assert cli.main(["doctor", f"lumberjack://127.0.0.1:{server.port},127.0.0.1:{port}"]) == 3
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"lumberjack://127.0.0.1:{server.port}"
+        assert [line.split()[:2] for line in lines[1:6]] == [["ok", step] for step in WELL]
+        mend = "start the server, or correct the port (lumberjack usually has 5044)"
+        assert lines[6:] == [
+            f"lumberjack://127.0.0.1:{port}",
+            "  ok       name      127.0.0.1 is an address",
+            f"  FAILED   connect   127.0.0.1:{port}: connection refused",
+            f"           to fix:  {mend}: nothing listens on {port} there",
+        ]
+
+
+class TestIll:
+    @pytest.mark.parametrize(
+        ("bound", "found", "mend"),
+        [
+            pytest.param(
+                False, "connection refused, without an answer", ": nothing listens on {port} there",
+                marks=pytest.mark.skipif(sys.platform == "win32", reason="says it in other words"),
+            ),
+            (True, "silence for 1 s: ", ", or check that no firewall drops UDP to it"),
+        ],
+        ids=["closed", "silent"],
+    )  # fmt: skip
+    def test_a_datagram_without_an_answer(
+        self, bound: bool, found: str, mend: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+            if not bound:
+                sock.close()
+            step = examine(capsys, f"plog://127.0.0.1:{port}", code=3)["protocol"]
+        start = "start the server, or correct the port (plog usually has 23456)"
+        assert step["status"] == "failed" and step["found"].startswith(found)
+        assert step["mend"] == start + mend.format(port=port)
+
+    @pytest.mark.parametrize(
+        ("place", "step", "says", "mend"),
+        [
+            (dead, "connect", "connection refused", "start the server, or correct the port"),
+            (black_hole, "connect", "timed out", "that no firewall blocks port"),
+            (never_reads, "event", "not acknowledged in 1 s", "read the server's log"),
+            (closes, "protocol", "closed the connection", "it accepted the connection and closed it"),
+            (banner, "protocol", "an SSH server answers: SSH-2.0-", "this is no lumberjack server"),
+            (web, "protocol", "an HTTP server answers", "this is no lumberjack server"),
+        ],
+    )
+    def test_the_step_that_fails_is_the_last(
+        self, capsys: pytest.CaptureFixture[str], place: Any, step: str, says: str, mend: str
+    ) -> None:
+        with place() as port:
+            found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
+        *before, (last, finding) = found.items()
+        assert all(other["status"] in FINE for _, other in before)
+        assert (last, finding["status"]) == (step, "failed")
+        assert says in finding["found"]
+        assert mend in finding["mend"]
+
+    def test_a_name_that_nobody_knows(self, capsys: pytest.CaptureFixture[str]) -> None:
+        found = examine(capsys, "lumberjack://nosuch.invalid", code=3)
+        assert statuses(found) == {"name": "failed"}
+        assert found["name"]["mend"]
+
+    def test_a_look_up_that_takes_too_long(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from threading import Event
+
+        end = Event()
+        monkeypatch.setattr(doctor, "resolve", lambda *_: end.wait() and (b"", []))
+        found = examine(capsys, "lumberjack://h", code=3)
+        end.set()
+        assert found["name"]["found"] == "h: no answer to the look-up in 1 s"
+
+    def test_an_event_that_breaks_the_silence(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A server that answers to events only, as go-lumber's does."""
+
+        def serve(sock: socket.socket) -> None:
+            while data := sock.recv(65536):
+                if b"C" in data or b"J" in data:
+                    sock.sendall(b"2A\0\0\0\1")
+
+        with answering(serve) as port:
+            found = examine(capsys, f"lumberjack://127.0.0.1:{port}")
+        assert statuses(found) == WELL | {"protocol": "skipped"}
+
+    def test_one_address_of_several(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Collector() as server, dead() as port:
+            places = [("127.0.0.1", port), ("127.0.0.1", server.port)]
+            rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+            for module in ("logclient.cli.doctor.resolve", "logclient.transports.tcp.resolve"):
+                monkeypatch.setattr(module, lambda *_: (b"h", rows))
+            found = examine(capsys, "lumberjack://h:5044")
+        assert statuses(found) == WELL | {"connect": "warning"}
+        assert f"127.0.0.1:{port}: connection refused" in found["connect"]["found"]
+        assert "remove them from the name" in found["connect"]["mend"]
+
+    def test_clocks(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        support.need("websockets")
+        monkeypatch.setattr(doctor, "_CLOCK_MS", -1)
+        with LoguxServer() as server:
+            found = examine(capsys, server.url, "--no-event")
+            assert found["clock"]["status"] == "warning"
+            assert "0.0 s" in found["clock"]["found"]
+            monkeypatch.undo()
+            monkeypatch.setattr(doctor, "_synchronized", lambda: False)
+            found = examine(capsys, server.url, "--no-event")
+        assert found["clock"]["found"].startswith("ours is not synchronized; the server's differs by ")
+        assert "NTP" in found["clock"]["mend"]
+
+
+class TestTls:
+    @pytest.fixture
+    def ours(self, tmp_path: Path) -> Any:
+        support.need("trustme")
+        from tests.tls_rig import Authority
+
+        return Authority(tmp_path / "ours")
+
+    def test_well(self, capsys: pytest.CaptureFixture[str], ours: Any) -> None:
+        from tests.tls_rig import context
+
+        with Collector(tls=context("1.3", ours.issue("server"))) as server:
+            found = examine(capsys, f"{server.url}?ca={ours.ca}")
+            assert list(found) == ["name", "connect", "TLS", "protocol", "clock", "event"]
+            assert found["TLS"]["status"] == "ok"
+            assert "certificate for 127.0.0.1" in found["TLS"]["found"]
+            found = examine(capsys, f"{server.url}?verify=none")
+            assert found["TLS"]["status"] == "warning"
+            found = examine(capsys, server.url, code=3)
+        assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
+        assert "give that authority's certificate as ca" in found["TLS"]["found"]
+
+    def test_a_certificate_that_ends_soon(
+        self, capsys: pytest.CaptureFixture[str], ours: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tests.tls_rig import context
+
+        monkeypatch.setattr(doctor, "_FEW_DAYS", 1_000_000)
+        with Collector(tls=context("1.3", ours.issue("server"))) as server:
+            found = examine(capsys, f"{server.url}?ca={ours.ca}")
+        assert (found["TLS"]["status"], found["TLS"]["mend"]) == (
+            "warning",
+            "renew the certificate at the server",
+        )
+
+    def test_a_server_without_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Collector() as server:
+            found = examine(capsys, f"lumberjack+tls://127.0.0.1:{server.port}", code=3)
+        assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
+        assert (
+            found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
+        )
+
+    def test_a_client_without_it(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        with tls(tmp_path) as port:
+            found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
+        assert found["protocol"]["status"] == "failed"
+        assert found["protocol"]["found"].startswith("a TLS server answers")
+        assert found["protocol"]["mend"] == "use lumberjack+tls://"
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, says in (
+        (["doctor"], "required: URL"),
+        (["doctor", "http://h"], "scheme: 'http' is none of"),
+        (["doctor", "lumberjack://h?windw=5"], "windw: unknown option; did you mean window?"),
+    ):
+        assert cli.main(arguments) == 2
+        assert says in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""The command line with Logux: ping, decode."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from logclient import cli
+from logclient.errors import ExitCode
+from tests import support
+from tests import verify_files as files
+from tests.logux_server import LoguxServer
+from tests.verify_scene import P
+
+support.need("websockets")
+
+from websockets.sync.server import ServerConnection  # noqa: E402
+
+from tests.transports.test_websocket import served  # noqa: E402
+
+TOKEN = "x7Zq, not for anybody else"
+
+
+@contextmanager
+def saying(*answers: str) -> Iterator[str]:
+    """The URL of a WebSocket server that sends these, and what it hears where there is a ``{}``."""
+
+    def handle(far: ServerConnection) -> None:
+        heard = far.recv()
+        for answer in answers:
+            far.send(answer.replace("{}", str(heard)))
+        for _ in far:
+            pass
+
+    with served(handle) as port:
+        yield f"logux://127.0.0.1:{port}"
+
+
+class TestPing:
+    @pytest.fixture(autouse=True)
+    def token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TOKEN", TOKEN)
+
+    def ping(self, capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+        assert cli.main(["ping", "--timeout", "10s", *arguments]) == code
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert TOKEN not in out
+        assert TOKEN[:4] not in out
+        return out
+
+    def test_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with LoguxServer(tmp_path, token=TOKEN, skew=60_000, subprotocol=3) as server:
+            url = f"{server.url}?token=env:TOKEN"
+            found = json.loads(self.ping(capsys, ExitCode.OK, url, "--count", "3", "--json"))
+            assert (found["status"], len(found["round_trip_ms"]), found["tls"]) == ("ok", 3, None)
+            clock = found["about"].pop("clock_ms")
+            assert 50_000 < clock < 70_000
+            assert found["about"] == {"node_id": server.node_id, "protocol": 5, "subprotocol": 3}
+            said = self.ping(capsys, ExitCode.OK, url, "--event")
+            assert f", node id {server.node_id}, protocol 5, subprotocol 3, clock +" in said
+            assert ", an event was acknowledged in " in said
+            (action,) = (line for line in server.lines() if line)
+            assert "logclient ping from " in json.dumps(action)
+            said = self.ping(capsys, ExitCode.UNREACHABLE, server.url)
+            assert said.endswith(", the server does not accept the token (wrong-credentials)\n")
+            said = json.loads(self.ping(capsys, ExitCode.UNREACHABLE, f"{url}&subprotocol=0", "--json"))
+            assert said["status"] == "refused"  # type: ignore[index]
+            assert "wrong-subprotocol: 1 is supported, 0 is used" in said["why"]  # type: ignore[index]
+
+    def test_who_sends_back_what_it_gets(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for answer in ("{}", "you said {}", '{"you":"said", "what": {}}'):
+            with saying(answer) as url:
+                said = self.ping(capsys, ExitCode.UNREACHABLE, f"{url}?token=env:TOKEN")
+                assert ", but something else answers: " in said
+
+    def test_headers_may_come_first(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answers = ['["headers",{"env":"development\\u001b[31m"}]', '["debug","error","x"]',
+                   '["connected",5,"server:x",[1,1],{"subprotocol":"1.0.0"}]']  # fmt: skip
+        with saying(*answers) as url:
+            said = self.ping(capsys, ExitCode.OK, url)
+        assert (
+            ', env development\\x1b[31m, node id server:x, protocol 5, subprotocol "1.0.0", clock -' in said
+        )
+
+    def test_silence(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with saying() as url:
+            said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
+        assert "then silence for 0.3 s: a Logux server answers to connect at once" in said
+
+    def test_no_websocket(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as hole:
+            url = f"logux://127.0.0.1:{hole.getsockname()[1]}"
+            said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
+        assert "cannot connect: " in said
+
+
+class TestDecode:
+    def test_a_capture(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        action = f'{{"type":"log/add","data":{{"m":"\\u001b"}},"id":"{files.event_id(P, 1)}"}}'
+        units = [
+            (f'["connect",5,"10:a:b",0,{{"token":"{TOKEN}"}}]', 0),
+            ('["connected",5,"server:x",[1,2]]', 1),
+            (f'["sync",1,{action},{{"id":[5,1],"time":5}}]', 0),
+            ('["synced",1]', 1),
+            (f'["connect",5,"10:a:b",0,{{"token":"{TOKEN}"}},[]]', 0),
+        ]
+        rows = [(unit.encode(), direction, 1_795_155_232_892_000) for unit, direction in units]
+        files.write_segments(tmp_path / "c", "main", rows, protocol="logux")
+        assert cli.main(["decode", "logux", str(tmp_path / "c")]) == ExitCode.BROKEN
+        out, err = capsys.readouterr()
+        assert "connect, protocol 5, node id 10:a:b, last added 0, with a token" in out
+        assert "to 127.0.0.1:9, arrival 2, 2026-11-20T06:13:52.892000Z" in out
+        assert f"log/add, id [5,1], time 5: {action}" in out
+        assert "WRONG at byte " in out
+        assert err == "7 frames, 1 wrong\n"
+        assert cli.main(["decode", "logux", str(tmp_path / "c"), "--json"]) == ExitCode.BROKEN
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [frame["type"] for frame in found[:5]] == ["connect", "connected", "sync", "action", "synced"]
+        assert found[3]["body"] == action
+        assert found[3]["meta"] == {"id": [5, 1], "time": 5}
+        assert TOKEN not in out + json.dumps(found)
+
+    def test_messages_in_lines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "messages"
+        path.write_text('["ping",1]\n["pong",2]\n')
+        assert cli.main(["decode", "logux", str(path)]) == ExitCode.OK
+        out, err = capsys.readouterr()
+        assert [line.split(None, 1) for line in out.splitlines()] == [
+            ["0", "ping, added 1"], ["11", "pong, added 2"],
+        ]  # fmt: skip
+        assert err == "2 frames, 0 wrong\n"

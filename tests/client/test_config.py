@@ -1,0 +1,641 @@
+"""URLs and options: what is accepted, what each error says, and what is never shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient import registry
+from logclient.config import (
+    Secret,
+    declared_options,
+    dns_name,
+    options_of,
+    parse,
+    parse_duration,
+    parse_size,
+)
+from logclient.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+URL = "lumberjack://host:5044"
+
+
+def message(url: Any, /, **keywords: Any) -> str:
+    """The error of a URL that must not parse: always one line."""
+    with pytest.raises(ConfigError) as caught:
+        parse(url, **keywords)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text
+    return text
+
+
+class TestEndpoints:
+    @pytest.mark.parametrize(
+        ("text", "endpoints"),
+        [
+            ("host", [("host", 5044)]),
+            ("host:1", [("host", 1)]),
+            ("HOST-1.example_x:65535", [("HOST-1.example_x", 65535)]),
+            ("a:1,b,c:3", [("a", 1), ("b", 5044), ("c", 3)]),
+            ("127.0.0.1:80", [("127.0.0.1", 80)]),
+            ("[::1]", [("::1", 5044)]),
+            ("[::1]:9", [("::1", 9)]),
+            ("[2001:db8::1]:9,[::ffff:1.2.3.4]", [("2001:db8::1", 9), ("::ffff:1.2.3.4", 5044)]),
+            ("[fe80::1%25eth0]:9", [("fe80::1%eth0", 9)]),
+            ("bücher.example", [("bücher.example", 5044)]),
+        ],
+    )
+    def test_accepted(self, text: str, endpoints: list[tuple[str, int]]) -> None:
+        assert parse(f"lumberjack://{text}").endpoints == tuple(endpoints)
+
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("", "URL: must begin with a scheme"),
+            ("host:5044", "URL: must begin with a scheme"),
+            ("://host", "scheme: must be letters"),
+            ("lumber jack://host", "scheme: must be letters"),
+            ("http://host", "scheme: 'http' is none of lumberjack"),
+            ("lumberjack://", "host: must not be empty"),
+            ("lumberjack://a,,b", "host: must not be empty"),
+            ("lumberjack://:5044", "host: must not be empty"),
+            ("lumberjack://a b", "host: must be a name"),
+            ("lumberjack://" + "a" * 300, "host: must be a name"),
+            ("lumberjack://host:", "port: must be a whole number from 1 to 65535, got nothing"),
+            ("lumberjack://host:0", "port: must be a whole number from 1 to 65535, got 0"),
+            ("lumberjack://host:65536", "port: must be a whole number from 1 to 65535, got 65536"),
+            ("lumberjack://host:99999999999999999999", ", got a number of 20 digits"),
+            ("lumberjack://host:-1", ", got 2 characters that are no number"),
+            ("lumberjack://host:+1", "port: must be"),
+            ("lumberjack://host:5O44", ", got 4 characters that are no number"),
+            ("lumberjack://host:٣", "port: must be"),
+            ("lumberjack://::1", "more than one colon"),
+            ("lumberjack://[::1", "host: an IPv6 address is written"),
+            ("lumberjack://[::1]x", "host: an IPv6 address is written"),
+            ("lumberjack://[host]", "must be an IPv6 address"),
+            ("lumberjack://[]", "must be an IPv6 address"),
+            ("lumberjack://host/path", "path: lumberjack takes none"),
+            ("lumberjack://host#part", "must not have a # part"),
+            ("lumberjack://host\n:5044", "URL: must not have control characters"),
+            ("lumberjack://host?window", "options: each must be name=value"),
+            ("lumberjack://host?=5", "options: each must be name=value"),
+            ("lumberjack://host?window=5&&", "options: each must be name=value"),
+            ("lumberjack://host?win%20dow=5", "options: each must be name=value"),
+            ("lumberjack://host?window=5&window=6", "window: given twice"),
+            ("lumberjack://host?window=%3", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?window=%zz", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?window=%+1", "window: % must be followed by two hexadecimal"),
+            ("lumberjack://host?ledger=%ff", "ledger: must be UTF-8"),
+            ("lumberjack://host?ledger=a%00b", "ledger: must not have control characters"),
+        ],
+    )
+    def test_refused(self, url: str, says: str) -> None:
+        assert says in message(url)
+
+    @pytest.mark.parametrize("url", [None, 5, b"lumberjack://host"])
+    def test_not_a_string(self, url: Any) -> None:
+        assert "URL: must be a string" in message(url)
+
+    def test_port_0_is_for_servers(self) -> None:
+        assert parse("lumberjack://host:0", listen=True).endpoints == (("host", 0),)
+        assert parse("lumberjack://host", listen=True).endpoints == (("host", 5044),)
+        with pytest.raises(ConfigError, match="from 0 to 65535"):
+            parse("lumberjack://host:x", listen=True)
+
+    def test_scheme_is_not_case_sensitive_and_a_slash_is_no_path(self) -> None:
+        assert parse("LumberJack://host/").scheme == "lumberjack"
+        assert parse("lumberjack://host/?window=5").window == 5
+
+    @given(st.text(max_size=60))
+    def test_any_text_parses_or_is_a_config_error(self, text: str) -> None:
+        for url in (
+            text,
+            f"lumberjack://{text}",
+            f"lumberjack://host?{text}",
+            f"lumberjack://host?ledger={text}",
+        ):
+            try:
+                parse(url)
+            except ConfigError as error:
+                assert "\n" not in str(error)
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["a", "b.c", "::1", "10.0.0.1"]), st.integers(1, 65535)),
+            min_size=1,
+            max_size=4,
+        ),
+        st.dictionaries(st.sampled_from(["window", "inflight"]), st.integers(1, 64)),
+        st.text(
+            st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1
+        ),
+    )
+    def test_redacted_is_a_url_that_means_the_same(
+        self, endpoints: list[tuple[str, int]], numbers: dict[str, int], ledger: str
+    ) -> None:
+        places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints)
+        encoded = "".join(f"%{byte:02x}" for byte in ledger.encode())
+        query = "&".join([f"ledger={encoded}", *(f"{key}={value}" for key, value in numbers.items())])
+        one = parse(f"lumberjack://{places}?{query}")
+        assert one.endpoints == tuple(endpoints)
+        assert one.ledger == (None if ledger == "none" else ledger)
+        assert parse(one.redacted) == one
+
+
+class TestOptions:
+    def test_defaults_are_those_of_the_declarations(self) -> None:
+        plain = parse(URL)
+        declared = declared_options(type(plain))
+        assert dict(plain.options) == {name: option.default for name, option in declared.items()}
+        assert (plain.max_events, plain.max_bytes, plain.max_event_bytes) == (250_000, 64 << 20, 1 << 20)
+        assert (plain.window, plain.window_bytes, plain.inflight, plain.compression) == (2048, 1 << 20, 2, 3)
+        assert (plain.connect_timeout, plain.silence, plain.progress_timeout) == (10, 30, 300)
+        assert (plain.backoff_min, plain.backoff_max, plain.max_age) == (0.1, 30, None)
+        assert (plain.flush_timeout, plain.close_timeout, plain.atexit_timeout) == (5, 5, 2)
+        assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
+        assert plain.given == frozenset()
+
+    def test_a_handler_drops_the_oldest_unless_told_otherwise(self) -> None:
+        assert parse(URL, handler=True).overflow == "drop_oldest"
+        assert parse(URL, handler=True, overflow="block").overflow == "block"
+        assert "overflow: a Handler never raises" in message(URL, handler=True, overflow="raise")
+        assert "overflow: a Handler never raises" in message(URL + "?overflow=raise", handler=True)
+
+    def test_an_option_of_another_protocol_is_no_attribute(self) -> None:
+        with pytest.raises(AttributeError, match="curve_server"):
+            _ = parse(URL).curve_server  # type: ignore[attr-defined]
+
+    def test_a_copy_with_other_values(self) -> None:
+        one = parse(URL, window=5)
+        other = one.replace(endpoints=(("h", 1),), silence=1.0)
+        assert (other.endpoints, other.silence, other.window) == ((("h", 1),), 1.0, 5)
+        assert (one.endpoints, one.silence) == ((("host", 5044),), 30.0)
+        assert other != one and other.replace(endpoints=one.endpoints, silence=one.silence) == one
+        with pytest.raises(TypeError, match="has no 'windw'"):
+            one.replace(windw=5)
+        with pytest.raises(AttributeError, match="cannot be changed"):
+            one.silence = 1.0
+
+    def test_a_keyword_wins_over_the_url(self) -> None:
+        both = parse(URL + "?window=5&inflight=3", window=7)
+        assert (both.window, both.inflight) == (7, 3)
+        assert both.given == {"window", "inflight"}
+        assert parse(URL + "?window=5", window=None).window == 5
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("window", "10000", 10000),
+            ("window", 1, 1),
+            ("max_events", "250_000", 250000),
+            ("max_bytes", "64MiB", 64 << 20),
+            ("max_bytes", 65536, 65536),
+            ("truncate", "yes", True),
+            ("truncate", "OFF", False),
+            ("truncate", 1, True),
+            ("truncate", False, False),
+            ("overflow", "block", "block"),
+            ("block_timeout", "none", None),
+            ("block_timeout", 2, 2.0),
+            ("keep_level", "warning", 30),
+            ("keep_level", 20, 20),
+            ("keep_level", "25", 25),
+            ("keep_level", "none", 60),
+            ("compression", 0, 0),
+            ("version", "1", 1),
+            ("identity", "none", "none"),
+            ("check", "false", False),
+            ("silence", "1.5s", 1.5),
+            ("linger", 0, 0.0),
+            ("max_age", "2h", 7200.0),
+            ("poison", "keep", "keep"),
+            ("ledger", Path("/tmp/x"), "/tmp/x"),
+        ],
+    )
+    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+        assert getattr(parse(URL, **{name: value}), name) == expected
+        if isinstance(value, str):
+            assert getattr(parse(f"{URL}?{name}={value}"), name) == expected
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("window", "0", "must be a whole number from 1 to 10000, got '0'"),
+            ("window", 10001, "must be a whole number from 1 to 10000, got 10001"),
+            ("window", True, "must be a whole number"),
+            ("window", 5.0, "must be a whole number"),
+            ("window", "-5", "must be a whole number"),
+            ("window", "٣", "must be a whole number"),
+            ("window", "9" * 10_000, "must be a whole number"),
+            ("window", "", "must be a whole number"),
+            ("max_bytes", "1.5", "must be a size in bytes"),
+            ("max_bytes", "64 miles", "must be a size in bytes"),
+            ("max_bytes", -1, "must be a size in bytes"),
+            ("max_bytes", "1", "must be from 1024 to"),
+            ("truncate", "maybe", "must be true or false"),
+            ("truncate", 2, "must be true or false"),
+            ("truncate", [], "must be true or false"),
+            ("overflow", "spool", "must be one of drop_oldest, drop_new, block, raise"),
+            ("overflow", ["block"], "must be one of"),
+            ("keep_level", "LOUD", "must be a level name"),
+            ("keep_level", 61, "must be a level name"),
+            ("compression", 10, "must be a whole number from 0 to 9"),
+            ("version", 3, "must be a whole number from 1 to 2"),
+            ("identity", "uuid", "must be one of id, own, none"),
+            ("silence", "soon", "must be a duration such as 5s"),
+            ("silence", "-1s", "must be a duration"),
+            ("silence", "1e3", "must be a duration"),
+            ("silence", float("nan"), "must be a duration"),
+            ("silence", float("inf"), "must be a duration"),
+            ("silence", 0, "must be from 1ms to 86400s"),
+            ("linger", "2s", "must be from 0s to 1s"),
+            ("ledger", "", "must be the path of a directory"),
+            ("ledger", 5, "must be the path of a directory"),
+            ("ledger", b"/tmp", "must be the path of a directory"),
+        ],
+    )
+    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
+        text = message(URL, **{name: value})
+        assert text.startswith(f"{name}: ")
+        assert says in text
+        assert len(text) < 160
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("windw", "windw: unknown option; did you mean window?"),
+            ("max_event", "max_event: unknown option; did you mean max_events?"),
+            ("compresion", "did you mean compression?"),
+            ("zzz", "zzz: unknown option"),
+            ("url", "url: unknown option"),
+            ("token", "token: not an option of lumberjack"),
+            ("tls_password", "tls_password: only for a scheme with TLS"),
+            ("verify", "verify: only for a scheme with TLS"),
+        ],
+    )
+    def test_unknown_options_name_the_near_one(self, name: str, says: str) -> None:
+        assert says in message(URL, **{name: "5"})
+        assert says in message(f"{URL}?{name}=5")
+
+    def test_options_that_contradict_each_other(self) -> None:
+        assert message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
+        assert message(URL, max_bytes=2048, max_event_bytes=4096).startswith("max_event_bytes: must not")
+        assert parse(URL, max_bytes=65536).max_event_bytes == 65536
+        tls = URL.replace("://", "+tls://")
+        text = message(tls, auth_backoff_min=5, auth_backoff_max=1)
+        assert text == "auth_backoff_min: must not be above auth_backoff_max"
+        assert message(tls, key="key.pem") == "key: needs cert"
+        assert message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("5", 5),
+            ("5s", 5),
+            ("200ms", 0.2),
+            ("5m", 300),
+            ("5min", 300),
+            ("1.5h", 5400),
+            ("1d", 86400),
+            (" 7 s ", 7),
+        ],
+    )
+    def test_durations(self, text: str, seconds: float) -> None:
+        assert parse_duration(text) == pytest.approx(seconds)
+
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [
+            ("5", 5),
+            ("5B", 5),
+            ("1k", 1024),
+            ("1KiB", 1024),
+            ("1kB", 1000),
+            ("1.5MiB", 3 << 19),
+            ("2GB", 2 * 10**9),
+        ],
+    )
+    def test_sizes(self, text: str, size: int) -> None:
+        assert parse_size(text) == size
+
+    @given(st.text(max_size=12) | st.floats() | st.integers())
+    def test_durations_and_sizes_never_fail_otherwise(self, value: Any) -> None:
+        for read in (parse_duration, parse_size):
+            try:
+                assert read(value) >= 0
+            except ValueError as error:
+                assert "\n" not in str(error)
+
+
+class TestLogux:
+    URL = "logux://host/some/path"
+
+    def test_defaults(self) -> None:
+        plain = parse(self.URL)
+        assert plain.endpoints == (("host", 31337),)
+        assert plain.path == "/some/path"
+        assert (plain.window, plain.window_bytes, plain.inflight) == (100, 256 << 10, 4)
+        assert (plain.user, plain.subprotocol, plain.strict_spec) == ("false", 1, False)
+        assert (plain.action_type, plain.ack, plain.on_doubt) == ("log/add", "processed", "new_client")
+        assert (plain.ping, plain.processing_timeout, plain.silence) == (10, 20, 30)
+        assert (plain.deflate, plain.max_message, plain.proxy) == ("off", 16 << 20, "env")
+        assert (plain.identity, plain.check, plain.token) == ("id", True, None)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("user", "10", "10"),
+            ("user", "bücher", "bücher"),
+            ("subprotocol", "7", 7),
+            ("subprotocol", 0, 0),
+            ("strict_spec", "true", True),
+            ("action_type", "audit/add", "audit/add"),
+            ("ack", "synced", "synced"),
+            ("on_doubt", "same", "same"),
+            ("on_doubt", "drop", "drop"),
+            ("ping", "500ms", 0.5),
+            ("processing_timeout", "1m", 60.0),
+            ("deflate", "on", "on"),
+            ("max_message", "1MiB", 1 << 20),
+            ("proxy", "none", "none"),
+            ("inflight", 1, 1),
+            ("window", 500, 500),
+            ("auth_backoff_min", "1s", 1.0),
+        ],
+    )
+    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+        assert getattr(parse(self.URL, **{name: value}), name) == expected
+        assert getattr(parse(f"{self.URL}?{name}={value}"), name) == expected
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("user", "", "must be 1 to 128 characters without a colon"),
+            ("user", "a:b", "without a colon"),
+            ("user", "a b", "without a colon or a space"),
+            ("user", "server", "not server"),
+            ("user", "x" * 129, "1 to 128"),
+            ("user", 10, "1 to 128"),
+            ("user", "\ud800", "1 to 128"),
+            ("subprotocol", -1, "must be a whole number"),
+            ("subprotocol", "1.0", "must be a whole number"),
+            ("subprotocol", 1.5, "must be a whole number"),
+            ("subprotocol", 1 << 53, "must be a whole number"),
+            ("subprotocol", "1.0.0", "a version such as 1.0.0 goes with strict_spec"),
+            ("action_type", "", "must be 1 to 256 characters"),
+            ("action_type", "logux/undo", "not begin with logux/"),
+            ("ack", "received", "must be one of processed, synced"),
+            ("on_doubt", "keep", "must be one of new_client, same, drop"),
+            ("ping", 0, "must be from 1ms"),
+            ("processing_timeout", "never", "must be a duration"),
+            ("deflate", True, "must be one of off, on"),
+            ("max_message", 10, "must be from 1024"),
+            ("proxy", "http://h", "must be one of env, none"),
+            ("inflight", 65, "must be a whole number from 1 to 64"),
+        ],
+    )
+    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
+        text = message(self.URL, **{name: value})
+        assert text.startswith(f"{name}: ")
+        assert says in text
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"Cookie": "a=hunter2; b=1", "X-Two": "  env:mine "},
+            {"Cookie": Secret("a=hunter2; b=1"), "X-Two": "env:mine"},
+            "Cookie: a=hunter2; b=1\r\n\nX-Two:env:mine\n",
+        ],
+    )
+    def test_http_headers(self, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("mine", "of two")
+        two = "of two" if isinstance(value, dict) and value["X-Two"] == "env:mine" else "env:mine"
+        expected = (("Cookie", Secret("a=hunter2; b=1")), ("X-Two", Secret(two)))
+        one = parse(self.URL, http_headers=value)
+        assert one.http_headers == expected
+        assert "Cookie" in repr(one) and "hunter2" not in repr(one) + repr(one.options)
+        if isinstance(value, str):
+            monkeypatch.setenv("TEST_HEADERS", value)
+            (tmp_path / "headers").write_text(value)
+            for place in ("env:TEST_HEADERS", f"file:{tmp_path / 'headers'}"):
+                one = parse(f"{self.URL}?http_headers={place}")
+                assert one.http_headers == expected
+                assert "headers=***" in one.redacted and "hunter2" not in repr(one)
+
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        [
+            ({"Host": "x"}, "http_headers: Host is the WebSocket handshake's own"),
+            ({"sec-websocket-Protocol": "x"}, "sec-websocket-Protocol is the WebSocket handshake's own"),
+            ({"Proxy-Authorization": "x"}, "Proxy-Authorization is the WebSocket handshake's own"),
+            ({"Cookie": "hunter2\r\nX: y"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\n"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\0"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": "hunter2\u00fc"}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": " "}, "the value of Cookie must be printable ASCII in one line"),
+            ({"Cookie": ""}, "Cookie: must be the secret, env:NAME or file:PATH"),
+            ({"Cookie": 5}, "Cookie: must be the secret, env:NAME or file:PATH"),
+            ({"Cookie": "env:NOT_SET_HERE"}, "Cookie: environment variable 'NOT_SET_HERE' is not set"),
+            ({"Cookie: hunter2": "x"}, "a name must be 1 to 256 ASCII letters"),
+            ({"hunter2\n": "x"}, "a name must be 1 to 256 ASCII letters"),
+            ({"": "hunter2"}, "a name must be 1 to 256 ASCII letters"),
+            ({5: "hunter2"}, "a name must be 1 to 256 ASCII letters"),
+            ("hunter2", "each line must be Name: value"),
+            ("Cookie: a\nhunter2", "each line must be Name: value"),
+            ({"A": "hunter2", "a": "x"}, "a is given twice"),
+            ({"A": "hunter2" * 2500}, "must have 16384 bytes together at most"),
+            (["Cookie: hunter2"], "must be a mapping of names to values"),
+        ],
+    )
+    def test_http_headers_that_are_none(self, value: Any, says: str) -> None:
+        text = message(self.URL, http_headers=value)
+        assert text.startswith("http_headers: ") and says in text
+        assert "hunter2" not in text
+
+    def test_http_headers_stand_in_no_url(self) -> None:
+        text = message(f"{self.URL}?http_headers=Cookie%3A hunter2")
+        assert text.startswith("http_headers: must not be written in a URL") and "hunter2" not in text
+
+    def test_the_texts_subprotocol_is_a_version(self) -> None:
+        assert parse(self.URL, strict_spec=True).subprotocol == "1.0.0"
+        for version in ("2.0.0", "1.2.3-rc.1", "1.2.3+build.5"):
+            assert parse(self.URL, strict_spec=True, subprotocol=version).subprotocol == version
+        assert "goes with strict_spec" in message(self.URL, strict_spec=True, subprotocol=2)
+
+    def test_options_of_others_are_none_of_its(self) -> None:
+        assert message(self.URL, mtu=1400) == "mtu: not an option of logux"
+        assert message(URL, on_doubt="drop") == "on_doubt: not an option of lumberjack"
+        assert message(self.URL, ca="x.pem") == "ca: only for a scheme with TLS"
+        assert parse("logux+tls://host", ca="x.pem").tls
+
+    def test_the_token_is_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TEST_TOKEN", "hunter2")
+        one = parse(f"{self.URL}?token=env:TEST_TOKEN")
+        assert one.token == Secret("hunter2")
+        assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
+        assert "must not be written in a URL" in message(f"{self.URL}?token=hunter2")
+
+
+class TestInternationalNames:
+    """IDNA 2008 with the package idna; without it what IDNA 2003 spells the same."""
+
+    @pytest.mark.parametrize(
+        ("host", "spelled"),
+        [
+            ("fa\u00df.de", b"xn--fa-hia.de"),
+            ("\u03b2\u03cc\u03bb\u03bf\u03c2.com", b"xn--nxasmm1c.com"),
+            ("B\u00fccher.example", b"xn--bcher-kva.example"),
+            ("my_host.b\u00fccher.Example.", b"my_host.xn--bcher-kva.Example."),
+            ("2001:db8::1", b"2001:db8::1"),
+        ],
+    )
+    def test_with_the_package(self, host: str, spelled: bytes) -> None:
+        pytest.importorskip("idna")
+        assert dns_name(host) == spelled
+
+    def test_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "idna", None)
+        assert dns_name("B\u00fccher.example") == b"xn--bcher-kva.example"
+        for host in ("fa\u00df.de", "\u03b2\u03cc\u03bb\u03bf\u03c2.com"):
+            text = f'{host!r} needs IDNA 2008, and the package idna for it: pip install "logclient[idna]"'
+            assert message(f"lumberjack://{host}") == f"host: {text}"
+            assert message("lumberjack+tls://host", server_name=host) == f"server_name: {text}"
+
+    @pytest.mark.parametrize("package", [True, False])
+    def test_what_is_no_name(self, monkeypatch: pytest.MonkeyPatch, package: bool) -> None:
+        if package:
+            pytest.importorskip("idna")
+        else:
+            monkeypatch.setitem(sys.modules, "idna", None)
+        for host in ("\u00fc" * 64, "a..\u00fc.." + "\u00fc" * 70):
+            assert message(f"lumberjack://{host}").endswith(" is no host name")
+
+    def test_it_is_shown_as_it_was_given(self) -> None:
+        assert parse("lumberjack://b\u00fccher.example").redacted == "lumberjack://b\u00fccher.example:5044"
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "lumberjack://user:hunter2@host:5044",
+            "lumberjack://user:hunter2@host:5044?window=5",
+            "lumberjack://user:hun/ter2@host:5044",
+            "lumberjack://user:hun?ter2@host:5044",
+            "lumberjack://user:12?ter2@host:5044",
+            "lumberjack://user:hunter2@[::1]:5044",
+            "lumberjack://a:1,user:hunter2@host:5044",
+            "lumberjack://hunter2@host",
+            "lumberjack:/user:hunter2@host",
+            "user:hunter2@host",
+            "http://user:hunter2@host",
+            "lumberjack://user:hunter2",
+            "lumberjack://host/hunter2",
+            "lumberjack://host?hunter2",
+            "lumberjack://host?token=hunter2",
+            "lumberjack://host?tls_password=hunter2",
+            "lumberjack://host?password=hunter2",
+            "lumberjack://user:hunter2\n@host",
+        ],
+    )
+    def test_a_password_in_a_url_is_an_error_that_does_not_show_it(self, url: str) -> None:
+        text = message(url)
+        assert "hunter2" not in text
+        assert "ter2" not in text
+
+    def test_userinfo_says_what_to_do_instead(self) -> None:
+        assert "user:password@ is not accepted" in message("lumberjack://user:hunter2@host")
+
+    @pytest.fixture
+    def tls(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        """A scheme with TLS and a path, as later versions have them."""
+        row = registry.SCHEMES["lumberjack"]
+        monkeypatch.setitem(registry.SCHEMES, "test+tls", row._replace(tls=True, path=True, port=1))
+        return "test+tls://host/some%20path"
+
+    def test_env_file_and_keyword(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("TEST_SECRET", "hunter2")
+        file = tmp_path / "secret"
+        file.write_text("hunter2\n", encoding="utf-8")
+        for one in (
+            parse(f"{tls}?tls_password=env:TEST_SECRET"),
+            parse(f"{tls}?tls_password=file:{file}"),
+            parse(tls, tls_password="env:TEST_SECRET"),
+            parse(tls, tls_password=f"file:{file}"),
+            parse(tls, tls_password="hunter2"),
+            parse(tls, tls_password=Secret("hunter2")),
+        ):
+            assert one.tls_password is not None
+            assert one.tls_password.reveal() == "hunter2"
+            assert one.tls_password == Secret("hunter2")
+            assert one.path == "/some path"
+            assert one.endpoints == (("host", 1),)
+            for shown in (repr(one), str(one), f"{one}", one.redacted, repr(one.options)):
+                assert "hunter2" not in shown
+            assert hash(one.tls_password) == hash(Secret("hunter2"))
+        assert parse(f"{tls}?tls_password=env:TEST_SECRET").redacted.endswith("?tls_password=***")
+
+    def test_what_is_no_secret(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("TEST_SECRET", raising=False)
+        (tmp_path / "empty").touch()
+        (tmp_path / "binary").write_bytes(b"\xff\xfe")
+        assert "tls_password: must not be written in a URL" in message(f"{tls}?tls_password=hunter2")
+        assert "variable 'TEST_SECRET' is not set" in message(f"{tls}?tls_password=env:TEST_SECRET")
+        assert "cannot be read: No such file" in message(tls, tls_password=f"file:{tmp_path}/none")
+        assert "cannot be read: is no UTF-8" in message(tls, tls_password=f"file:{tmp_path}/binary")
+        assert "must hold 1 to 65536 characters" in message(tls, tls_password=f"file:{tmp_path}/empty")
+        assert "must be the secret, env:NAME or file:PATH" in message(tls, tls_password=5)
+
+    def test_repr_shows_what_was_given(self) -> None:
+        assert repr(parse(URL, window=5)) == "Config('lumberjack://host:5044', window=5)"
+
+
+class TestRegistry:
+    def test_every_protocol_has_its_options(self) -> None:
+        assert set(registry.CONFIGS) == {row.protocol for row in registry.SCHEMES.values()}
+
+    def test_every_scheme_has_its_protocol_and_a_port(self) -> None:
+        for name, row in registry.SCHEMES.items():
+            assert name.split("+")[0] == row.protocol
+            assert name.endswith("+tls") == row.tls
+            assert row.core.startswith(f"logclient.{row.protocol}.core:")
+            assert 1 <= row.port <= 65535
+
+    def test_load_imports_what_is_named(self) -> None:
+        assert registry.load("logclient.config:parse") is parse
+
+    def test_core_and_transport_of_lumberjack_can_be_loaded(self) -> None:
+        row = registry.lookup("lumberjack")
+        assert registry.load(row.core).__name__ == "Lumberjack"
+        assert registry.load(row.transport).__name__ == "Tcp"
+
+
+class TestOptionsOf:
+    class Fields(NamedTuple):
+        window: int = 1
+        silence: float = 2.0
+        grain: int = 3
+
+    def test_fields_come_from_the_configuration(self) -> None:
+        config = parse("lumberjack://h?window=7")
+        assert options_of(self.Fields, config, fixed=("grain",)) == (7, config.silence, 3)
+        assert options_of(self.Fields, config, grain=4, silence=5.0) == (7, 5.0, 4)
+
+    def test_a_field_without_a_source_is_an_error(self) -> None:
+        with pytest.raises(AttributeError, match="grain"):
+            options_of(self.Fields, parse("lumberjack://h"))
+
+    def test_a_name_that_is_no_field_is_an_error(self) -> None:
+        config = parse("lumberjack://h")
+        with pytest.raises(TypeError, match="grains"):
+            options_of(self.Fields, config, grain=4, grains=4)
+        with pytest.raises(KeyError, match="grains"):
+            options_of(self.Fields, config, fixed=("grain", "grains"))

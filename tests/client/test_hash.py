@@ -1,0 +1,64 @@
+"""XXH64: the compiled one, the plain-Python one and the reference library agree."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient._ext.hash import xxh64, xxh64_many
+from tests import support
+from tests.oracle.xxh64 import xxh64 as oracle
+
+pytestmark = pytest.mark.unit
+
+SEEDS = st.sampled_from([0, 42, 43, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+
+# Published by the xxHash project, and what Spark's xxhash64() says of the same bytes.
+KNOWN = [(b"", 0, 0xEF46DB3751D8E999), (b"a", 0, 0xD24EC4F1A98C6E5B), (b"abc", 0, 0x44BC2CF5AD770999)]
+
+
+@pytest.mark.parametrize(("data", "seed", "hash_"), KNOWN)
+def test_known(data: bytes, seed: int, hash_: int) -> None:
+    assert xxh64(data, seed) == oracle(data, seed) == hash_
+
+
+@given(st.binary(max_size=200), SEEDS)
+def test_oracle(data: bytes, seed: int) -> None:
+    assert xxh64(data, seed) == oracle(data, seed)
+
+
+def test_every_length_and_alignment() -> None:
+    block = bytes(i * 7 & 255 for i in range(160))
+    for at in range(9):
+        for size in range(140):
+            assert xxh64(memoryview(block)[at : at + size]) == oracle(block[at : at + size])
+
+
+@given(st.binary(max_size=3000), SEEDS)
+def test_reference(data: bytes, seed: int) -> None:
+    assert xxh64(data, seed) == support.need("xxhash").xxh64_intdigest(data, seed)
+
+
+def test_default_seed_is_42() -> None:
+    assert xxh64(b"body") == xxh64(b"body", 42)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_many(parts: list[bytes]) -> None:
+    lengths = array("q", map(len, parts))
+    offsets = array("q", (sum(lengths[:i]) for i in range(len(parts))))
+    out = array("Q", bytes(8 * len(parts)))
+    xxh64_many(b"".join(parts), offsets, lengths, out)
+    assert list(out) == [oracle(p) for p in parts]
+
+
+@pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
+def test_many_stays_in_the_data(at: int, size: int) -> None:
+    with pytest.raises(ValueError, match="slice 1 leaves the data of 4 bytes"):
+        xxh64_many(b"four", array("q", [0, at]), array("q", [4, size]), array("Q", [0, 0]))
+
+
+def test_many_wants_equal_columns() -> None:
+    with pytest.raises(ValueError, match="equally many"):
+        xxh64_many(b"", array("q", [0]), array("q"), array("Q", [0]))

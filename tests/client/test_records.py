@@ -1,0 +1,965 @@
+"""Documents against their plain-Python twin: every byte, the flags and the count of sanitized values."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import itertools
+import json
+import logging
+import math
+import pathlib
+import struct
+import sys
+import uuid
+from collections import OrderedDict, UserDict
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.record import Encoder, encode_mapping, encode_pairs
+from logclient.errors import EncodeError, EncodeTypeError
+from tests.oracle import ecs, lumberjack
+
+pytestmark = pytest.mark.unit
+
+ID1, ID2 = 0x04, 0x08
+
+
+class Broken:
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    def __repr__(self) -> str:
+        return "Broken()"
+
+
+class Thing:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Name(str):
+    """A str that says something else of itself."""
+
+    def __str__(self) -> str:
+        return "other"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    TWO = 2
+
+
+class Mode(enum.StrEnum):
+    ON = "on"
+
+
+# All of Unicode, lone surrogates too, and strings long enough to cross every kind of register.
+TEXT = (
+    st.text(st.characters(), max_size=40)
+    | st.text(st.characters(codec="ascii"), max_size=80)
+    | st.text('ab"\\\n\x00\x1f\x7f é\u20ac\U0001f600\ud800', max_size=70)
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=-(2**80), max_value=2**80)
+    | st.floats()
+    | st.decimals(allow_nan=False, places=4, min_value=-(10**9), max_value=10**9).map(float)
+    | TEXT
+    | st.binary(max_size=20)
+    | st.binary(max_size=20).map(bytearray)
+    | st.datetimes()
+    | st.dates()
+    | st.times()
+    | st.uuids()
+    | st.decimals()
+    | st.sampled_from([Colour.RED, Number.TWO, Mode.ON, Broken(), Name("name"), pathlib.PurePosixPath("a/b")])
+    | TEXT.map(Thing)
+    | TEXT.map(Name)
+)
+ANY_KEY = (
+    TEXT
+    | st.integers(-3, 3)
+    | st.none()
+    | st.booleans()
+    | st.floats(0, 2)
+    | st.binary(max_size=3)
+    | TEXT.map(Name)
+)
+OUR_KEYS = st.sampled_from(
+    [
+        "@timestamp",
+        "log.level",
+        "message",
+        "ecs.version",
+        "log.logger",
+        "log.origin.file.name",
+        "log.origin.file.line",
+        "log.origin.function",
+        "process.pid",
+        "process.name",
+        "process.thread.id",
+        "process.thread.name",
+        "error.type",
+        "error.message",
+        "error.stack_trace",
+        "log.flags",
+        "@metadata",
+        "event.id",
+        "event",
+    ]
+)
+# Names that mean something, or conflict with others.
+NAMES = OUR_KEYS | st.sampled_from(
+    ["log", "log.origin", "log.origin.x", "process", "process.thread", "process.pid.x", "error", "error.code"]
+    + [
+        "labels",
+        "labels.event",
+        "labels.service",
+        "labels.log_level",
+        "service",
+        "service.name",
+        "user",
+        "ecs",
+    ]
+    + [
+        "event.id.x",
+        "event.kind",
+        "@metadata._id",
+        "message.x",
+        "a",
+        "a.b",
+        "a.b.c",
+        "a.b.c.d",
+        "b.a",
+        "é.a",
+        "é",
+    ]
+    + [".", "a.", ".a", "a..b", "id", "uuid", "request_id"]
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(TEXT, inner, max_size=4)
+        | st.dictionaries(ANY_KEY, inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["id", "_id", "id.x", "kind", "b", "b.c", "origin", "level"]), inner
+        )
+        | st.dictionaries(TEXT, inner, max_size=3).map(OrderedDict)
+        | st.dictionaries(TEXT, inner, max_size=3).map(UserDict)
+    ),
+    max_leaves=12,
+)
+# What could be taken for an id of ours, and what nearly could.
+LIKE_OURS = st.sampled_from(
+    [
+        "0123456789abcdef0123456789abcdef",
+        "0" * 32,
+        "A" * 32,
+        "a" * 31,
+        10**31,
+        10**32 - 1,
+        10**31 - 1,
+        b"a" * 32,
+    ]
+).flatmap(lambda text: st.sampled_from([text, Thing(text), {"id": text}, {"_id": text}, [text]]))
+MAPPINGS = (
+    st.dictionaries(TEXT | OUR_KEYS, VALUES, max_size=6)
+    | st.dictionaries(ANY_KEY | OUR_KEYS, VALUES, max_size=6)
+    | st.dictionaries(NAMES, VALUES | LIKE_OURS, max_size=6)
+)
+EVENT_IDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "event": st.dictionaries(st.sampled_from(["id", "kind"]), TEXT),
+        "event.id": TEXT,
+        "@metadata": VALUES,
+    },
+)
+
+EXTRA_KEY = (
+    ANY_KEY.filter(lambda k: not isinstance(k, str) or str.__str__(k) not in ecs.STANDARD)
+    | OUR_KEYS.filter(lambda k: k != "message")
+    | NAMES.filter(lambda k: k not in ecs.STANDARD)
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> logging.LogRecord:
+    record = logging.LogRecord(
+        draw(TEXT),
+        draw(st.sampled_from([0, 10, 20, 30, 35, 40, 50])),
+        draw(TEXT),
+        draw(st.integers(0, 10**6)),
+        draw(TEXT | MAPPINGS | VALUES),
+        (),
+        None,
+        draw(TEXT | st.none()),
+        draw(st.none() | TEXT),
+    )
+    record.args = draw(
+        st.just(()) | st.none() | st.lists(SCALARS, max_size=3).map(tuple) | st.dictionaries(TEXT, SCALARS)
+    )
+    if draw(st.booleans()):
+        record.msg, record.args = draw(formats())
+    record.created = draw(st.floats(-6e10, 2.5e11).filter(lambda t: round(t * 1e6)))
+    if draw(st.booleans()):
+        vars(record).update(draw(st.dictionaries(EXTRA_KEY, VALUES, max_size=5)))
+        vars(record).update(draw(EVENT_IDS))
+    error: BaseException | None = draw(
+        st.none() | st.sampled_from([ValueError("bad \ud800"), KeyError(), Exception(Broken())])
+    )
+    if error is not None:
+        record.exc_info = (type(error), error, None)
+    record.exc_text = draw(st.none() | st.just("") | TEXT)
+    for name in ("levelname", "threadName", "process", "processName", "thread", "filename", "lineno"):
+        if draw(st.integers(0, 9)) == 0:
+            setattr(record, name, draw(TEXT | SCALARS))
+    return record
+
+
+@st.composite
+def formats(draw: st.DrawFn) -> tuple[str, tuple[Any, ...]]:
+    """A message with directives and arguments that more or less fit."""
+    parts = draw(
+        st.lists(
+            TEXT.map(lambda t: t.replace("%", ""))
+            | st.sampled_from(["%s", "%d", "%i", "%%", "%r", "%.2f", "%5s", "%x", "%", "%s%s", "%(a)s"]),
+            max_size=6,
+        )
+    )
+    return "".join(parts), tuple(draw(st.lists(SCALARS, max_size=3)))
+
+
+def load(body: bytes) -> list[tuple[str, Any]]:
+    """The fields in their order; no key may be there twice, at any depth."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(items)
+        assert len(made) == len(items), items
+        return made
+
+    assert b"\n" not in body
+    return list(json.loads(body.decode("utf-8"), object_pairs_hook=pairs).items())
+
+
+def check(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
+    body, *rest = made
+    fields = dict(load(body))
+    if expected.moved or expected.flags:
+        # In any order, but for what the id goes into.
+        assert fields == json.loads(expected.json())
+        assert not expected.flags & ecs.OPEN or ([*fields][-1] == "@metadata" and body.endswith(b"}}"))
+    else:
+        assert body == expected.json()
+    assert rest == [expected.flags, expected.sanitized, expected.moved]
+
+
+def check_pairs(made: tuple[bytes, int, int, int], expected: ecs.Document) -> None:
+    body, *rest = made
+    if expected.moved:
+        assert split(body) == split(expected.pairs())
+    else:
+        assert body == expected.pairs()
+    assert rest == [expected.flags, expected.sanitized, expected.moved]
+
+
+def split(block: bytes) -> dict[bytes, bytes]:
+    """A pair block; no key may be there twice."""
+    pairs = lumberjack.split_pairs(block)
+    assert pairs is not None
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def check_names(fields: Mapping[str, Any]) -> None:
+    """No scalar beside a field below it: neither by dots nor in a mapping at the top."""
+    for name in fields:
+        for at in [at for at, c in enumerate(name) if c == "."]:
+            above = fields.get(name[:at], {})
+            assert isinstance(above, dict), (name[:at], name)
+            if name[:at] == "@metadata":
+                continue  # trusted metadata travels as it is: servers keep it out of the document
+            # What moves goes beside a mapping of labels, not into it.
+            beside = name[:at] == "labels" and name[at + 1 :].split(".")[0] not in above
+            assert not above or beside, (name[:at], name)
+
+
+class TestMapping:
+    @settings(max_examples=150)
+    @given(MAPPINGS)
+    @example({})
+    @example({"event": {"id": 1}})
+    @example({"event": {"kind": 1}})
+    @example({"event": "id"})
+    @example({1: "a", "1": "b"})
+    @example({chr(0xD800): 1, "\ufffd": 2})
+    @example({"a": {True: 1, "True": 2, None: 3}})
+    @example({"": 1, ".id": 2})
+    @example({".id": 1, "": {"a": 1}})
+    @example({"..": 1, "": 2})
+    @example({"": {"id": "x"}, ".id": 3})
+    def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
+        check(encode_mapping(mapping), ecs.of_mapping(mapping))
+
+    @given(TEXT)
+    def test_string_is_a_message(self, text: str) -> None:
+        check(encode_mapping(text), ecs.of_mapping(text))
+
+    @settings(max_examples=120)
+    @given(st.text(st.characters(), max_size=3000) | st.text(st.characters(codec="latin-1"), max_size=3000))
+    def test_long_strings(self, text: str) -> None:
+        check(encode_mapping({"a": text, text: "a"}), ecs.of_mapping({"a": text, text: "a"}))
+
+    @pytest.mark.parametrize("n", [*range(70), 1023, 1024, 1025, 2047, 2048, 2049])
+    @pytest.mark.parametrize(
+        "c", ["a", "\n", '"', "\\", "\x00", "\x7f", "é", "\u20ac", "\U0001f600", "\ud800"]
+    )
+    def test_one_odd_character_at_every_place(self, n: int, c: str) -> None:
+        for at in {0, n // 2, max(0, n - 1), n}:
+            text = "x" * at + c + "y" * (n - at)
+            check(encode_mapping({text: text}), ecs.of_mapping({text: text}))
+
+    @settings(max_examples=1000)
+    @given(
+        st.floats()
+        | st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
+        | st.floats(-1e16, 1e16)
+        | st.integers(-(10**17), 10**17).map(lambda v: v / 10**6)
+    )
+    @example(0.1 + 0.2)
+    @example(1e15)
+    @example(999999999999999.9)
+    @example(1e-4)
+    @example(9.999e-5)
+    @example(123456.78901234)
+    @example(5e-324)
+    @example(1.7976931348623157e308)
+    @example(-0.0)
+    @example(0.30000000000000004)
+    @example(4503599627370497.5)
+    def test_floats_are_as_short_as_repr(self, value: float) -> None:
+        body = encode_mapping({"v": value})[0]
+        assert body == b'{"v":%s}' % (repr(value).encode() if math.isfinite(value) else b"null")
+
+    @settings(max_examples=120)
+    @given(st.integers() | st.integers(-(2**64), 2**64))
+    @example(2**63 - 1)
+    @example(-(2**63))
+    @example(2**1023 - 1)
+    def test_integers(self, value: int) -> None:
+        assert encode_mapping({"v": value})[0] == b'{"v":%d}' % value
+
+    def test_integers_no_double_can_hold_are_text(self) -> None:
+        for value in (2**1024, -(2**1024), 10**4000, 10 ** (sys.get_int_max_str_digits() + 1)):
+            body, _, sanitized, _ = encode_mapping({"v": value})
+            assert sanitized == 1
+            assert int(json.loads(body)["v"], 0) == value
+
+    def test_known_objects_are_their_text(self) -> None:
+        moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
+        number = uuid.UUID(int=7)
+        event = {
+            "a": moment,
+            "b": number,
+            "c": decimal.Decimal("1.50"),
+            "d": Colour.RED,
+            "e": Number.TWO,
+            "f": Mode.ON,
+        }
+        body, _, sanitized, _ = encode_mapping(event)
+        assert sanitized == 0
+        assert json.loads(body) == {
+            "a": "2026-01-02T03:04:05.000006+00:00",
+            "b": str(number),
+            "c": "1.50",
+            "d": "Colour.RED",
+            "e": 2,
+            "f": "on",
+        }
+
+    def test_sets_are_arrays(self) -> None:
+        assert json.loads(encode_mapping({"s": {1}, "f": frozenset("a")})[0]) == {"s": [1], "f": ["a"]}
+
+    def test_bytes_are_text(self) -> None:
+        body, _, sanitized, _ = encode_mapping({"a": b"ok", "b": b"\xff", "c": memoryview(b"m"), b"k\xff": 1})
+        assert json.loads(body) == {"a": "ok", "b": "\ufffd", "c": "m", "k\ufffd": 1}
+        assert sanitized == 4
+
+    def test_what_has_no_text_keeps_its_neighbours(self) -> None:
+        body, _, sanitized, _ = encode_mapping({"a": 1, "b": Broken(), Broken(): 2})
+        assert json.loads(body) == {"a": 1, "b": "<unprintable Broken>", "<unprintable Broken>": 2}
+        assert sanitized == 2
+
+    def test_depth(self) -> None:
+        def nest(n: int) -> Any:
+            made: Any = {}
+            for i in range(n):
+                made = [made] if i % 2 else {"a": made}
+            return made
+
+        assert load(encode_mapping({"v": nest(126)})[0])
+        with pytest.raises(EncodeError, match="128"):
+            encode_mapping({"v": nest(127)})
+
+    def test_cycles_fail(self) -> None:
+        items: list[Any] = [1]
+        items.append({"again": items})
+        with pytest.raises(ValueError, match="cycle"):
+            encode_mapping({"a": items})
+        table: dict[Any, Any] = {}
+        table[1] = table  # by way of a key that is no string
+        with pytest.raises(ValueError, match="cycle"):
+            encode_mapping({"a": table})
+        own: UserDict[str, Any] = UserDict()
+        own["a"] = own
+        with pytest.raises(EncodeError):
+            encode_mapping(own)
+
+    @pytest.mark.parametrize("odd", [None, 1, 1.5, [], ["a"], (("a", 1),), object()])
+    def test_what_is_no_event(self, odd: Any) -> None:
+        with pytest.raises(TypeError, match="mapping or a string"):
+            encode_mapping(odd)
+        with pytest.raises(EncodeTypeError):
+            encode_mapping(odd)
+
+    def test_mappings_of_all_kinds(self) -> None:
+        for made in (OrderedDict(a=1), UserDict(a=1)):
+            assert encode_mapping(made)[0] == b'{"a":1}'
+
+    def test_a_mapping_that_cannot_be_read(self) -> None:
+        class Bad(UserDict[str, int]):
+            def __iter__(self) -> Any:
+                raise RuntimeError("gone")
+
+        with pytest.raises(EncodeError):
+            encode_mapping(Bad(a=1))
+        body, _, sanitized, _ = encode_mapping({"a": Bad(b=1)})
+        assert json.loads(body) == {"a": "<unprintable Bad>"}
+        assert sanitized == 1
+
+    def test_a_value_that_empties_its_own_container(self) -> None:
+        class Vandal:
+            def __str__(self) -> str:
+                victim.clear()
+                items.clear()
+                return "done"
+
+        victim: dict[str, Any] = {"a": Vandal(), **{f"k{i}": [str(i)] for i in range(50)}}
+        items: list[Any] = [victim, *(str(i) * 3 for i in range(50))]
+        load(encode_mapping({"v": items, "w": victim})[0])
+
+    def test_keyboard_interrupt_is_not_swallowed(self) -> None:
+        class Stop:
+            def __str__(self) -> str:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            encode_mapping({"a": [Stop()]})
+        with pytest.raises(KeyboardInterrupt):
+            encode_mapping({"a": "x" * 20000, "b": {"c": Stop()}})
+
+
+class TestSize:
+    @settings(max_examples=100)
+    @given(MAPPINGS, st.integers(0, 400))
+    def test_limit_is_exact(self, mapping: dict[Any, Any], limit: int) -> None:
+        body = ecs.of_mapping(mapping).json()
+        if len(body) <= limit:
+            made = encode_mapping(mapping, limit)[0]
+            assert (len(made), json.loads(made)) == (len(body), json.loads(body))
+        else:
+            with pytest.raises(EncodeError, match=f"max_event_bytes .{limit}."):
+                encode_mapping(mapping, limit)
+
+    def test_a_huge_string_takes_no_huge_buffer(self) -> None:
+        text = "\x00" * 50_000_000  # six times as much when written
+        with pytest.raises(EncodeError):
+            encode_mapping({"a": text})
+
+    @settings(max_examples=120)
+    @given(
+        st.dictionaries(OUR_KEYS | st.sampled_from("abc"), TEXT, max_size=4),
+        TEXT,
+        st.integers(30, 300),
+        st.integers(0, 6),
+    )
+    def test_truncate(self, rest: dict[str, str], unit: str, limit: int, times: int) -> None:
+        rest.pop("message", None)
+        event = {**rest, "message": unit * 2**times}
+        encoder = Encoder(max_event_bytes=limit, truncate=True)
+        whole = ecs.of_mapping(event).json()
+        least = ecs.of_mapping({**rest, "message": ""}, cut=True).json()
+        if len(whole) <= limit:
+            assert json.loads(encoder.encode(event)[0]) == json.loads(whole)
+            return
+        if len(least) > limit:
+            with pytest.raises(EncodeError):
+                encoder.encode(event)
+            return
+        body, _, _, moved = encoder.encode(event)
+        fields = dict(load(body))
+        expected = ecs.of_mapping(event, cut=True)
+        message = expected.fields["message"]
+        kept = fields["message"]
+        assert message.startswith(kept)
+        assert fields == expected.fields | {"message": kept}
+        assert moved == expected.moved
+        check_names(fields)
+        # As long as it can be: one more character would not fit.
+        following = json.dumps(message[len(kept) : len(kept) + 1], ensure_ascii=False).encode()[1:-1]
+        assert len(body) <= limit
+        assert not following or len(body) + len(following) > limit
+
+    def test_truncate_a_record(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "%s", ("é" * 5000,), None)
+        body, _, sanitized, _ = Encoder(max_event_bytes=1000, truncate=True).encode_record(record)
+        fields = dict(load(body))
+        assert fields["log.flags"] == ["truncated"]
+        assert fields["log.logger"] == "app"
+        assert set(fields["message"]) == {"é"}
+        assert 999 <= len(body) <= 1000
+        assert sanitized == 0
+
+    @pytest.mark.parametrize("record", [False, True])
+    @pytest.mark.parametrize("options", [{}, {"pairs": True}, {"carriers": (), "flat": True}, {"ecs": False}])
+    @pytest.mark.parametrize(
+        ("given", "moved"),
+        [
+            ({"log.flags": "x"}, {"labels.log_flags": "x"}),
+            ({"log.flags": ["x"], "labels.log_flags": "y"}, {"labels.log_flags_2": ["x"]}),
+            ({"log.flags.x": "y"}, {"labels.log_flags_x": "y"}),
+            ({"log": {"flags": "x", "n": "1"}}, {"labels.log_flags": "x"}),
+            ({"log": {"flags": {"x": "y"}}}, {"labels.log_flags": {"x": "y"}}),
+        ],
+    )
+    def test_the_mark_of_a_cut_is_ours(
+        self, given: dict[str, Any], moved: dict[str, Any], options: dict[str, Any], record: bool
+    ) -> None:
+        """What the application has under its name moves, and is counted."""
+        if options.get("flat") or options.get("pairs"):
+            moved = {"labels.log": given["log"]} if "log" in given else moved
+        if not options.get("ecs", True):
+            moved = moved if "log.flags" in given else given
+        encoder = Encoder(max_event_bytes=1000, truncate=True, **options)
+        if record:
+            made = logging.LogRecord("app", 20, "f.py", 1, "x" * 2000, (), None)
+            vars(made).update(given)
+            body, _, _, count = encoder.encode_record(made)
+        else:
+            body, _, _, count = encoder.encode({**given, "message": "x" * 2000})
+        if options.get("pairs"):
+            fields = {
+                name.decode(): json.loads(value) if value[:1] in (b"[", b"{") else value.decode()
+                for name, value in split(body).items()
+            }
+        else:
+            fields = dict(load(body))
+        assert fields["log.flags"] == ["truncated"]
+        assert {name: fields.get(name) for name in moved} == moved
+        assert count == (0 if "log.flags" not in given and not options.get("ecs", True) else 1)
+        if options.get("ecs", True):
+            check_names(fields)
+
+    def test_truncate_helps_no_other_field(self) -> None:
+        with pytest.raises(EncodeError):
+            Encoder(max_event_bytes=1000, truncate=True).encode({"message": "a", "other": "x" * 2000})
+
+
+IDENTITIES = st.sampled_from(["id", "own", "none"])
+ECS_RULES = st.builds(
+    ecs.Names,
+    ecs=st.just(True),
+    labels=st.just("labels."),
+    carriers=st.sampled_from([("@metadata",), ()]),
+    identity=IDENTITIES,
+    trust_metadata=st.booleans(),
+    flat=st.booleans(),
+)
+RULES = ECS_RULES | st.builds(
+    ecs.Names,
+    ecs=st.just(False),
+    trust_metadata=st.just(False),
+    flat=st.just(False),
+    carriers=st.sampled_from([("uuid",), ("request_id", "uuid"), ("id",), ()]),
+    identity=IDENTITIES,
+    labels=st.sampled_from(["labels.", "labels_"]),
+)
+
+
+STEPS = st.sampled_from(["a", "b", "id", "level", "flags", "origin", "code", "type"])
+PATHS = st.lists(
+    st.sampled_from(["a", "b", "log", "error", "process", "event", "labels", "ecs", "service"]) | STEPS,
+    min_size=1,
+    max_size=3,
+).map(".".join)
+
+
+class TestNames:
+    """What becomes of fields whose names could be taken for ours, or conflict."""
+
+    @settings(max_examples=300)
+    @given(st.dictionaries(NAMES, VALUES | LIKE_OURS, max_size=8) | MAPPINGS, RULES)
+    @example({"a": {"b": {"c": {"d": {"e": 1}}}}, "a.b.c.d": {"e.f": 1}, "a.b": 3}, ecs.Names())
+    @example({"labels": "x", "event": "y", "labels.event": {"z": 1}}, ecs.Names())
+    @example({"labels": {"a": 1}, "log": None}, ecs.Names())
+    @example(
+        {"@metadata": {"_id": "a", "pipeline": "b"}, "event": {"id": "c"}}, ecs.Names(trust_metadata=True)
+    )
+    def test_mappings(self, mapping: dict[Any, Any], rules: ecs.Names) -> None:
+        made = Encoder(**rules._asdict()).encode(mapping)
+        check(made, ecs.of_mapping(mapping, rules))
+        if rules.ecs and not rules.flat:
+            check_names(dict(load(made[0])))
+
+    @settings(max_examples=200)
+    @given(records(), ECS_RULES)
+    def test_records(self, record: logging.LogRecord, rules: ecs.Names) -> None:
+        expected = ecs.of_record(record, rules)
+        made = Encoder(**rules._asdict()).encode_record(record)
+        check(made, expected)
+        if not rules.flat:
+            check_names(dict(load(made[0])))
+
+    @settings(max_examples=100)
+    @given(
+        records(),
+        st.dictionaries(NAMES.filter(lambda name: name != "message.x"), VALUES | LIKE_OURS, max_size=6),
+        RULES,
+    )
+    def test_when_the_message_is_cut(
+        self, record: logging.LogRecord, mapping: dict[Any, Any], rules: ecs.Names
+    ) -> None:
+        encoder = Encoder(**rules._asdict(), truncate=True, max_event_bytes=100_000)
+        record.msg, record.args = "x" * 200_000, ()
+        mapping["message"] = record.msg
+        for made, expected in (
+            (encoder.encode(mapping), ecs.of_mapping(mapping, rules, cut=True)),
+            (encoder.encode_record(record), ecs.of_record(record, rules, cut=True)),
+        ):
+            fields = dict(load(made[0]))
+            assert len(made[0]) == 100_000
+            assert len(set(fields["message"])) == 1
+            whole = json.loads(expected.json())
+            assert fields | {"message": record.msg} == whole | {"message": record.msg}
+            assert made[1:] == (expected.flags, expected.sanitized, expected.moved)
+            if rules.ecs and not rules.flat:
+                check_names(fields)
+
+    @settings(max_examples=200)
+    @given(
+        st.dictionaries(
+            PATHS, st.recursive(st.none(), lambda inner: st.dictionaries(STEPS, inner, max_size=3))
+        ),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_every_value_is_there_at_a_path_of_its_own(
+        self, given: dict[str, Any], record: bool, cut: bool
+    ) -> None:
+        numbers = itertools.count(10**9)
+
+        def filled(inner: Any) -> Any:
+            if inner is None:
+                return next(numbers)
+            return {name: filled(value) for name, value in inner.items()}
+
+        given = filled(given)
+        text = "x" * (20_000 if cut else 1)
+        encoder = Encoder(max_event_bytes=10_000, truncate=True)
+        if record:
+            made = logging.LogRecord("app", 20, "f.py", 1, text, (), None)
+            vars(made).update(given)
+            fields = dict(load(encoder.encode_record(made)[0]))
+        else:
+            fields = dict(load(encoder.encode({**given, "message": text})[0]))
+        assert not cut or fields["log.flags"] == ["truncated"]
+        leaves: list[tuple[str, Any]] = []
+
+        def flatten(path: str, value: Any) -> None:
+            if isinstance(value, dict) and value:
+                for name, inner in value.items():
+                    flatten(f"{path}.{name}", inner)
+            else:
+                leaves.append((path, value))
+
+        for name, value in fields.items():
+            flatten(name, value)
+        values = [value for _, value in leaves if isinstance(value, int)]
+        assert set(range(10**9, next(numbers))) <= set(values)
+        paths = sorted((*path.split("."), "") for path, value in leaves if value != {})
+        for one, other in itertools.pairwise(paths):
+            assert other[: len(one) - 1] != one[:-1], (one, other)
+
+    @pytest.mark.parametrize(
+        ("given", "fields", "moved"),
+        [
+            ({"event": "login"}, {"labels.event": "login"}, 1),
+            ({"event": None}, {"labels.event": None}, 1),
+            ({"user": "bob", "host": {"name": "a"}}, {"labels.user": "bob", "host": {"name": "a"}}, 1),
+            ({"error": [1], "error.type": "X"}, {"labels.error": [1], "error.type": "X"}, 1),
+            ({"event": {"action": "x"}}, {"event": {"action": "x"}}, 0),
+            ({"a": 1, "a.b": 2}, {"labels.a": 1, "a.b": 2}, 1),
+            ({"a": {"c": 1}, "a.b": 2}, {"a.c": 1, "a.b": 2}, 0),
+            ({"a": {"b": 1}, "a.b": 2}, {"labels.a_b": 1, "a.b": 2}, 1),
+            ({"service": "x", "labels.service": "y"}, {"labels.service_2": "x", "labels.service": "y"}, 1),
+            ({"url": "x", "labels": {"url": "y"}}, {"labels.url_2": "x", "labels": {"url": "y"}}, 1),
+            ({"labels": "x"}, {"labels.labels": "x"}, 1),
+            ({"log": "x", "labels.log.a": "y"}, {"labels.log_2": "x", "labels.log.a": "y"}, 1),
+            ({"event.id": "mine"}, {"event.id": "mine"}, 0),
+            ({"event.id": "ab" * 16}, {"labels.event_id": "ab" * 16}, 1),
+            ({"event": {"id": "ab" * 16, "a": 1}}, {"labels.event_id": "ab" * 16, "event": {"a": 1}}, 1),
+            ({"@metadata": {"_id": "x"}, "n": 1}, {"n": 1}, 1),
+            ({"@metadata._id": "x", "n": 1}, {"n": 1}, 1),
+            ({"@timestamp": "then", "log.level": "high"}, {"@timestamp": "then", "log.level": "high"}, 0),
+        ],
+    )  # fmt: skip
+    def test_of_mappings(self, given: dict[str, Any], fields: dict[str, Any], moved: int) -> None:
+        body, _, sanitized, count = encode_mapping(given)
+        assert (json.loads(body), sanitized, count) == (fields, 0, moved)
+
+    @pytest.mark.parametrize(
+        ("extra", "fields", "gone", "moved"),
+        [
+            ({"event": "login"}, {"labels.event": "login"}, "event", 1),
+            ({"@timestamp": "then"}, {"labels.@timestamp": "then"}, "", 1),
+            ({"log.level": "high"}, {"labels.log_level": "high", "log.level": "info"}, "", 1),
+            ({"log": {"level": "high", "x": 1}}, {"labels.log_level": "high", "log.x": 1}, "log", 1),
+            ({"log": {"origin": 1}}, {"labels.log_origin": 1, "log.origin.function": "f"}, "log", 1),
+            ({"log.origin": 1}, {"labels.log_origin": 1, "log.origin.function": "f"}, "log.origin", 1),
+            ({"message.x": 1}, {"labels.message_x": 1, "message": "m"}, "message.x", 1),
+            ({"error": {"code": 5}}, {"error.code": 5}, "error", 0),
+            ({"error.code": 5, "process.pid": 1}, {"error.code": 5, "process.pid": 1}, "", 0),
+        ],
+    )  # fmt: skip
+    def test_of_records(self, extra: dict[str, Any], fields: dict[str, Any], gone: str, moved: int) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None, "f")
+        vars(record).update(extra)
+        body, _, sanitized, count = Encoder().encode_record(record)
+        made = dict(load(body))
+        assert {name: made.get(name) for name in fields} == fields
+        assert gone not in made
+        assert (sanitized, count) == (0, moved)
+
+    def test_a_hostile_name_takes_no_more_than_its_length(self) -> None:
+        names = ["." * 50_000, *("a." * n for n in range(300)), *(f"{n}." for n in range(3000))]
+        body, *_ = encode_mapping(dict.fromkeys(names, 1))
+        check_names({name: 1 for name in json.loads(body) if len(name) < 1000})
+
+    def test_names_that_come_and_go(self) -> None:
+        encoder = Encoder()
+        for n in range(3000):
+            name = f"name-{n % 500}"
+            fields = {name: n, "service": n, f"{name}.below" if n % 7 == 0 else "n": n}
+            check(encoder.encode(fields), ecs.of_mapping(fields))
+
+
+class TestPairs:
+    @settings(max_examples=120)
+    @given(MAPPINGS)
+    @example({})
+    @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
+    def test_is_the_oracles(self, mapping: dict[Any, Any]) -> None:
+        check_pairs(encode_pairs(mapping), ecs.of_mapping(mapping, pairs=True))
+
+    @settings(max_examples=100)
+    @given(records())
+    def test_records(self, record: logging.LogRecord) -> None:
+        record.exc_text = record.exc_text or "trace"
+        expected = ecs.of_record(record, pairs=True)
+        check_pairs(Encoder(pairs=True).encode_record(record), expected)
+
+    def test_truncate(self) -> None:
+        body, *_ = Encoder(max_event_bytes=200, truncate=True, pairs=True).encode(
+            {"message": '"' * 500, "a": "b"}
+        )
+        assert len(body) == 200
+        count, at, fields = struct.unpack_from(">I", body)[0], 4, {}
+        for _ in range(count):
+            texts = []
+            for _ in range(2):
+                n = struct.unpack_from(">I", body, at)[0]
+                texts.append(body[at + 4 : at + 4 + n].decode())
+                at += 4 + n
+            fields[texts[0]] = texts[1]
+        assert at == len(body)
+        assert fields.keys() == {"message", "a", "log.flags"}
+        assert fields["log.flags"] == '["truncated"]'
+        assert set(fields["message"]) == {'"'}
+
+
+class TestRecord:
+    @settings(max_examples=200)
+    @given(records())
+    def test_is_the_oracles(self, record: logging.LogRecord) -> None:
+        expected = ecs.of_record(record)
+        check(Encoder().encode_record(record), expected)
+
+    @settings(max_examples=150)
+    @given(formats())
+    def test_messages(self, made: tuple[str, tuple[Any, ...]]) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, made[0], (), None)
+        record.args = made[1]
+        check(Encoder().encode_record(record), ecs.of_record(record))
+
+    def test_order_of_the_first_fields(self) -> None:
+        record = logging.LogRecord("app.x", 30, "/srv/f.py", 7, "hi %s", ("you",), None, "main")
+        record.created = 1767268496.789012
+        fields = load(Encoder().encode_record(record)[0])
+        assert fields[:3] == [
+            ("@timestamp", "2026-01-01T11:54:56.789012Z"),
+            ("log.level", "warning"),
+            ("message", "hi you"),
+        ]
+        assert fields[3:8] == [
+            ("ecs.version", "8.11.0"),
+            ("log.logger", "app.x"),
+            ("log.origin.file.name", "f.py"),
+            ("log.origin.file.line", 7),
+            ("log.origin.function", "main"),
+        ]
+
+    @settings(max_examples=200)
+    @given(st.integers(-62135596800000000, 253402300799000000).filter(lambda us: us != 0))
+    @example(951782400000000)  # 29 February 2000
+    @example(4107542399999999)
+    @example(-1)
+    @example(-62135596800000000)
+    def test_time_stamps(self, us: int) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        record.created = us / 1e6
+        expected = datetime.datetime(1970, 1, 1) + datetime.timedelta(
+            microseconds=round(record.created * 1e6)
+        )
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["@timestamp"] == expected.isoformat(timespec="microseconds") + "Z"
+
+    @pytest.mark.parametrize(
+        "odd", [None, "yesterday", float("nan"), float("inf"), 1e18, -1e18, 0.0, 10**400]
+    )
+    def test_a_record_without_a_time_has_this_one(self, odd: Any) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        record.created = odd
+        stamp = dict(load(Encoder().encode_record(record)[0]))["@timestamp"]
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(stamp)
+        assert abs(age.total_seconds()) < 3600
+
+    def test_stack_trace_is_cached_in_the_record(self) -> None:
+        try:
+            raise ValueError("why")
+        except ValueError:
+            record = logging.LogRecord("app", 40, "f.py", 1, "m", (), sys.exc_info())
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["error.type"] == "ValueError"
+        assert fields["error.message"] == "why"
+        assert fields["error.stack_trace"] == record.exc_text
+        assert record.exc_text is not None
+        assert record.exc_text.startswith("Traceback")
+        record.exc_text = "another handler's"
+        assert dict(load(Encoder().encode_record(record)[0]))["error.stack_trace"] == "another handler's"
+
+    @pytest.mark.parametrize("nothing", [(None, None, None), None, False, True, 1, ()])
+    def test_exc_info_without_an_exception(self, nothing: Any) -> None:
+        record = logging.LogRecord("app", 40, "f.py", 1, "m", (), None)
+        record.exc_info = nothing
+        assert not {k for k, _ in load(Encoder().encode_record(record)[0]) if k.startswith("error")}
+
+    def test_exc_info_may_be_the_exception_itself(self) -> None:
+        record = logging.LogRecord("app", 40, "f.py", 1, "m", (), None)
+        record.exc_info = KeyError("k")  # type: ignore[assignment]
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["error.type"], fields["error.message"]) == ("KeyError", "'k'")
+
+    def test_a_message_that_is_a_mapping(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, {"event": "paid", "sum": 3}, (), None)  # type: ignore[arg-type]
+        record._logger = object()  # structlog's
+        record.sum = 4
+        record.where = "shop"
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["message"], fields["sum"], fields["where"]) == ("paid", 3, "shop")
+        assert "event" not in fields
+        assert "_logger" not in fields
+        assert fields["log.logger"] == "app"
+
+    def test_what_the_user_says_replaces_ours(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        vars(record)["process.pid"] = "one"
+        vars(record)["log.logger"] = 7
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert (fields["process.pid"], fields["log.logger"]) == ("one", 7)
+
+    def test_attributes_of_other_handlers_are_no_fields(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m %s", ("a",), None)
+        logging.Formatter("%(asctime)s %(message)s").format(record)
+        names = {k for k, _ in load(Encoder().encode_record(record)[0])}
+        assert "asctime" not in names
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "m a"
+
+    def test_a_record_with_its_own_message(self) -> None:
+        class Brace(logging.LogRecord):
+            def getMessage(self) -> str:
+                return str(self.msg).format(*(self.args or ()))
+
+        good = Brace("app", 20, "f.py", 1, "{} %s", ("a",), None)
+        assert dict(load(Encoder().encode_record(good)[0]))["message"] == "a %s"
+        bad = Brace("app", 20, "f.py", 1, "{} {} %s", ("a",), None)
+        assert dict(load(Encoder().encode_record(bad)[0]))["message"] == "{} {} a"
+
+    def test_a_subclass_without_one(self) -> None:
+        class Mine(logging.LogRecord):
+            pass
+
+        record = Mine("app", 20, "f.py", 1, "%s!", ("a",), None)
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "a!"
+
+    @pytest.mark.parametrize(
+        "missing", ["msg", "args", "levelname", "levelno", "created", "exc_info", "name", "lineno"]
+    )
+    def test_a_record_with_an_attribute_less(self, missing: str) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        delattr(record, missing)
+        fields = dict(load(Encoder().encode_record(record)[0]))
+        assert fields["message"] == ("" if missing == "msg" else "m")
+
+    def test_a_record_made_of_a_dictionary(self) -> None:
+        fields = {
+            "".join(["m", "sg"]): "m %s",
+            "args": ("a",),
+            "levelname": "INFO",
+            "levelno": 20,
+            "colour": "red",
+        }
+        record = logging.makeLogRecord(json.loads(json.dumps(fields)))
+        record.args = ("a",)
+        made = dict(load(Encoder().encode_record(record)[0]))
+        assert (made["message"], made["log.level"], made["colour"]) == ("m a", "info", "red")
+
+    def test_what_is_no_record(self) -> None:
+        with pytest.raises(AttributeError):
+            Encoder().encode_record(object())  # type: ignore[arg-type]
+
+    def test_arguments_that_change_their_record(self) -> None:
+        class Vandal:
+            def __str__(self) -> str:
+                vars(record).clear()
+                return "done"
+
+        record = logging.LogRecord("app", 20, "f.py", 1, "%s", (Vandal(),), None)
+        assert dict(load(Encoder().encode_record(record)[0]))["message"] == "done"

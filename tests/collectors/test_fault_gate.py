@@ -1,0 +1,177 @@
+"""The fault gate alone: units in; what is captured, what is answered and what is closed out."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from logclient.collectors.fault_gate import ALIVE, NEVER, SILENT, FaultGate, Peer, Reply, ReplyPlan, Unit
+from logclient.collectors.faults import Faults
+
+pytestmark = pytest.mark.unit
+
+
+class Text(Unit[str, str]):
+    """A unit whose events are the letters of a word; one of no letters expects no answer."""
+
+    def __init__(self, text: str, answered: bool = True) -> None:
+        self.text = text
+        self.answered = answered
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answered
+
+    def original(self) -> str:
+        return self.text
+
+    def event_ids(self) -> list[str]:
+        return list(self.text)
+
+    def corrupted(self, random: Random) -> tuple[list[str], list[str]] | None:
+        return ([self.text.upper()], [self.text[0]]) if self.text.islower() else None
+
+    def with_added(self, random: Random) -> tuple[list[str], list[str]] | None:
+        return [self.text, "+"], ["+"]
+
+    def replies(self, plan: ReplyPlan) -> list[Reply[str]]:
+        if plan.fault == "no-reply" or not self.answered:
+            return []
+        before = [Reply("alive", "")] * plan.keepalives
+        part = [Reply(self.text[: plan.partial], "")] if plan.partial else []
+        if plan.fault == "partial-cut":
+            return before + part
+        return [*before, *part, Reply(self.text, "acks", plan.due)]
+
+
+class Gate:
+    """A gate with its counters and its fault log."""
+
+    def __init__(self, spec: str, protocol: str = "lumberjack") -> None:
+        self.faults = Faults(spec, protocol)
+        self.count = {"stalls": 0, "unanswered": 0}
+        self.log: list[tuple[str, list[str]]] = []
+        self.gate: FaultGate[Peer[str], str, str] = FaultGate(
+            self.faults, self.count, lambda fault, ids: self.log.append((fault, ids))
+        )
+        self.peer: Peer[str] = Peer(1)
+
+    def admit(self, text: str, now: float = 0.0, answered: bool = True) -> tuple[list[str], list[str | None]]:
+        """Return what is captured and what is replied; None stands for the end of the connection."""
+        decision = self.gate.admit(self.peer, Text(text, answered), now)
+        self.replies = decision.replies
+        return decision.captured, [reply.data for reply in decision.replies]
+
+
+@pytest.mark.parametrize(
+    ("spec", "captured", "replies"),
+    [
+        ("", ["ab"], ["ab"]),
+        ("cut-before-write=every:1", [], [None]),
+        ("cut-before-ack=every:1", ["ab"], [None]),
+        ("cut-after-ack=every:1", ["ab"], ["ab", None]),
+        ("partial-cut=every:1", ["ab"], ["a", None]),
+        ("partial-ack=every:1", ["ab"], ["a", "ab"]),
+        ("keepalive=every:1:2", ["ab"], ["alive", "alive", "ab"]),
+        ("stall=every:1", ["ab"], []),
+        ("discard=every:1", [], ["ab"]),
+        ("duplicate=every:1", ["ab", "ab"], ["ab"]),
+        ("corrupt=every:1", ["AB"], ["ab"]),
+        ("add=every:1", ["ab", "+"], ["ab"]),
+    ],
+)
+def test_what_a_fault_makes_of_a_unit(spec: str, captured: list[str], replies: list[str | None]) -> None:
+    assert Gate(spec).admit("ab") == (captured, replies)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ids"),
+    [("discard", ["a", "b"]), ("duplicate", ["a", "b"]), ("corrupt", ["a"]), ("add", ["+"])],
+)
+def test_a_data_fault_is_recorded_with_its_ids(spec: str, ids: list[str]) -> None:
+    gate = Gate(f"{spec}=every:1")
+    gate.admit("ab")
+    assert gate.log == [(spec, ids)]
+
+
+class TestStall:
+    def test_nothing_is_answered_any_more(self) -> None:
+        gate = Gate("stall=every:2:max:1")
+        assert [gate.admit(text)[1] for text in ("a", "b", "c")] == [["a"], [], []]
+        assert (gate.peer.stalled, gate.count["stalls"]) == (SILENT, 1)
+
+    def test_with_signs_of_life(self) -> None:
+        gate = Gate("stall=every:1:max:1:alive")
+        gate.admit("a")
+        assert gate.peer.stalled == ALIVE
+
+    def test_a_cut_ends_it(self) -> None:
+        gate = Gate("stall=every:1:max:1,cut-before-ack=from:2:every:1")
+        assert [gate.admit(text)[1] for text in ("a", "b")] == [[], [None]]
+
+
+class TestWithdrawn:
+    @pytest.mark.parametrize("spec", ["partial-cut=every:1", "partial-ack=every:1", "partial-cut=every:1:5"])
+    def test_a_part_of_one_event_cannot_be_acknowledged(self, spec: str) -> None:
+        gate = Gate(spec)
+        assert gate.admit("a") == (["a"], ["a"])
+        assert set(gate.faults.done.values()) == {0}
+
+    def test_what_cannot_be_corrupted_is_captured_as_it_is(self) -> None:
+        gate = Gate("corrupt=every:1")
+        assert gate.admit("A") == (["A"], ["A"])
+        assert (gate.faults.done, gate.log) == ({"corrupt": 0}, [])
+
+    @pytest.mark.parametrize("spec", ["stall=every:1", "no-reply=every:1", "delay-ack=every:1:1s"])
+    def test_nobody_waits_for_an_answer(self, spec: str) -> None:
+        gate = Gate(spec, "logjam")
+        assert gate.admit("a", answered=False) == (["a"], [])
+        assert set(gate.faults.done.values()) == {0}
+        assert gate.peer.stalled == 0
+
+
+class TestSwap:
+    def test_captured_after_the_next_one(self) -> None:
+        gate = Gate("swap=every:2")
+        assert gate.admit("a")[0] == ["a"]
+        captured, replies = gate.admit("b")
+        held = gate.replies[-1]
+        assert (captured, replies, held.due) == ([], ["b"], NEVER)
+        assert gate.admit("c") == (["c", "b"], ["c"])
+        assert (held.due, gate.log, gate.faults.done) == (0.0, [("swap", ["b"])], {"swap": 1})
+
+    def test_no_next_one_in_time(self) -> None:
+        gate = Gate("swap=every:1:2s")
+        gate.admit("a", now=10.0)
+        held = gate.replies[-1]
+        assert gate.gate.due == 12.0
+        assert gate.gate.expire(11.9) == []
+        assert gate.gate.expire(12.0) == [(gate.peer, "a")]
+        assert (held.due, gate.gate.due, gate.log, gate.faults.done) == (0.0, NEVER, [], {"swap": 0})
+
+    def test_no_next_one_at_the_end_of_the_connection(self) -> None:
+        gate = Gate("swap=every:1")
+        gate.admit("a")
+        assert gate.gate.holds(gate.peer)
+        assert gate.gate.abort_swap(gate.peer) == ["a"]
+        assert gate.gate.abort_swap(gate.peer) == []
+        assert not gate.gate.holds(gate.peer)
+
+    def test_each_peer_has_its_own(self) -> None:
+        gate = Gate("swap=every:1")
+        gate.admit("a")
+        assert gate.gate.admit(Peer(2), Text("b"), 0.0).captured == []
+        assert gate.admit("c")[0] == ["c", "a"]
+
+
+def test_a_late_ack_and_the_cut_in_its_place() -> None:
+    gate = Gate("delay-ack=every:1:3s,cut-before-ack=every:2")
+    assert gate.admit("a", now=10.0) == (["a"], ["a"])
+    assert gate.replies[-1].due == 13.0
+    assert gate.admit("b", now=20.0) == (["b"], [None])
+    assert gate.replies[-1].due == 23.0

@@ -1,0 +1,395 @@
+"""Callbacks of submitted events: contained, bounded, and run before a client ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logclient.delivery import submissions
+from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
+from tests.cores.rig import Rig, Setup
+from tests.cores.server import silent
+from tests.delivery.test_engine_lifecycle import in_child, needs_fork
+from tests.patience import PATIENCE
+
+Make = Callable[..., Rig]
+FIFO = Setup("fifo")
+
+
+class GreenletExit(BaseException):
+    """As of greenlet."""
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise GreenletExit
+
+
+def submit(rig: Rig, body: bytes = b"x") -> Delivery:
+    delivery = rig.engine.submit(body, 2, 0)
+    if delivery.seq:
+        rig.bodies[delivery.seq] = body
+    return delivery
+
+
+def until(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class Gate:
+    """A callback that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        self.entered.set()
+        assert self.open.wait(PATIENCE)
+
+
+def test_what_users_have_of_a_delivery() -> None:
+    public = {name for name in dir(Delivery) if not name.startswith("_")}
+    assert public == {"add_done_callback", "cancel", "done", "result", "seq"}
+
+
+# -- whatever a callback raises -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (asyncio.CancelledError(), "CancelledError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GreenletExit("gone"), "GreenletExit: gone"),
+        (GeneratorExit(), "GeneratorExit"),
+        (pytest.fail.Exception("no"), "Failed: no"),
+        (Unprintable(), "Unprintable"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_it_raises_is_contained_and_reported(build: Make, error: BaseException, words: str) -> None:
+    rig = build(FIFO)
+    ran = threading.Semaphore(0)
+
+    def bad(delivery: Delivery) -> None:
+        raise error
+
+    submit(rig).add_done_callback(bad)
+    rig.settle()
+    until(lambda: rig.lines.of("callback"))
+    for _ in range(3):
+        submit(rig).add_done_callback(lambda delivery: ran.release())
+    assert all(ran.acquire(timeout=PATIENCE) for _ in range(3))
+    assert rig.lines.of("callback") == [f"a callback raised {words}"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_replaced() -> None:
+    runner = CallbackThread(lambda kind, text: None)
+    call = runner._call
+    dead: list[threading.Thread] = []
+
+    def end(*job: Any) -> None:
+        runner._call = call  # type: ignore[method-assign]
+        call(*job)
+        dead.append(threading.current_thread())
+        raise SystemExit  # as if the thread had been ended from outside
+
+    runner._call = end  # type: ignore[method-assign]
+    first, second = threading.Event(), threading.Event()
+    runner.run(first.set)
+    assert first.wait(PATIENCE)
+    runner.run(second.set)
+    assert second.wait(PATIENCE)
+    dead[0].join(PATIENCE)
+
+
+# -- how many may wait ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many submitted events and callbacks there may be beyond `max_events`."""
+    monkeypatch.setattr(submissions, "MAX_UNREPORTED_DELIVERIES", 20)
+    return 20
+
+
+def test_block_waits_for_callbacks_that_are_too_slow(build: Make, few: int) -> None:
+    rig = build(FIFO, max_events=10, overflow="block")
+    gate = Gate()
+    submitted = 0
+
+    def run() -> None:
+        nonlocal submitted
+        while not gate.open.is_set():
+            submit(rig).add_done_callback(gate)
+            submitted += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert gate.entered.wait(PATIENCE)
+    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
+    before = submitted
+    assert not thread.join(0.05) and submitted == before, "it waits"
+    gate.open.set()
+    thread.join(PATIENCE)
+    assert not thread.is_alive() and rig.settle().dropped == {}
+
+
+def test_block_gives_up_in_time_when_callbacks_are_too_slow(build: Make, few: int) -> None:
+    rig = build(FIFO, max_events=10, overflow="block", block_timeout=0.02)
+    gate = Gate()
+    submit(rig).add_done_callback(gate)
+    assert gate.entered.wait(PATIENCE)
+    for _ in range(10 + few):
+        submit(rig).add_done_callback(gate)
+    rig.settle()
+    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
+    late = submit(rig)
+    assert late.result(0) == Outcome("dropped", "overflow")
+    gate.open.set()
+
+
+@pytest.mark.parametrize("overflow", ["drop_new", "drop_oldest", "raise"])
+def test_others_drop_and_memory_does_not_grow(build: Make, few: int, overflow: str) -> None:
+    """The callback of an event that is refused at once is never lost: the calling thread runs it."""
+    rig = build(FIFO, max_events=10, overflow=overflow)
+    gate = Gate()
+    submit(rig).add_done_callback(gate)
+    rig.settle()
+    assert gate.entered.wait(PATIENCE)
+    outcomes: list[Outcome | None] = []
+    threads: set[str] = set()
+
+    def note(delivery: Delivery) -> None:
+        outcomes.append(delivery.result(0))
+        threads.add(threading.current_thread().name)
+
+    for _ in range(200):
+        submit(rig).add_done_callback(note)
+    rig.settle()
+    assert rig.engine.submissions.callbacks.waiting <= 10 + few
+    assert threads == {threading.current_thread().name}
+    gate.open.set()
+    until(lambda: len(outcomes) == 200)
+    refused = outcomes.count(Outcome("dropped", "overflow"))
+    assert refused == rig.stats().dropped["overflow"] >= 200 - 10 - few
+    assert outcomes.count(Outcome("acked")) == 200 - refused
+
+
+def test_one_that_tries_again_at_once_ends(build: Make, few: int) -> None:
+    """A callback that submits anew what was refused neither recurses nor blocks."""
+    rig = build(FIFO, max_events=10, overflow="drop_new")
+    gate = Gate()
+    submit(rig).add_done_callback(gate)
+    rig.settle()
+    assert gate.entered.wait(PATIENCE)
+    acked = threading.Semaphore(0)
+
+    def again(delivery: Delivery) -> None:
+        outcome = delivery.result(0)
+        assert outcome is not None
+        if outcome.ok:
+            acked.release()
+        else:
+            submit(rig).add_done_callback(again)
+
+    for _ in range(100):
+        submit(rig).add_done_callback(again)
+    gate.open.set()
+    assert all(acked.acquire(timeout=PATIENCE) for _ in range(100))
+
+
+def test_a_callback_that_submits_does_not_wait_for_itself(build: Make, few: int) -> None:
+    rig = build(FIFO, max_events=10, overflow="block")
+    gate = Gate()
+    ran = threading.Semaphore(0)
+    submit(rig).add_done_callback(gate)
+    assert gate.entered.wait(PATIENCE)
+
+    def more(delivery: Delivery) -> None:
+        submit(rig)
+        ran.release()
+
+    for _ in range(10 + few):
+        submit(rig).add_done_callback(more)
+    rig.settle()
+    gate.open.set()
+    assert all(ran.acquire(timeout=PATIENCE) for _ in range(10 + few))
+    assert rig.settle().acked == 2 * (10 + few) + 1
+
+
+# -- the end of a client --------------------------------------------------------------------------------
+
+
+def test_close_runs_what_waits(build: Make) -> None:
+    rig = build(FIFO)
+    ran: list[int] = []
+    for _ in range(100):
+        submit(rig).add_done_callback(lambda delivery: (time.sleep(0.0005), ran.append(delivery.seq)))
+    rig.finish(PATIENCE)
+    assert ran == list(range(1, 101))
+    assert rig.lines.of("callbacks") == []
+
+
+def test_close_runs_those_of_what_it_gives_up(build: Make) -> None:
+    rig = build(FIFO)
+    rig.server.down()
+    ran: list[Outcome | None] = []
+    for _ in range(10):
+        submit(rig).add_done_callback(lambda delivery: ran.append(delivery.result(0)))
+    rig.finish(0.0)
+    assert ran == [Outcome("failed", "closed")] * 10
+
+
+def test_close_reports_how_many_did_not_run_in_time(build: Make) -> None:
+    rig = build(FIFO)
+    gate = Gate()
+    for _ in range(10):
+        submit(rig).add_done_callback(gate)
+    rig.settle()
+    until(lambda: rig.stats().callbacks == 9)
+    rig.finish(0.1)
+    assert rig.lines.of("callbacks") == [
+        "test://server: 10 callbacks had not run when close() ended; that goes on while the process lives"
+    ]
+    gate.open.set()
+    until(lambda: rig.stats().callbacks == 0)
+
+
+def test_close_in_a_callback_does_not_wait_for_itself(build: Make) -> None:
+    rig = build(FIFO)
+    ran = threading.Semaphore(0)
+    submit(rig).add_done_callback(lambda delivery: rig.engine.close(PATIENCE))
+    submit(rig).add_done_callback(lambda delivery: ran.release())
+    assert ran.acquire(timeout=PATIENCE)
+    assert rig.lines.of("callbacks") == []
+
+
+def test_exit_runs_what_waits_or_reports_it(build: Make) -> None:
+    rig = build(FIFO)
+    gate = Gate()
+    ran: list[int] = []
+    for _ in range(10):
+        submit(rig).add_done_callback(lambda delivery: ran.append(delivery.seq))
+    rig.engine.finish(time.monotonic() + PATIENCE)
+    rig.engine.drain_callbacks(time.monotonic() + PATIENCE)
+    assert len(ran) == 10
+    rig.engine.exiting = False
+    for _ in range(3):
+        submit(rig).add_done_callback(gate)
+    until(lambda: rig.stats().callbacks == 2)
+    rig.engine.drain_callbacks(time.monotonic() + 0.05)
+    assert rig.lines.of("callbacks") == ["test://server: 3 callbacks did not run before exit"]
+    gate.open.set()
+
+
+# -- out of threads -------------------------------------------------------------------------------------
+
+
+def test_out_of_threads_the_sender_runs_no_callback(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = build(FIFO)
+    rig.server.script = silent
+    start = threading.Thread.start
+    short = [True]
+
+    def refuse(thread: threading.Thread) -> None:
+        if short and thread.name == "logclient-callbacks":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    names: list[str] = []
+    delivery = submit(rig)
+    delivery.add_done_callback(lambda delivery: names.append(threading.current_thread().name))
+    rig.server.events(1)
+    rig.server.peers[0].ack()
+    assert delivery.result(PATIENCE) == Outcome("acked")
+    assert rig.engine.flush(PATIENCE) == 0 and names == []
+    short.clear()
+    until(lambda: names)  # without another event
+    assert names == ["logclient-callbacks"]
+
+
+# -- fork -----------------------------------------------------------------------------------------------
+
+
+@needs_fork
+def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
+    """In the child the callbacks of forked deliveries run; those whose event had its fate before the fork
+    run in the parent, and only there."""
+    rig = build(FIFO)
+    gate = Gate()
+    ran: list[tuple[int, str]] = []
+
+    def note(delivery: Delivery) -> None:
+        outcome = delivery.result(0)
+        assert outcome is not None
+        ran.append((os.getpid(), outcome.status))
+
+    first, settled = submit(rig), submit(rig)
+    first.add_done_callback(gate)
+    settled.add_done_callback(note)
+    assert settled.result(PATIENCE) == Outcome("acked")
+    assert gate.entered.wait(PATIENCE)
+    rig.server.script = silent
+    pending = submit(rig)
+    pending.add_done_callback(note)
+    rig.server.events(3)
+
+    def work() -> None:
+        ours = os.getpid()
+        until(lambda: (ours, "failed") in ran)
+        settled.add_done_callback(note)
+        until(lambda: (ours, "acked") in ran)
+        assert ran == [(ours, "failed"), (ours, "acked")]
+
+    in_child(work)
+    gate.open.set()
+    until(lambda: ran == [(os.getpid(), "acked")])
+
+
+@needs_fork
+def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the child, deliveries that were not settled before the fork fail, and none stays pending."""
+    rig = build(FIFO)
+    rig.server.script = silent
+    settle, settled, go_on = Delivery._settle, threading.Event(), threading.Event()
+    ours = os.getpid()
+
+    def settle_and_wait(delivery: Delivery, outcome: Outcome) -> None:
+        settle(delivery, outcome)
+        if os.getpid() == ours:
+            settled.set()
+            assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Delivery, "_settle", settle_and_wait)
+    deliveries = [submit(rig) for _ in range(3)]
+    ran: list[tuple[int, int]] = []
+    for delivery in deliveries:
+        delivery.add_done_callback(lambda delivery: ran.append((os.getpid(), delivery.seq)))
+    rig.server.events(3)
+    rig.server.peers[0].ack()
+    assert settled.wait(PATIENCE)  # the first delivery alone
+    until(lambda: ran)
+
+    def work() -> None:
+        found = [delivery.result(PATIENCE / 4) for delivery in deliveries]
+        assert found == [Outcome("acked"), Outcome("failed", "forked"), Outcome("failed", "forked")]
+        until(lambda: ran[1:] == [(os.getpid(), 2), (os.getpid(), 3)])
+
+    in_child(work)
+    go_on.set()
+    assert [delivery.result(PATIENCE) for delivery in deliveries] == [Outcome("acked")] * 3
+    until(lambda: ran == [(ours, 1), (ours, 2), (ours, 3)])

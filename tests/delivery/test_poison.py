@@ -1,0 +1,159 @@
+"""Events that end connections, and connections that end anyway, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import IO
+
+import pytest
+
+import logclient
+from logclient.delivery.stats import Stats
+from tests.delivery.test_isolation import BLIND, at_random
+from tests.patience import PATIENCE
+
+
+class Reader:
+    """A Lumberjack server that ends connections as `breaks` says, and on events that it cannot take.
+
+    Args:
+        breaks: for each connection, for each window on it, whether it ends the connection instead of an
+            acknowledgement.
+        chokes: whether it cannot take an event.
+    """
+
+    def __init__(
+        self, breaks: Iterator[Iterator[bool]], chokes: Callable[[int], bool] = lambda n: False
+    ) -> None:
+        self.breaks = breaks
+        self.chokes = chokes
+        self.cuts = 0
+        self.arrived: list[tuple[float, int]] = []  # when, and the n of the event
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self.url = f"lumberjack://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            with peer, peer.makefile("rb") as file:
+                try:
+                    self._connection(peer, file, next(self.breaks))
+                except OSError:
+                    pass
+
+    def _connection(self, peer: socket.socket, file: IO[bytes], breaks: Iterator[bool]) -> None:
+        while len(head := file.read(6)) == 6:
+            count = struct.unpack(">2sI", head)[1]
+            numbers = []
+            for _ in range(count):
+                _, size = struct.unpack(">2xII", file.read(10))
+                numbers.append(json.loads(file.read(size))["n"])
+            if any(map(self.chokes, numbers)) or next(breaks):
+                self.cuts += 1
+                return
+            now = time.monotonic()
+            self.arrived += [(now, n) for n in numbers]
+            peer.sendall(b"2A" + struct.pack(">I", count))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(PATIENCE)
+
+
+def blind(name: str, cuts: int, window: int) -> tuple[int, Stats]:
+    """Send events until that server has broken so many connections."""
+    reader = Reader(BLIND[name](Random(name)))
+    client = logclient.connect(
+        reader.url,
+        compression=0,
+        window=window,
+        backoff_min=0.001,
+        backoff_max=0.004,
+        overflow="block",
+        max_events=2000,
+        identity="none",
+    )
+    deadline = time.monotonic() + max(PATIENCE, cuts / 10)
+    n = 0
+    while reader.cuts < cuts and time.monotonic() < deadline:
+        client.send({"n": n})
+        n += 1
+    stats = client.stats()
+    client.close(0.0)
+    reader.close()
+    assert reader.cuts >= cuts
+    return reader.cuts, stats
+
+
+@pytest.mark.parametrize(
+    "name", ["50 %", "75 % of connections", "8 down, 6 up", "each connection 2, 1 windows"]
+)
+def test_a_server_that_breaks_for_its_own_reasons_condemns_nothing(name: str) -> None:
+    _, stats = blind(name, 60, 4)
+    assert stats.failed == {}
+
+
+@pytest.mark.long
+def test_ten_thousand_breaks_condemn_nothing() -> None:
+    broken = acked = 0
+    for name in BLIND:
+        for window in (1, 8):
+            cuts, stats = blind(name, 10_000 // (2 * len(BLIND)) + 1, window)
+            assert stats.failed == {}, name
+            broken += cuts
+            acked += stats.acked
+    print(f"{broken} breaks, {acked} events acknowledged, none condemned")
+    assert broken >= 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("often", [1, 3])
+@pytest.mark.parametrize("innocent", [0.0, 0.2])
+def test_real_poison_is_found_with_default_waits(often: int, innocent: float) -> None:
+    """At `often` in 10,000 events, alone and beside breaks that no event is to blame for."""
+    random = Random(f"{often} {innocent}")
+    count, rate = 60_000, 1_000
+    bad = set(random.sample(range(5_000, 40_000), 35_000 * often // 10_000))
+    reader = Reader(at_random(innocent, random), bad.__contains__)
+    settled: dict[int, float] = {}
+    with logclient.connect(reader.url, compression=0, window=64, overflow="block") as client:
+        began = time.monotonic()
+        for n in range(count):
+            due = began + n / rate
+            while time.monotonic() < due:
+                time.sleep(0.002)  # the pace of the application
+            if n in bad:
+                sent = time.monotonic()
+                client.submit({"n": n}).add_done_callback(
+                    lambda delivery, n=n, sent=sent: settled.setdefault(n, time.monotonic() - sent)
+                )
+            else:
+                client.send({"n": n})
+            if n > 45_000 and len(settled) == len(bad):
+                count = n + 1
+                break
+        assert client.flush(300.0) == 0
+        stats = client.stats()
+    reader.close()
+    assert stats.failed == {"poison": len(bad)}
+    assert {n for _, n in reader.arrived} == set(range(count)) - bad
+    slowest = max(settled.values())
+    seconds = reader.arrived[-1][0] - reader.arrived[0][0]
+    windows = [0] * (int(seconds) + 1)
+    for when, _ in reader.arrived:
+        windows[int(when - reader.arrived[0][0])] += 1
+    print(f"{often} in 10,000, {innocent:.0%} innocent breaks: {len(bad)} found, each in {slowest:.1f} s;")
+    print(f"{len(reader.arrived) / seconds:.0f} of {rate} events/s, {min(windows[:-1])} in the worst second")
+    assert slowest < 300.0

@@ -1,0 +1,544 @@
+"""The hand-off: bounds and wakes, callers in many threads, waiting, and what a fork leaves of it.
+
+Its counting against the plain-Python twin is in test_inflight.py, where the sender takes part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logclient._ext.constants import ACKED, INFLIGHT, K_TOMB, PUT_FORKED, PUT_FULL, R_UNENCODABLE
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
+from tests.oracle.queue import room_of
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.unit
+
+
+def until(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (value := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return value
+
+
+def settle(in_flight: InflightBatches) -> None:
+    """Take and acknowledge everything."""
+    while (batch := in_flight.take(1000, 1 << 20)) is not None:
+        for event in batch.pending():
+            batch.mark(event.seq, INFLIGHT)
+        in_flight.encoded(batch)
+    in_flight.apply([(1, 1 << 40)], ACKED)
+    in_flight.commit()
+
+
+# -- one thread ---------------------------------------------------------------------------------------
+
+
+def test_push_and_count() -> None:
+    h = EventQueue()
+    assert [h.push(b"x" * i) for i in range(3)] == [1, 2, 3]
+    assert h.queued == (3, room_of(0) + room_of(1) + room_of(2)) == (3, 24 + 32 + 32)
+    assert h.next_seq == 4 and h.settled == 0
+    h.count_changed(2, 3)
+    h.count_ignored()
+    counts = h.counters()
+    assert (counts["sanitized"], counts["moved"], counts["ignored"], counts["sent"]) == (2, 3, 1, 3)
+
+
+def test_tombs_keep_their_reason() -> None:
+    h = EventQueue(max_event_bytes=10)
+    h.push(bytes([R_UNENCODABLE]), 2, K_TOMB)
+    h.push(b"x" * 11)
+    in_flight = InflightBatches(h)
+    assert in_flight.take(10, 1 << 20) is not None
+    assert in_flight.take_report() == [(1, 1, "failed", "unencodable"), (2, 2, "failed", "too_large")]
+
+
+def test_times_are_given_or_now() -> None:
+    h = EventQueue()
+    before = time.time_ns() // 1000
+    h.push(b"", 2, 0, 12345)
+    h.push(b"")
+    batch = InflightBatches(h).take(10, 1 << 20)
+    assert batch is not None
+    first, second = batch.pending()
+    assert first.created_us == 12345
+    assert before - 1000 <= second.created_us <= time.time_ns() // 1000 + 1000
+
+
+def test_closed_takes_nothing_and_wakes_waiters() -> None:
+    h = EventQueue(policy="block", max_events=1)
+    h.push(b"")
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(h.turn(1).wait(PATIENCE)))
+    thread.start()
+    h.close()
+    thread.join(PATIENCE)
+    assert answers == [True] and h.push(b"") == 0 and h.next_seq == 2
+    h.refuse()
+    assert h.counters()["dropped"] == {"closed": 2}
+
+
+def test_events_larger_than_a_chunk() -> None:
+    h = EventQueue(max_event_bytes=1 << 20)
+    bodies = [os.urandom(size) for size in (65_447, 65_448, 65_449, 200_000, 10, 1 << 20)]
+    for body in bodies:
+        assert h.push(body) > 0
+    in_flight = InflightBatches(h)
+    found = []
+    while (batch := in_flight.take(2, 1 << 30)) is not None:
+        found += [e.body for e in batch.pending()]
+    assert found == bodies
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+KEPT = 4 * MIB
+"""What is kept for good."""
+
+
+def filled(h: EventQueue, size: int, volume: int) -> None:
+    for _ in range(volume // size):
+        assert h.push(bytes(size)) > 0
+
+
+@pytest.mark.parametrize("size", [300, 8000, 64 << 10, 100_000, MIB, 2 * MIB - 100])
+def test_memory_is_used_again(size: int) -> None:
+    h = EventQueue(max_event_bytes=2 * MIB)
+    in_flight = InflightBatches(h)
+    filled(h, size, 16 * MIB)
+    assert h.free_bytes == 0
+    settle(in_flight)
+    before = h.free_bytes
+    assert h.queued == (0, 0) and 15 * MIB < before < 18 * MIB
+    filled(h, size, 16 * MIB)
+    assert h.free_bytes == 0
+    settle(in_flight)
+    assert h.free_bytes == before
+
+
+def test_memory_for_others_is_no_obstacle() -> None:
+    """What is kept for events of one size gives way to those of another."""
+    h = EventQueue(max_bytes=16 * MIB, max_event_bytes=4 * MIB, policy="drop_oldest")
+    in_flight = InflightBatches(h)
+    sizes = (300, 64 << 10, 70_000, 3 * MIB, 200_000, 20, MIB)
+    for size in sizes:
+        filled(h, size, 24 * MIB)
+        assert h.free_bytes + h.queued[1] <= 16 * MIB + KEPT
+        settle(in_flight)
+        assert h.free_bytes <= 16 * MIB + KEPT
+    while sizes:  # all sizes at once, and fewer and fewer
+        for i in range(2000):
+            assert h.push(bytes(min(sizes[i % len(sizes)], 200_000))) > 0
+            assert h.free_bytes + h.queued[1] <= 16 * MIB + KEPT
+        sizes = sizes[1:]
+
+
+def test_memory_that_nobody_needs_is_given_back() -> None:
+    h = EventQueue(free_after=0.0)
+    in_flight = InflightBatches(h)
+    filled(h, 64 << 10, 32 * MIB)
+    settle(in_flight)  # it is needed until here
+    assert h.free_bytes > 31 * MIB
+    in_flight.commit()
+    assert KEPT - MIB < h.free_bytes <= KEPT
+    filled(h, 300, 2 * MIB)
+    in_flight.commit()
+    settle(in_flight)
+    in_flight.commit()
+    assert KEPT - MIB < h.free_bytes <= KEPT, "4 MiB are kept for good"
+
+
+# -- waking -------------------------------------------------------------------------------------------
+
+
+def readable(h: EventQueue) -> bool:
+    return bool(select.select([h.fileno()], [], [], 0)[0])
+
+
+needs_descriptor = pytest.mark.skipif(EventQueue().fileno() < 0, reason="no descriptor to wake with here")
+
+
+@needs_descriptor
+def test_the_first_event_wakes_an_idle_sender() -> None:
+    h = EventQueue()
+    assert h.prepare_wait(True)
+    assert not readable(h) and not h.was_woken()
+    h.push(b"")
+    assert readable(h) and h.was_woken()
+    h.finish_wait()
+    assert not readable(h)
+
+
+@needs_descriptor
+def test_no_sleep_while_events_wait() -> None:
+    h = EventQueue()
+    h.push(b"")
+    assert not h.prepare_wait(True)
+    assert h.prepare_wait(False), "a nap is taken all the same"
+
+
+@needs_descriptor
+def test_a_nap_is_cut_short_by_an_error_once_or_a_full_window() -> None:
+    h = EventQueue(full_events=5)
+    h.prepare_wait(False)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 4)
+    assert readable(h)
+    h.finish_wait()
+    h.prepare_wait(False)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 2)
+    assert not readable(h)
+    h.push(b"", 2)
+    assert readable(h), "five are waiting"
+    h.finish_wait()
+    big = EventQueue(full_bytes=1000)
+    big.prepare_wait(False)
+    big.push(b"x" * 900)
+    assert not readable(big)
+    big.push(b"x" * 100)
+    assert readable(big)
+
+
+@needs_descriptor
+def test_a_busy_sender_is_not_woken() -> None:
+    h = EventQueue(full_events=2)
+    for _ in range(10):
+        h.push(b"", 5)
+    assert not readable(h)
+    h.wake()
+    assert readable(h)
+    h.wait_for_wake(PATIENCE)
+    assert not readable(h)
+
+
+# -- waiting ------------------------------------------------------------------------------------------
+
+
+def test_wait_settled() -> None:
+    h = EventQueue()
+    assert h.wait_settled(0, 0.0)
+    h.push(b"")
+    assert not h.wait_settled(1, 0.0) and not h.wait_settled(1, 0.01)
+    in_flight = InflightBatches(h)
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(h.wait_settled(1, PATIENCE))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    settle(in_flight)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [True] * 4
+
+
+def test_commit_says_when_a_target_is_reached() -> None:
+    h = EventQueue()
+    in_flight = InflightBatches(h)
+    for _ in range(3):
+        h.push(b"")
+    h.set_flush_target(2)
+    h.set_flush_target(3)  # the nearer one stays
+    batch = in_flight.take(10, 1 << 20)
+    assert batch is not None
+    for event in batch.pending():
+        batch.mark(event.seq, INFLIGHT)
+    in_flight.encoded(batch)
+    in_flight.apply([(1, 1)], ACKED)
+    assert not in_flight.commit()
+    in_flight.apply([(2, 2)], ACKED)
+    assert in_flight.commit()
+    in_flight.apply([(3, 3)], ACKED)
+    assert not in_flight.commit(), "nobody aims any more"
+    h.set_flush_target(3)
+    assert not in_flight.commit(), "that is settled already"
+
+
+def test_waiting_callers_hear_signals() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
+
+    def when_heard(act: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: until(lambda: heard) and act())
+        thread.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        return thread
+
+    try:
+        h = EventQueue(policy="block", max_events=1)
+        h.push(b"")
+        thread = when_heard(h.close)
+        assert h.turn(1).wait(PATIENCE)
+        thread.join(PATIENCE)
+        heard.clear()
+        thread = when_heard(lambda: settle(InflightBatches(h)))
+        assert h.wait_settled(1, PATIENCE)
+        thread.join(PATIENCE)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- room for those that wait -------------------------------------------------------------------------
+
+
+def waiting(h: EventQueue, body: bytes, answers: list[tuple[int, bytes]]) -> threading.Thread:
+    """A caller that waits for room, and stands in the line when this returns."""
+
+    def run() -> None:
+        turn = h.turn(len(body))
+        assert turn.wait(PATIENCE)
+        answers.append((h.push(body, turn=turn), body))
+
+    place = h.waiting_callers + 1
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: h.waiting_callers == place)
+    return thread
+
+
+def test_who_came_first_is_served_first() -> None:
+    h = EventQueue(policy="block", max_events=1)
+    in_flight = InflightBatches(h)
+    h.push(b"")
+    answers: list[tuple[int, bytes]] = []
+    threads = [waiting(h, b"%d" % i, answers) for i in range(8)]
+    for i in range(8):
+        settle(in_flight)
+        until(lambda: len(answers) == i + 1)  # noqa: B023
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [(i + 2, b"%d" % i) for i in range(8)]
+
+
+def test_small_events_do_not_pass_a_large_one_that_waits() -> None:
+    h = EventQueue(policy="block", max_bytes=10_000, max_event_bytes=8000)
+    in_flight = InflightBatches(h)
+    h.push(bytes(4000))
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, bytes(8000), answers)
+    assert h.push(b"small") == PUT_FULL and h.fits(5)
+    settle(in_flight)
+    thread.join(PATIENCE)
+    assert answers == [(2, bytes(8000))]
+    assert h.push(b"small") == 3
+
+
+def test_granted_room_is_kept() -> None:
+    h = EventQueue(policy="block", max_events=2)
+    in_flight = InflightBatches(h)
+    h.push(b"")
+    h.push(b"")
+    turn = h.turn(1)
+    assert not turn.is_ready() and h.waiting_callers == 1
+    settle(in_flight)
+    assert turn.is_ready() and h.waiting_callers == 0
+    assert h.push(b"") == 3 and h.push(b"") == PUT_FULL, "the other half of the room is spoken for"
+    assert h.counters()["queued"] == 1
+    assert h.push(b"", turn=turn) == 4
+
+
+def test_who_gives_up_lets_the_next_one_go() -> None:
+    h = EventQueue(policy="block", max_bytes=10_000, max_event_bytes=8000)
+    h.push(bytes(4000))
+    large = h.turn(8000)
+    assert not large.wait(0.0)
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, b"small", answers)
+    large.leave()
+    thread.join(PATIENCE)
+    assert answers == [(2, b"small")]
+    # And so does one that is collected.
+    large = h.turn(8000)
+    assert not large.is_ready() and h.push(b"small") == PUT_FULL
+    del large
+    assert h.push(b"small") == 3
+
+
+def test_room_that_was_granted_and_given_up_is_for_others() -> None:
+    h = EventQueue(policy="block", max_events=1)
+    in_flight = InflightBatches(h)
+    h.push(b"")
+    first = h.turn(1)
+    assert not first.is_ready()
+    answers: list[tuple[int, bytes]] = []
+    thread = waiting(h, b"second", answers)
+    settle(in_flight)
+    assert first.is_ready() and h.waiting_callers == 1
+    first.leave()
+    thread.join(PATIENCE)
+    assert answers == [(2, b"second")] and h.waiting_callers == 0
+
+
+def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
+    def handler(number: int, frame: object) -> None:
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        h = EventQueue(policy="block", max_bytes=10_000, max_event_bytes=8000)
+        h.push(bytes(4000))
+        turn = h.turn(8000)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(ZeroDivisionError):
+            turn.wait(PATIENCE)
+        assert h.waiting_callers == 0 and h.push(b"small") == 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- many threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
+def test_pushed_is_delivered_or_dropped(policy: str) -> None:
+    """Three producers, a live consumer: every event once, whole, in order, or inside a reported gap."""
+    h = EventQueue(policy=policy, max_bytes=256 * 1024)
+    in_flight = InflightBatches(h)
+    n = 20_000
+    given = [0, 0, 0]
+    refused = [0, 0, 0]
+    done = threading.Event()
+
+    def produce(k: int) -> None:
+        for i in range(n):
+            body = b"%d:%d:" % (k, i) + bytes((k + 65,)) * (i % 300)
+            if h.push(body, 4 if i % 50 == 0 else 2):
+                given[k] += 1
+            else:
+                refused[k] += 1
+
+    seen: list[tuple[int, bytes]] = []
+    dropped = 0
+
+    def account() -> int:
+        return sum(b - a + 1 for a, b, status, _ in in_flight.take_report() if status == "dropped")
+
+    def consume() -> None:
+        nonlocal dropped
+        while True:
+            last = done.is_set()
+            while (batch := in_flight.take(500, 1 << 20)) is not None:
+                for event in batch.pending():
+                    seen.append((event.seq, event.body))
+                    batch.mark(event.seq, INFLIGHT)
+                in_flight.encoded(batch)
+                in_flight.apply([(1, 1 << 40)], ACKED)
+                in_flight.commit()
+            in_flight.report_gaps()
+            dropped += account()
+            if last:
+                return
+
+    producers = [threading.Thread(target=produce, args=(k,)) for k in range(3)]
+    consumer = threading.Thread(target=consume)
+    for thread in [*producers, consumer]:
+        thread.start()
+    for thread in producers:
+        thread.join(4 * PATIENCE)
+    done.set()
+    consumer.join(4 * PATIENCE)
+    counts = h.counters()
+    assert counts["sent"] == 3 * n == len(seen) + dropped
+    assert counts["acked"] == len(seen) and counts["dropped"].get("overflow", 0) == dropped
+    assert counts["queued"] == counts["queued_bytes"] == 0
+    assert counts["settled"] == 3 * n
+    seqs = [seq for seq, _ in seen]
+    assert seqs == sorted(set(seqs))
+    latest = [-1, -1, -1]
+    for _, body in seen:
+        k, i, filling = body.split(b":")
+        assert filling == bytes((int(k) + 65,)) * (int(i) % 300)
+        assert int(i) > latest[int(k)], "of one thread, in order"
+        latest[int(k)] = int(i)
+    if policy == "drop_new":
+        assert sum(given) == len(seen) and sum(refused) == dropped
+
+
+def test_kept_events_survive_a_storm() -> None:
+    h = EventQueue(policy="drop_oldest", max_events=5000)
+    for i in range(50_000):
+        assert h.push(b"%d" % i, 4 if i % 20 == 0 else 2)
+    in_flight = InflightBatches(h)
+    levels = []
+    while (batch := in_flight.take(1000, 1 << 20)) is not None:
+        levels += [event.level for event in batch.pending()]
+    assert levels.count(4) == 2500 and len(levels) == 5000
+
+
+# -- fork ---------------------------------------------------------------------------------------------
+
+
+def test_a_sender_that_waits_can_be_kept_waiting() -> None:
+    h = EventQueue()
+    assert not h.pause_for_fork(), "no sender sleeps"
+    ended = threading.Event()
+
+    def wait() -> None:
+        h.wait_for_wake(PATIENCE)
+        ended.set()
+
+    sender = threading.Thread(target=wait)
+    sender.start()
+    until(h.pause_for_fork)
+    h.wake()
+    assert not ended.wait(0.2)
+    h.resume_after_fork()
+    assert ended.wait(PATIENCE)
+    sender.join()
+    assert not h.pause_for_fork(), "no sender sleeps any more"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("how", ["os.fork", "from C"])
+def test_a_forked_child_notices(how: str) -> None:
+    """However it came about: nothing is taken for the parent, no lock of the parent's is waited for."""
+    h = EventQueue()
+    h.push(b"parent's")
+    pid = os.fork() if how == "os.fork" else int(ctypes.PyDLL(None).fork())
+    if pid == 0:
+        code = 1
+        try:
+            assert h.forked and h.push(b"x") == PUT_FORKED
+            h.count_changed(1, 1)
+            h.count_ignored()
+            h.renew()
+            assert not h.forked and h.queued == (0, 0) and h.push(b"x") == 1
+            assert h.counters()["sanitized"] == h.counters()["moved"] == h.counters()["ignored"] == 0
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not h.forked and h.queued[0] == 1 and h.push(b"x") == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"), [("block", PUT_FULL), ("raise", PUT_FULL), ("drop_new", 0), ("drop_oldest", 3)]
+)
+def test_policies_at_the_bound(policy: str, answer: int) -> None:
+    h = EventQueue(policy=policy, max_events=2)
+    h.push(b"1")
+    h.push(b"2")
+    assert not h.fits(1)
+    assert h.push(b"3") == answer
+
+
+def test_an_unknown_policy() -> None:
+    with pytest.raises(KeyError):
+        EventQueue(policy="keep_all")

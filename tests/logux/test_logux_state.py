@@ -1,0 +1,299 @@
+"""What a Logux client keeps in a file over restarts: its client id, and what it has received."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.errors import ConfigError
+from logclient.logux import Client
+from tests.delivery.test_engine_lifecycle import in_child, needs_fork
+from tests.logux_peer import LoguxPeer, processed, until
+from tests.patience import PATIENCE
+from tests.support import ROOT, clean_environment
+
+
+@pytest.fixture
+def peer() -> Iterator[LoguxPeer]:
+    with LoguxPeer() as peer:
+        yield peer
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def connect(peer: LoguxPeer, file: Path, **options: Any) -> Client:
+    client = logclient.connect(peer.url, state=file, **options)
+    assert isinstance(client, Client)
+    return client
+
+
+def run(peer: LoguxPeer, file: Path, **options: Any) -> list[Any]:
+    """A client's whole life, one event; the `connect` that it said."""
+    with connect(peer, file, **options) as client:
+        client.send("a")
+        assert client.flush(PATIENCE) == 0
+    return peer.lines[-1].connect
+
+
+def who(connect: list[Any]) -> str:
+    user, client, _ = connect[2].split(":")
+    return f"{user}:{client}"
+
+
+def kept(file: Path) -> Any:
+    return json.loads(file.read_bytes())
+
+
+def sync(peer: LoguxPeer, added: int, n: int = 0) -> None:
+    """An action of the server's, which its log keeps as that number."""
+    peer.lines[-1].say("sync", added, {"type": "news", "n": n}, {"id": [0, "server:peer", added], "time": 0})
+
+
+def test_the_client_id_outlives_the_client(peer: LoguxPeer, file: Path) -> None:
+    first, second = run(peer, file), run(peer, file)
+    assert who(first) == who(second)
+    assert first[2] != second[2]  # the last part is another: ids of actions never come twice
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert who(run(peer, file.with_name("other"))) != who(first)
+    assert who(run(peer, file, user="10")) == f"10:{first[2].split(':')[1]}"
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        "other", "other.lock", "state", "state.lock",
+    ]  # fmt: skip
+
+
+def test_what_was_received_outlives_the_client(peer: LoguxPeer, file: Path) -> None:
+    heard: list[int] = []
+    with connect(peer, file) as client:
+        client.on("news", lambda action, meta: heard.append(action["n"]))
+        peer.line()
+        for n in (1, 2, 3):
+            sync(peer, 10 * n, n)
+        until(lambda: heard == [1, 2, 3])
+    assert kept(file)["received"] == 30
+    with connect(peer, file) as client:
+        client.on("news", lambda action, meta: heard.append(action["n"]))
+        assert peer.line(1).connect[3] == 30
+        sync(peer, 20, 4)  # of a server that has begun anew
+        until(lambda: heard == [1, 2, 3, 4])
+    assert run(peer, file)[3] == 30
+
+
+def test_it_is_kept_after_the_callbacks(peer: LoguxPeer, file: Path) -> None:
+    """Who is killed in the middle of one hears the action again."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(action: dict[str, Any], meta: dict[str, Any]) -> None:
+        if action["n"] == 2:
+            began.set()
+            assert go_on.wait(PATIENCE)
+
+    with connect(peer, file) as client:
+        client.on("news", slow)
+        peer.line()
+        sync(peer, 7, 1)
+        until(lambda: file.exists() and kept(file)["received"] == 7)
+        sync(peer, 8, 2)
+        sync(peer, 9, 3)
+        assert began.wait(PATIENCE)
+        assert client.submit("a").result(PATIENCE) == ("acked", "")
+        assert kept(file)["received"] == 7
+        go_on.set()
+    assert kept(file)["received"] == 9
+
+
+def test_a_new_client_id_is_kept_too(peer: LoguxPeer, file: Path) -> None:
+    """Under the old one the server's queue may be jammed."""
+    peer.answer = lambda action: {}
+    with connect(peer, file, backoff_min=0.01, backoff_max=0.02) as client:
+        client.add({"type": "a"})
+        peer.wait(lambda: peer.actions)
+        peer.answer = processed
+        peer.lines[0].close()
+        assert client.flush(PATIENCE) == 0
+    first, second = (who(line.connect) for line in peer.lines)
+    assert second == f"{first}-2"
+    assert who(run(peer, file)) == second
+
+
+DAMAGE = {
+    "nothing": b"",
+    "half": b'{"client": "abc", "cli',
+    "no JSON": b"\xff\xfe\0",
+    "deep": b"[" * 4000,
+    "a list": b"[]",
+    "no client": b'{"clients": 1, "received": 0}',
+    "a colon": b'{"client": "a:b", "clients": 1, "received": 0}',
+    "a space": b'{"client": "a b", "clients": 1, "received": 0}',
+    "an empty client": b'{"client": "", "clients": 1, "received": 0}',
+    "no count": b'{"client": "a", "clients": true, "received": 0}',
+    "below 0": b'{"client": "a", "clients": 1, "received": -1}',
+    "no number": b'{"client": "a", "clients": 1, "received": NaN}',
+    "too much": b'{"client": "a", "clients": 1, "received": 0}' + b" " * 5000 + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_said_once_and_begun_anew(
+    peer: LoguxPeer, file: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(DAMAGE[damage])
+    first = run(peer, file)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"state: {file}: damaged; going on under a new client id" in line
+    assert first[3] == 0 and who(first) != "false:a"
+    assert who(run(peer, file)) == who(first)
+    assert capsys.readouterr().err == ""
+
+
+def test_two_clients_do_not_share_it(peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with connect(peer, file) as first:
+        first.send("a")
+        assert first.flush(PATIENCE) == 0
+        until(file.exists)
+        before = file.read_bytes()
+        other = run(peer, file)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"state: {file}: another client has it; this one has a client id of its own" in line
+        assert who(other) != who(peer.lines[0].connect)
+        assert file.read_bytes() == before
+    assert who(run(peer, file)) == who(peer.lines[0].connect)
+    assert capsys.readouterr().err == ""
+
+
+PROCESS = """
+import sys, logclient
+client = logclient.connect(sys.argv[1], state=sys.argv[2])
+assert client.submit("a").result(60) == ("acked", "")
+print(client.node_id, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_share_it(peer: LoguxPeer, file: Path) -> None:
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROCESS, peer.url, str(file)], cwd=ROOT, env=clean_environment(),
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    found, errors = [], []
+    processes = [start(), start()]
+    try:
+        found = [one.stdout.readline().split(":")[1] for one in processes if one.stdout is not None]
+        until(file.exists)
+        processes[0].kill()
+        processes[1].kill()
+        errors = [one.communicate()[1] for one in processes]
+        assert found[0] != found[1]
+        assert sum("another client has it" in text for text in errors) == 1
+        processes.append(start())
+        third = processes[2].stdout
+        assert third is not None
+        assert third.readline().split(":")[1] == kept(file)["client"] in found  # kill -9 lets go of it
+    finally:
+        for one in processes:
+            one.kill()
+            one.communicate()
+
+
+@needs_fork
+def test_a_child_has_an_identity_of_its_own(peer: LoguxPeer, file: Path) -> None:
+    with connect(peer, file) as client:
+        client.send("a")
+        assert client.flush(PATIENCE) == 0
+        until(file.exists)
+        before = file.read_bytes()
+
+        def child() -> None:
+            assert client.submit("b").result(PATIENCE) == ("acked", "")
+            client.close()
+
+        in_child(child)
+        assert file.read_bytes() == before
+        ours, childs = peer.lines
+        assert who(ours.connect) != who(childs.connect)
+    again = run(peer, file)
+    assert who(again) == who(ours.connect)
+
+
+FORKS = """
+import os, sys, logclient
+client = logclient.connect(sys.argv[1], state=sys.argv[2])
+assert client.submit("a").result(60) == ("acked", "")
+child = os.fork() == 0
+print("child" if child else "parent", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@needs_fork
+def test_a_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
+    """It lives on when its parent is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS, peer.url, str(file)], cwd=ROOT, env=clean_environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert {process.stdout.readline() for _ in range(2)} == {"child\n", "parent\n"}
+        process.kill()
+        process.wait(PATIENCE)
+        assert who(run(peer, file)) == who(peer.lines[0].connect)
+    finally:
+        process.kill()
+        process.stdin.close()
+        assert process.stdout.read() == ""  # the child has ended
+        process.stdout.close()
+        process.wait(PATIENCE)
+
+
+def test_one_that_nobody_holds_lets_go_of_it(peer: LoguxPeer, file: Path) -> None:
+    client = connect(peer, file)
+    client.send("a")
+    del client
+    until(lambda: peer.actions)
+    until(lambda: who(run(peer, file)) == who(peer.lines[0].connect))
+
+
+def test_a_file_that_cannot_be_written(
+    peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "state.new").mkdir()
+    run(peer, file)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"state: {file}: cannot be written: " in line
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("kind", ["no directory", "directory", "link", "lock", "other"])
+def test_a_file_that_is_none_of_ours(file: Path, kind: str) -> None:
+    if kind == "no directory":
+        file = file / "deeper"
+    elif kind == "directory":
+        file.mkdir()
+    elif kind == "link":
+        file.symlink_to(file.parent / "target")
+    elif kind == "lock":
+        (file.parent / "state.lock").symlink_to(file.parent / "target")
+    elif not hasattr(os, "geteuid") or os.geteuid():
+        pytest.skip("only root can give files away")
+    else:
+        file.write_bytes(b"{}")
+        os.chown(file, 12345, 12345)
+    with pytest.raises(ConfigError, match=f"^state: {file}: "):
+        logclient.connect("logux://127.0.0.1:1", state=file)
+    assert not (file.parent / "target").exists()

@@ -1,0 +1,618 @@
+"""The writer: windows as the protocol writes them, the id in them, acks turned into outcomes."""
+
+import base64
+import gc
+import json
+import re
+import struct
+import zlib
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.constants import ACKED
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.constants import K_DOCUMENT as DOCUMENT
+from logclient._ext.constants import K_RAW as RAW
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.lumberjack import MAX_WINDOW, Codec, Reader
+from logclient._ext.queue import EventQueue
+from logclient.lumberjack.core import pair_block
+from tests.batches import inflight_of
+from tests.lumberjack_inputs import near_objects, objects
+from tests.oracle import lumberjack as oracle
+from tests.oracle.xxh64 import xxh64
+
+pytestmark = pytest.mark.unit
+
+PRODUCER = bytes.fromhex("00ff10203040506070a0")
+ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
+
+
+def hot_of(**options: object) -> Codec:
+    options.setdefault("compression", 0)
+    codec = Codec(PRODUCER, **options)  # type: ignore[arg-type]
+    codec.connected(0.0)
+    return codec
+
+
+def wire(codec: Codec) -> bytes:
+    return b"".join(bytes(view) for view in codec.buffers())
+
+
+def one(body: bytes, kind: int = RAW, **options: object) -> bytes | None:
+    """The body of one event as carried, or None when it failed."""
+    codec = hot_of(**options)
+    in_flight, batch = inflight_of([(body, kind)])
+    if codec.encode(batch.capsule, 1, 0.0) == 0:
+        assert wire(codec) == b""
+        in_flight.encoded(batch)
+        return None
+    (window,) = Reader().receive_data(wire(codec))
+    return window.events[0]
+
+
+def ack(number: int, version: int = 2) -> bytes:
+    return b"%dA" % version + struct.pack(">I", number)
+
+
+class TestWindow:
+    def test_uncompressed(self) -> None:
+        codec = hot_of(identity=False)
+        _in_flight, batch = inflight_of([(b'{"a":1}', DOCUMENT), (b"{}", DOCUMENT)])
+        assert codec.encode(batch.capsule, 10, 0.0) == 2
+        assert wire(codec) == (
+            b"2W\0\0\0\2"  # two frames follow
+            b'2J\0\0\0\1\0\0\0\7{"a":1}'  # sequence, length, body
+            b"2J\0\0\0\2\0\0\0\2{}"
+        )
+
+    def test_numbers_begin_at_1_in_each_window(self) -> None:
+        codec = hot_of(window=2, identity=False)
+        in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(4)])
+        for _ in range(2):
+            assert codec.encode(batch.capsule, 10, 0.0) == 2
+            in_flight.encoded(batch)
+        windows = Reader().receive_data(wire(codec))
+        assert [w.sequences for w in windows] == [[1, 2], [1, 2]]
+        assert [w.events for w in windows] == [[b'{"n":0}', b'{"n":1}'], [b'{"n":2}', b'{"n":3}']]
+
+    @pytest.mark.parametrize("compression", range(1, 10))
+    def test_exactly_one_compressed_frame(self, compression: int) -> None:
+        codec = hot_of(compression=compression)
+        _in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(500)])
+        assert codec.encode(batch.capsule, 2048, 0.0) == 500
+        data = wire(codec)
+        assert data[:8] == b"2W" + struct.pack(">I", 500) + b"2C"
+        assert struct.unpack(">I", data[8:12])[0] == len(data) - 12
+        plain = hot_of()
+        _in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(500)])
+        plain.encode(batch.capsule, 2048, 0.0)
+        assert zlib.decompress(data[12:]) == wire(plain)[6:]
+
+    def test_version_1_is_always_compressed(self) -> None:
+        for compression in (0, 3):
+            codec = hot_of(version=1, compression=compression, identity=False)
+            _in_flight, batch = inflight_of([(pair_block({"line": "hello"}), DOCUMENT)])
+            assert codec.encode(batch.capsule, 1, 0.0) == 1
+            data = wire(codec)
+            assert data[:8] == b"1W\0\0\0\x011C"
+            assert zlib.decompress(data[12:]) == (b"1D\0\0\0\1\0\0\0\1\0\0\0\4line\0\0\0\5hello")
+
+    def test_window_bytes(self) -> None:
+        bodies = [b'{"a":"%s"}' % (b"x" * 500) for _ in range(10)]
+        codec = hot_of(window_bytes=2000)
+        _in_flight, batch = inflight_of([(b, DOCUMENT) for b in bodies])
+        assert codec.encode(batch.capsule, 100, 0.0) == 3
+        large = [b'{"a":"%s"}' % (b"x" * 5000), b"{}"]
+        codec = hot_of(window_bytes=2000)
+        _in_flight, batch = inflight_of([(b, DOCUMENT) for b in large])
+        assert codec.encode(batch.capsule, 100, 0.0) == 1  # alone, but it goes
+        assert len(Reader().receive_data(wire(codec))[0].events[0]) > 5000
+
+    @pytest.mark.parametrize("size", [8, 300, 1024, 5000])
+    def test_a_batch_of_so_many_bytes_is_one_window(self, size: int) -> None:
+        codec = hot_of(window_bytes=100_000)
+        queue = EventQueue()
+        for _ in range(3000):
+            queue.push(b'{"a":"%s"}' % (b"x" * size), 2, RAW)
+        batch = InflightBatches(queue).take(2048, 100_000)
+        assert batch is not None
+        assert codec.encode(batch.capsule, 2048, 0.0) == len(batch.statuses())
+
+    def test_credit(self) -> None:
+        codec = hot_of(window=5, inflight=2, window_bytes=1234)
+        assert codec.credit(0.0) == (5, 1234)
+        in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 20)
+        assert codec.encode(batch.capsule, 100, 0.0) == 5
+        in_flight.encoded(batch)
+        assert codec.credit(0.0) == (5, 1234)
+        assert codec.encode(batch.capsule, 3, 0.0) == 3
+        in_flight.encoded(batch)
+        assert codec.credit(0.0) == (0, 0)
+        assert codec.encode(batch.capsule, 100, 0.0) == 0  # refused, whoever asks
+        assert codec.windows == 2
+
+    def test_bytes_are_kept_while_somebody_looks_at_them(self) -> None:
+        codec = hot_of()
+        in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(3000)])
+        codec.encode(batch.capsule, 1, 0.0)
+        in_flight.encoded(batch)
+        (held,) = codec.buffers()
+        first = bytes(held)
+        assert held.readonly
+        codec.encode(batch.capsule, 2048, 0.0)
+        assert bytes(held) == first
+        assert [len(b) for b in codec.buffers()] == [len(first), len(wire(codec)) - len(first)]
+        codec.sent()
+        assert codec.buffers() == []
+        assert bytes(held) == first
+
+    @pytest.mark.parametrize(("name", "value"), [
+        ("version", 3), ("window", 0), ("window", MAX_WINDOW + 1), ("inflight", 0), ("compression", 10),
+        ("silence", 0.0), ("silence", float("nan")), ("window_bytes", 0),
+    ])  # fmt: skip
+    def test_options_are_asserted(self, name: str, value: object) -> None:
+        with pytest.raises(AssertionError):
+            Codec(PRODUCER, **{name: value})  # type: ignore[arg-type]
+
+    def test_a_producer_has_ten_bytes(self) -> None:
+        with pytest.raises(ValueError, match="producer: 10 bytes, not 9"):
+            Codec(b"123456789")
+
+
+class TestId:
+    ID = "00ff10203040506070a0000000000001"
+
+    @pytest.mark.parametrize(("body", "kind", "carried"), [
+        (b'{"a":1}', DOCUMENT, '{"a":1,"@metadata":{"_id":"%s"},"event.id":"%s"}'),
+        (b"{}", DOCUMENT, '{"@metadata":{"_id":"%s"},"event.id":"%s"}'),
+        (b" {\n} ", RAW, '{\n"@metadata":{"_id":"%s"},"event.id":"%s"}'),
+        (b'\t{"a":1 }\n', RAW, '{"a":1 ,"@metadata":{"_id":"%s"},"event.id":"%s"}'),
+        (b'{"@metadata":{"x":1}}', RAW, '{"@metadata":{"x":1},"event.id":"%s"}'),
+        (b'{"event.id":"mine"}', RAW, '{"event.id":"mine"}'),
+        (b'{"event":{"id":7}}', RAW, '{"event":{"id":7}}'),
+        (b'{"event":"login"}', RAW, '{"event":"login","@metadata":{"_id":"%s"}}'),
+        (b'{"event":"login","@metadata":{}}', RAW, '{"event":"login","@metadata":{},"event.id":"%s"}'),
+        (b'{"\\u0065vent.id":""}', RAW, '{"\\u0065vent.id":""}'),
+        (b'{"@metadata":{"_id":"m"},"event.id":"n"}', RAW, '{"@metadata":{"_id":"m"},"event.id":"n"}'),
+        (b'{"a":1}', DOCUMENT | ID1, '{"a":1,"event.id":"%s"}'),
+        (b"{}", DOCUMENT | ID1, '{"event.id":"%s"}'),
+        (b'{"a":1}', DOCUMENT | ID2, '{"a":1,"@metadata":{"_id":"%s"}}'),
+        (b"{}", DOCUMENT | ID2, '{"@metadata":{"_id":"%s"}}'),
+        (b'{"event.id":"n"}', DOCUMENT | ID1 | ID2, '{"event.id":"n"}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | OPEN, '{"@metadata":{"x":1,"_id":"%s"},"event.id":"%s"}'),
+        (b'{"event.id":"n","@metadata":{"x":1}}', DOCUMENT | OPEN | ID2,
+         '{"event.id":"n","@metadata":{"x":1,"_id":"%s"}}'),
+        (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1 | ID2, '{"@metadata":{"_id":"m"}}'),
+        (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n","@metadata":{"_id":"%s"}}'),
+    ])  # fmt: skip
+    def test_version_2(self, body: bytes, kind: int, carried: str) -> None:
+        want = carried.replace("%s", self.ID).encode()
+        assert one(body, kind) == want
+        json.loads(want)
+
+    @pytest.mark.parametrize("kind", [DOCUMENT, RAW])
+    def test_version_1(self, kind: int) -> None:
+        body = pair_block({"line": "hello", "host": ""})
+        assert one(body, kind, version=1) == pair_block({"line": "hello", "host": "", "event.id": self.ID})
+        assert one(b"\0\0\0\0", kind, version=1) == pair_block({"event.id": self.ID})
+
+    def test_version_1_taken(self) -> None:
+        body = pair_block({"event.id": "mine", "line": "x"})
+        assert one(body, RAW, version=1) == body
+        assert one(body, DOCUMENT | ID1, version=1) == body
+        assert one(body, DOCUMENT | ID2, version=1) == body
+
+    def test_none(self) -> None:
+        assert one(b' {"a":1}\n', identity=False) == b'{"a":1}'
+        assert one(pair_block({"a": "b"}), version=1, identity=False) == pair_block({"a": "b"})
+
+    def test_the_same_id_at_a_resend(self) -> None:
+        codec = hot_of(window=3)
+        in_flight, batch = inflight_of([(b'{"n":%d}' % i, RAW) for i in range(5)])
+        codec.encode(batch.capsule, 3, 0.0)
+        in_flight.encoded(batch)
+        hashes = batch.hashes()
+        first = Reader().receive_data(wire(codec))[0].events
+        codec.receive(ack(1), 0.0)
+        assert codec.outcomes()[0] == [(1, 1, ACKED, 0)]
+        in_flight.apply([(1, 1)], ACKED)
+        codec.connection_lost()
+        in_flight.requeue()
+        codec.connected(1.0)
+        assert codec.encode(batch.capsule, 3, 1.0) == 3
+        in_flight.encoded(batch)
+        (window,) = Reader().receive_data(wire(codec))
+        assert window.sequences == [1, 2, 3]
+        assert window.events[:2] == first[1:]
+        assert {s: h for s, h in batch.hashes().items() if s < 4} == {
+            s: h for s, h in hashes.items() if s < 4
+        }
+
+
+class TestPoison:
+    """A body that is not what the protocol carries fails alone."""
+
+    @pytest.mark.parametrize("compression", [0, 3])
+    @pytest.mark.parametrize("kind", [RAW, BYTES])
+    def test_neighbours(self, compression: int, kind: int) -> None:
+        bad = {2, 3, 7}
+        bodies = [b"[]" if i in bad else b'{"n":%d}' % i for i in range(1, 8)]
+        in_flight, batch = inflight_of([(b, kind) for b in bodies])
+        codec = hot_of(compression=compression)
+        assert codec.encode(batch.capsule, 10, 0.0) == 4
+        in_flight.encoded(batch)
+        (window,) = Reader().receive_data(wire(codec))
+        assert [json.loads(e)["n"] for e in window.events] == [1, 4, 5, 6]
+        assert window.sequences == [1, 2, 3, 4]
+        assert {s for s, fate in batch.statuses().items() if fate == "failed"} == bad
+        assert in_flight.take_report() == [(2, 3, "failed", "not_json"), (7, 7, "failed", "not_json")]
+        codec.receive(ack(4), 0.0)
+        assert codec.outcomes()[0] == [(1, 1, ACKED, 0), (4, 6, ACKED, 0)]
+
+    def test_nothing_but_poison_sends_nothing(self) -> None:
+        in_flight, batch = inflight_of([(b"x", RAW)] * 3)
+        codec = hot_of()
+        assert codec.encode(batch.capsule, 10, 0.0) == 0
+        assert codec.buffers() == []
+        assert codec.windows == 0
+        in_flight.encoded(batch)
+        assert in_flight.take_report() == [(1, 3, "failed", "not_json")]
+
+    def test_version_1(self) -> None:
+        for body in (b"", b"\0\0", b"\0\0\0\1", pair_block({"a": "b"}) + b"x", pair_block({"a": "b"})[:-1]):
+            assert one(body, RAW, version=1) is None
+        assert one(b"\0\0\0\0", RAW, version=1, identity=False) is None  # Logstash drops the connection
+
+    def test_unchecked(self) -> None:
+        assert one(b'{"a":nonsense}', check=False) is not None
+        assert one(b'{"event.id":1}', check=False, identity=False) == b'{"event.id":1}'
+        for body in (b"", b" ", b"[]", b'{"a":1', b"}", b"{", b'"a":1}'):
+            assert one(body, check=False) is None
+
+    def test_documents_are_not_checked(self) -> None:
+        assert one(b'{"a":nonsense}', DOCUMENT) is not None
+        assert one(b"[1]", DOCUMENT) is None
+
+
+kinds = st.sampled_from([DOCUMENT, RAW, RAW, BYTES])
+flags = st.sampled_from([0, 0, 0, 0, ID1, ID2, ID1 | ID2])
+pair_bodies = st.lists(
+    st.tuples(st.sampled_from([b"event.id", b"line", b""]), st.binary(max_size=9)), max_size=3
+).map(oracle.join_pairs) | st.binary(max_size=12)  # fmt: skip
+
+
+class TestOracle:
+    @settings(deadline=None)
+    @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans())
+    def test_encode(
+        self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool
+    ) -> None:
+        bodies = near_objects if version == 2 else pair_bodies
+        events = data.draw(st.lists(st.tuples(bodies, kinds, flags), min_size=1, max_size=8))
+        limit = data.draw(st.integers(1, 9))
+        size = data.draw(st.sampled_from([1, 300, 1 << 20]))
+        # a document is what our formatter made: whole, and its flags are true
+        events = [
+            (body, kind, flag) for body, kind, flag in events
+            if kind != DOCUMENT or version == 1 or oracle.check_json(body) is not None
+        ]  # fmt: skip
+        if not events:
+            return
+        in_flight, batch = inflight_of([(body, kind | flag) for body, kind, flag in events])
+        codec = hot_of(version=version, identity=identity, check=check, window=limit, window_bytes=size,
+                     compression=3 if compress else 0)  # fmt: skip
+        want = oracle.encode_window(
+            [(i, kind | flag, body) for i, (body, kind, flag) in enumerate(events, 1)],
+            PRODUCER, version=version, window=limit, window_bytes=size, identity=identity, check=check,
+        )  # fmt: skip
+        assert codec.encode(batch.capsule, 100, 0.0) == len(want.sequences)
+        lines = in_flight.encoded(batch)
+        assert inflated(wire(codec)) == inflated(want.data)
+        fates = batch.statuses() if in_flight.waiting or in_flight.inflight else {}
+        assert {s for s, f in fates.items() if f == "inflight"} == set(want.sequences)
+        report = {s: r for first, last, _, r in in_flight.take_report() for s in range(first, last + 1)}
+        assert report == {s: {5: "not_json", 4: "unencodable"}[r] for s, r in want.failed.items()}
+        if want.sequences:
+            assert {s: h for s, h in batch.hashes().items() if s in want.hashes} == want.hashes
+            assert ids_of(lines) == {s: w for s, w in want.id_hashes.items() if w}
+
+    @pytest.mark.parametrize("identity", [True, False])
+    @pytest.mark.parametrize("kind", [RAW, DOCUMENT])
+    def test_every_length_arrives_as_it_was_and_is_hashed(self, kind: int, identity: bool) -> None:
+        # neighbours of very different length: hashes are made a few at a time
+        sizes = [*range(8, 400), *range(8170, 8210)]
+        Random(7).shuffle(sizes)
+        bodies = [b'{"a":"' + bytes(97 + i % 26 for i in range(n)) + b'"}' for n in sizes]
+        codec = hot_of(identity=identity, window_bytes=1 << 22)
+        _in_flight, batch = inflight_of([(b, kind) for b in bodies])
+        assert codec.encode(batch.capsule, 2048, 0.0) == len(bodies)
+        want = [oracle.finish(b, RAW, i, PRODUCER, identity=identity)[0] for i, b in enumerate(bodies, 1)]
+        assert Reader().receive_data(wire(codec))[0].events == want
+        assert batch.hashes() == {i: xxh64(b) for i, b in enumerate(want, 1)}
+
+    @settings(deadline=None)
+    @given(st.lists(objects, min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([0, 3, 6]))
+    def test_decode_of_encode_is_identity(self, bodies: list[bytes], window: int, compression: int) -> None:
+        in_flight, batch = inflight_of([(b, RAW) for b in bodies])
+        codec = hot_of(window=window, compression=compression, inflight=20)
+        while codec.encode(batch.capsule, 100, 0.0):
+            in_flight.encoded(batch)
+        got = [e for w in Reader().receive_data(wire(codec)) for e in w.events]
+        want = [oracle.finish(b, RAW, i, PRODUCER) for i, b in enumerate(bodies, 1)]
+        assert got == [w[0] for w in want if not isinstance(w, int)]
+
+
+def inflated(data: bytes) -> bytes:
+    """A window with its compressed frame opened."""
+    if data[7:8] != b"C":
+        return data
+    return data[:6] + zlib.decompress(data[12:])
+
+
+def ids_of(lines: bytes) -> dict[int, list[tuple[int, int]]]:
+    """The user's own ids in a ledger's lines."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    announced = []
+    for line in map(json.loads, lines.splitlines()):
+        if line["t"] == "batch":
+            announced += [s for first, last in line.get("own", ()) for s in range(first, last + 1)]
+        if line["t"] == "ids":
+            for at, name in (("seqs", "ids"), ("beside", "second")):
+                seqs = [s for first, last in line.get(at, ()) for s in range(first, last + 1)]
+                raw = struct.iter_unpack("<QQ", base64.b64decode(line.get(name, "")))
+                for seq, words in zip(seqs, raw, strict=True):
+                    found.setdefault(seq, []).append(words)
+    assert announced == list(found)
+    return found
+
+
+class TestUsersOwnId:
+    def test_hash_of_the_raw_bytes(self) -> None:
+        bodies = [
+            b'{"@metadata":{"_id":"a\\"b"},"event.id":"x"}',
+            b'{"a":1}',
+            b'{"@metadata":{},"event":{"id":12}}',
+            b'{"@metadata":{"_id":"one"},"event.id":"one"}',
+            b'{"@metadata":{"_id":"one"},"event":{"id":"two"}}',
+        ]
+        in_flight, batch = inflight_of([(b, RAW) for b in bodies])
+        hot_of().encode(batch.capsule, 10, 0.0)
+        named = {1: [b'a\\"b', b"x"], 3: [b"12"], 4: [b"one"], 5: [b"one", b"two"]}
+        want = {n: [oracle.words(x) for x in own] for n, own in named.items()}
+        assert ids_of(in_flight.encoded(batch)) == want
+
+    def test_no_ids_without_identity(self) -> None:
+        in_flight, batch = inflight_of([(b'{"@metadata":{"_id":"a"},"event.id":"x"}', RAW)])
+        hot_of(identity=False).encode(batch.capsule, 10, 0.0)
+        assert ids_of(in_flight.encoded(batch)) == {}
+
+
+class TestAcks:
+    def sent(self, *sizes: int, **options: object) -> Codec:
+        """A writer with windows of these sizes in flight; sequences from 1."""
+        codec = hot_of(inflight=max(2, len(sizes)), **options)
+        in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * sum(sizes))
+        for size in sizes:
+            assert codec.encode(batch.capsule, size, 0.0) == size
+            in_flight.encoded(batch)
+        codec.sent()
+        return codec
+
+    def test_whole_windows_first_in_first_out(self) -> None:
+        codec = self.sent(3, 2)
+        assert codec.receive(ack(3) + ack(2), 1.0) == 0
+        assert codec.outcomes() == ([(1, 5, ACKED, 0)], 2, 2)
+        assert codec.windows == 0
+        assert codec.outcomes() == ([], 0, 0)
+
+    def test_partial(self) -> None:
+        codec = self.sent(5)
+        for number, want in (
+            (2, [(1, 2, ACKED, 0)]),
+            (2, []),
+            (1, []),
+            (4, [(3, 4, ACKED, 0)]),
+            (5, [(5, 5, ACKED, 0)]),
+        ):
+            assert codec.receive(ack(number), 0.0) == 0
+            assert codec.outcomes()[0] == want
+        assert codec.windows == 0
+
+    def test_keep_alive_is_no_progress(self) -> None:
+        codec = self.sent(2)
+        codec.receive(ack(0) * 3, 0.0)
+        assert codec.outcomes() == ([], 3, 0)
+
+    def test_either_version_byte(self) -> None:
+        codec = self.sent(1, 1)
+        codec.receive(ack(0, 1) + ack(1, 1) + ack(1, 2), 0.0)
+        assert codec.outcomes() == ([(1, 2, ACKED, 0)], 3, 2)
+
+    def test_sequences_with_holes(self) -> None:
+        _in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 9, holes=[2, 5, 6])
+        codec = hot_of()
+        codec.encode(batch.capsule, 5, 0.0)
+        codec.receive(ack(4), 0.0)
+        assert codec.outcomes()[0] == [(1, 1, ACKED, 0), (3, 4, ACKED, 0), (7, 7, ACKED, 0)]
+        codec.receive(ack(5), 0.0)
+        assert codec.outcomes()[0] == [(8, 8, ACKED, 0)]
+
+    @pytest.mark.parametrize(("data", "words"), [
+        (b"HTTP/1.1 400 Bad Request", "expected an ack frame .* received b'HTTP/1'"),
+        (b"S", "received b'S'"),
+        (b"2J\0\0\0\1", "received b'2J"),
+        (b"\x02A\0\0\0\1", r"received b'\\x02A"),
+        (ack(6), "ack 6 for a window of 5 events"),
+        (ack(0xFFFFFFFF), "ack 4294967295 for a window of 5 events"),
+        (ack(5) + ack(1), "ack 1 although no window is in flight"),
+    ])  # fmt: skip
+    def test_garbage(self, data: bytes, words: str) -> None:
+        codec = self.sent(5)
+        assert codec.receive(data, 0.0) == -2
+        assert codec.error is not None
+        assert re.search(words, codec.error), codec.error
+        assert "\n" not in codec.error
+        # what was acknowledged before stays so; nothing more is believed or sent
+        assert codec.outcomes()[0] == ([(1, 5, ACKED, 0)] if data[:6] == ack(5) else [])
+        assert codec.receive(ack(1), 0.0) == -2
+        assert codec.credit(0.0) == (0, 0)
+        codec.connection_lost()
+        codec.connected(1.0)
+        assert codec.error is None
+        assert codec.credit(1.0)[0] > 0
+
+    def test_bytes_of_a_frame_may_come_one_by_one(self) -> None:
+        codec = self.sent(2, 3)
+        for byte in ack(0) + ack(1) + ack(2) + ack(3):
+            assert codec.receive(bytes([byte]), 0.0) == 0
+        assert codec.outcomes() == ([(1, 5, ACKED, 0)], 4, 3)
+
+    numbers = st.lists(st.integers(0, 6) | st.sampled_from([7, 2**32 - 1]), max_size=12)
+    streams = st.builds(
+        lambda numbers, versions, tail: b"".join(map(ack, numbers, versions)) + tail,
+        numbers, st.lists(st.sampled_from([1, 2]), min_size=12, max_size=12),
+        st.binary(max_size=8) | st.sampled_from([b"2", b"2A\0", b"1A\0\0\0"]),
+    )  # fmt: skip
+
+    @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), streams, st.data())
+    def test_oracle(self, sizes: list[int], stream: bytes, data: st.DataObject) -> None:
+        codec, twin = self.sent(*sizes), oracle.Acks()
+        first = 1
+        for size in sizes:
+            twin.windows.append((list(range(first, first + size)), 0))
+            first += size
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+        for at, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            broken = False
+            try:
+                twin.feed(stream[at:end])
+            except oracle.BrokenError:
+                broken = True
+            assert (codec.receive(stream[at:end], 0.0) == -2) is broken
+            if broken:
+                break
+        ranges, alive, progress = codec.outcomes()
+        assert [s for a, b, _, _ in ranges for s in range(a, b + 1)] == twin.acked
+        assert (alive, progress, codec.windows) == (twin.alive, twin.progress, len(twin.windows))
+
+    def test_split_at_every_byte(self) -> None:
+        stream = ack(0) + ack(1, 1) + ack(3) + ack(2) + ack(0)
+        for at in range(len(stream) + 1):
+            codec = self.sent(3, 2)
+            assert codec.receive(stream[:at], 0.0) == codec.receive(stream[at:], 0.0) == 0
+            assert codec.outcomes() == ([(1, 5, ACKED, 0)], 5, 3)
+
+
+class TestDeadlines:
+    """Monotonic seconds are arguments: nothing here waits."""
+
+    def sent(self, windows: int, now: float = 100.0, **options: object) -> Codec:
+        codec = hot_of(inflight=max(windows, 2), **options)
+        in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * windows)
+        for _ in range(windows):
+            assert codec.encode(batch.capsule, 1, now) == 1
+            in_flight.encoded(batch)
+        return codec
+
+    def test_nothing_awaited(self) -> None:
+        codec = hot_of()
+        assert codec.deadline() == 0
+        codec = self.sent(1)
+        codec.receive(ack(1), 101.0)
+        assert codec.deadline() == 0
+
+    def test_any_byte_is_a_sign_of_life(self) -> None:
+        codec = self.sent(1, silence=30.0)
+        assert codec.deadline() == 130.0
+        codec.receive(ack(0), 105.0)
+        assert codec.deadline() == 135.0
+        codec.receive(b"", 110.0)
+        assert codec.deadline() == 135.0
+        codec.receive(b"2", 111.0)
+        assert codec.deadline() == 141.0
+
+    def test_a_window_behind_another_has_twice_the_time(self) -> None:
+        """Logstash stops its keep-alives after each ack, and may still work on the next window."""
+        codec = self.sent(2)
+        assert codec.deadline() == 130.0
+        codec.receive(ack(1), 120.0)
+        assert codec.deadline() == 180.0
+
+    def test_a_second_window_does_not_move_the_deadline(self) -> None:
+        codec = hot_of()
+        in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 2)
+        codec.encode(batch.capsule, 1, 100.0)
+        in_flight.encoded(batch)
+        codec.encode(batch.capsule, 1, 125.0)
+        assert codec.deadline() == 130.0
+
+
+class TestCareful:
+    """After a break with several windows out, the next ten go one at a time."""
+
+    def run(self, codec: Codec, windows: int) -> int:
+        """Send and acknowledge; the most that were in flight."""
+        most = 0
+        in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * (windows + 5))
+        for _ in range(windows):
+            while codec.credit(0.0)[0]:
+                codec.encode(batch.capsule, 1, 0.0)
+                in_flight.encoded(batch)
+            most = max(most, codec.windows)
+            assert codec.receive(ack(1), 0.0) == 0
+        return most
+
+    def test_after_a_break_with_two(self) -> None:
+        codec = TestDeadlines().sent(2)
+        assert codec.connection_lost() == 2
+        codec.connected(0.0)
+        assert codec.careful == 10
+        assert self.run(codec, 10) == 1
+        assert codec.careful == 0
+        assert self.run(codec, 3) == 2
+
+    def test_after_a_break_with_one(self) -> None:
+        codec = TestDeadlines().sent(1)
+        assert codec.connection_lost() == 1
+        assert codec.careful == 0
+
+    def test_a_break_in_between_does_not_reset_it(self) -> None:
+        codec = TestDeadlines().sent(2)
+        codec.connection_lost()
+        codec.connected(0.0)
+        self.run(codec, 4)
+        codec.connection_lost()
+        codec.connected(0.0)
+        assert 5 <= codec.careful <= 6
+
+
+class TestMemory:
+    def test_many_windows_reuse_their_room(self) -> None:
+        resource = pytest.importorskip("resource")
+        random = Random(3)
+        codec = hot_of(compression=3)
+        bodies = [(b'{"a":"%s"}' % random.randbytes(150).hex().encode(), RAW) for _ in range(500)]
+
+        def turn() -> None:
+            in_flight, batch = inflight_of(bodies)
+            codec.encode(batch.capsule, 500, 0.0)
+            in_flight.encoded(batch)
+            codec.sent()
+            codec.receive(ack(500), 0.0)
+            codec.outcomes()
+
+        for _ in range(20):
+            turn()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(300):
+            turn()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8192
+
+    def test_the_capsule_keeps_the_writer(self) -> None:
+        capsules = [hot_of().capsule for _ in range(3)]
+        gc.collect()
+        assert all("logclient.codec" in repr(c) for c in capsules)

@@ -1,0 +1,371 @@
+"""The face of plog: its documents, and its client over a real socket."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient._ext.plog import COMMAND, MESSAGE, SIMPLE, Reassembler
+from logclient.errors import ConnectFailed, EncodeError, ProtocolError
+from logclient.plog import Client, Documents
+from logclient.plog.messages import parse_stat, split_tags
+from logclient.transports.udp import Udp
+from tests.patience import PATIENCE
+from tests.plog.test_plog_core import stat_of
+
+
+class Server(threading.Thread):
+    """Takes datagrams as the real server does, answers commands."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        self.socket.bind(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        self.messages: list[tuple[bytes, list[str]]] = []
+        self.commands: list[bytes] = []
+        self.deaf = False
+        self.answer: bytes | None = stat_of()
+        self.lose = 0  # every so many datagrams
+        self.taken = 0
+        self._reassembler = Reassembler()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            data, peer = self.socket.recvfrom(65536)
+            if data == b"":
+                return
+            self.taken += 1
+            if self.lose and data[:2] == b"\0\1" and self.taken % self.lose == 0:
+                continue
+            judged = self._reassembler.feed(
+                data, array("q", [0]), array("q", [len(data)]), array("Q", [peer[1]]), time.monotonic()
+            )
+            if judged.verdict[0] in (MESSAGE, SIMPLE):
+                self.messages.append((judged.payload(0), split_tags(judged.tags(0))))
+            elif judged.verdict[0] == COMMAND:
+                self._command(judged.payload(0), peer)
+
+    def _command(self, command: bytes, peer: Any) -> None:
+        self.commands.append(command)
+        if self.deaf:
+            return
+        if command[:4] == b"PING":
+            self.socket.sendto(b"PONG" + command[4:], peer)
+        elif command[:4] == b"STAT":
+            self.socket.sendto(self.counters() if self.answer is None else self.answer, peer)
+        elif command[:4] == b"ENVI":
+            self.socket.sendto(b"Config({})", peer)
+
+    def counters(self) -> bytes:
+        """A STAT as the real server makes it: the command is counted after it."""
+        found: dict[str, Any] = self._reassembler.counters()
+        found["v0_commands"] -= 1
+        handlers = [{"name": "kafka", "seen_messages": len(self.messages)}]
+        return json.dumps({"uptime": int(time.monotonic() * 1000), **found, "handlers": handlers}).encode()
+
+    def stop(self) -> None:
+        self.socket.sendto(b"", ("127.0.0.1", self.port))
+        self.join(PATIENCE)
+        self.socket.close()
+
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for body, _ in self.messages]
+
+
+def until(done: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.fixture(params=["compiled", "python"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Talked to by the compiled pump, and by the one in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(Udp, "pump", lambda *_, **__: None)
+    elif sys.platform == "win32":
+        pytest.skip("no compiled pump on Windows")
+    server = Server()
+    yield server
+    server.stop()
+
+
+def connect(server: Server, **options: Any) -> Client:
+    client = logclient.connect(f"plog://127.0.0.1:{server.port}", **options)
+    assert isinstance(client, Client)
+    return client
+
+
+class TestClient:
+    def test_what_is_sent_arrives(self, server: Server) -> None:
+        with connect(server, host_name="web1", event_type="orders", mtu=1400) as client:
+            first = client.send({"a": 1})
+            client.send("text")
+            client.send(b"\0any bytes\xff")
+            client.event({"order": 7, "big": "x" * 5000, "list": [1, None], "none": None})
+            client.event("plain", type="other", timestamp=5)
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().handed == 5
+            until(lambda: len(server.messages) == 5)
+            mapping, text, raw, event, plain = [body for body, _ in server.messages]
+            ids = [client.event_id(first + n) for n in range(5)]
+        assert json.loads(mapping) == {"a": 1, "uuid": ids[0]}
+        found = json.loads(text)
+        assert abs(found.pop("timestamp") - time.time() * 1000) < 60_000
+        assert found == {"type": "orders", "host": "web1", "data": "text", "uuid": ids[1]}
+        assert raw == b"\0any bytes\xff"
+        found = json.loads(event)
+        assert found["data"] == {"order": "7", "big": "x" * 5000, "list": "[1,null]", "none": "null"}
+        assert isinstance(found["timestamp"], int)
+        assert found["uuid"] == ids[3]
+        assert json.loads(plain) == {
+            "type": "other", "host": "web1", "timestamp": 5, "data": "plain", "uuid": ids[4],
+        }  # fmt: skip
+
+    def test_tags(self, server: Server) -> None:
+        with connect(server, topic="logs", tags="a,pk:1") as client:
+            client.send(b"x")
+            client.publish(b"y", topic="orders", key="7", tags=["b"])
+            client.publish(b"z")
+            client.event("e", topic="orders")
+            with pytest.raises(ValueError, match="topic: servers discard"):
+                client.publish(b"y", topic="null")
+            assert client.flush(PATIENCE) == 0
+            until(lambda: len(server.messages) == 4)
+        assert [tags for _, tags in server.messages] == [
+            ["kt:logs", "a", "pk:1"], ["kt:orders", "pk:7", "b"], ["kt:logs", "a", "pk:1"], ["kt:orders"],
+        ]  # fmt: skip
+
+    def test_commands(self, server: Server) -> None:
+        with connect(server) as client:
+            assert client.ping(b"\0x").payload == b"\0x"
+            assert client.ping().seconds < PATIENCE
+            assert client.stat() == parse_stat(stat_of())
+            assert client.envi() == "Config({})"
+            with pytest.raises(ValueError, match="say really=True"):
+                client.kill()
+            client.kill(really=True)
+            until(lambda: server.commands[-1] == b"KILL")
+            server.answer = b"{}"
+            with pytest.raises(ProtocolError, match="stat: "):
+                client.stat()
+            server.deaf = True
+            with pytest.raises(ConnectFailed, match="ping: no answer in 0"):
+                client.ping(timeout=0.1)
+            with pytest.raises(ConnectFailed, match="stat: no answer in 0"):
+                client.stat(timeout=0.1)
+            server.deaf = False
+            server.answer = stat_of(uptime=9)
+            assert client.stat().uptime == 9
+            with pytest.raises(ValueError, match="command: "):
+                client.ping(bytes(70_000))
+
+    def test_stats_from_many_threads(self, server: Server) -> None:
+        found: list[Any] = []
+        with connect(server) as client:
+            threads = [
+                threading.Thread(target=lambda: found.append(client.stat(timeout=PATIENCE))) for _ in range(8)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE)
+        assert found == [parse_stat(stat_of())] * 8
+
+    def test_pace(self, server: Server) -> None:
+        """So many packets a second, and nothing is lost on the way."""
+        with connect(server, pace=5000) as client:
+            begun = time.monotonic()
+            for n in range(1500):
+                client.send({"n": n})
+            assert client.flush(PATIENCE) == 0
+            assert time.monotonic() - begun >= (1500 - 64) / 5000
+            until(lambda: len(server.messages) == 1500)
+        assert [document["n"] for document in server.documents()] == list(range(1500))
+
+    def test_too_large(self, server: Server) -> None:
+        with connect(server) as client:
+            client.send(bytes(262_144))
+            with pytest.raises(logclient.EncodeError):
+                client.send(bytes(262_145))
+            client.send(b"{%s}" % (b" " * 262_140))  # its id makes it too large
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().failed == {"too_large": 2}
+            until(lambda: len(server.messages) == 1)
+
+    def test_truncate(self, server: Server) -> None:
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true")
+        try:
+            handler.handle(logging.makeLogRecord({"msg": "\xe9" * 200_000, "levelno": 20, "n": 5}))
+            until(lambda: server.messages)
+        finally:
+            handler.close()
+        (body, _), (document,) = server.messages[0], server.documents()
+        assert 260_000 < len(body) <= 262_144
+        assert document["data"]["log.flags"] == '["truncated"]'
+        assert document["data"]["n"] == "5"
+
+    def test_handler(self, server: Server) -> None:
+        handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web", host_name="w")
+        log = logging.getLogger("tests.plog")
+        log.propagate = False
+        log.addHandler(handler)
+        try:
+            try:
+                raise RuntimeError("boom")
+            except RuntimeError:
+                log.exception("failed %s", "twice", extra={"order": 7, "labels": {"a": [1]}})
+            handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+            log.warning("formatted")
+            until(lambda: len(server.messages) == 2)
+        finally:
+            log.removeHandler(handler)
+            handler.close()
+        first, second = server.documents()
+        data = first["data"]
+        assert (first["type"], first["host"]) == ("web", "w")
+        assert all(isinstance(value, str) for value in data.values())
+        assert (data["message"], data["log.level"], data["log.logger"]) == (
+            "failed twice",
+            "error",
+            "tests.plog",
+        )
+        assert (data["order"], data["labels.labels"]) == ("7", '{"a":[1]}')
+        assert data["error.type"] == "RuntimeError"
+        assert "boom" in data["error.stack_trace"]
+        assert "@timestamp" not in data
+        assert second["data"] == "WARNING formatted"
+
+
+class TestLoss:
+    @pytest.mark.parametrize("lose", [0, 7])
+    def test_told_exactly(self, server: Server, lose: int) -> None:
+        server.answer = None
+        with connect(server, pace=0) as client:
+            client.send(b"before")
+            watch = client.watch()
+            server.lose, server.taken = lose, 0
+            for n in range(700):
+                client.send({"n": n})
+                if n % 100 == 0:
+                    client.ping()
+            found = watch.loss()
+            assert found.reason == ""
+            assert found.sent == 700
+            assert found.lost == 701 - len(server.messages)
+            assert (found.lost > 90) == bool(lose)
+
+    def test_another_client(self, server: Server) -> None:
+        """While nothing is sent, or more than was sent."""
+        server.answer = None
+        other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with connect(server) as client, other:
+            watch = client.watch()
+            other.sendto(b"text", ("127.0.0.1", server.port))
+            until(lambda: len(server.messages) == 1)
+            found = watch.loss()
+            assert (found.lost, found.reason) == (None, "another client's traffic is in the counters")
+            watch = client.watch()
+            other.sendto(b"\0\0PING", ("127.0.0.1", server.port))
+            until(lambda: server.commands[-1] == b"PING")
+            client.send(b"x")
+            assert watch.loss().reason == "another client's traffic is in the counters"
+
+    def test_no_answer(self, server: Server) -> None:
+        server.deaf = True
+        with connect(server) as client:
+            watch = client.watch(0.1)
+            client.send(b"x")
+            found = watch.loss(0.2)
+            assert (found.lost, found.sent) == (None, 1)
+            assert found.reason.startswith("stat: no answer")
+
+    def test_it_goes_deaf(self, server: Server) -> None:
+        server.answer = None
+        with connect(server) as client:
+            watch = client.watch()
+            server.deaf = True
+            client.send(b"x")
+            found = watch.loss(0.3)
+            assert found.lost is None
+            assert found.reason.startswith("stat: no answer")
+
+
+class TestDocuments:
+    def made(self, record: logging.LogRecord, made: Any = None, **options: Any) -> Any:
+        taken: list[bytes] = []
+        documents = Documents(lambda body, level, kind: taken.append(body), host="h", **options)
+        assert documents.ship(record, made) == bool(taken)
+        return json.loads(taken[0]) if taken else documents
+
+    def record(self, message: Any = "text", **fields: Any) -> logging.LogRecord:
+        return logging.makeLogRecord({"msg": message, "created": 12.3456, "levelno": 20, **fields})
+
+    def test_timestamp_is_milliseconds(self) -> None:
+        found = self.made(self.record())
+        assert list(found) == ["type", "host", "timestamp", "data"]
+        assert (found["type"], found["timestamp"]) == ("log", 12345)
+        assert found["data"]["message"] == "text"
+
+    def test_what_a_formatter_made(self) -> None:
+        assert self.made(self.record(), "line")["data"] == "line"
+        assert self.made(self.record(), {"a": 1, 2: None, "s": "\ud800"})["data"] == {
+            "a": "1", "2": "null", "s": "\ufffd",
+        }  # fmt: skip
+
+    def test_a_mapping_as_message(self) -> None:
+        data = self.made(self.record({"event": "paid", "n": 1.5}))["data"]
+        assert (data["message"], data["n"]) == ("paid", "1.5")
+
+    def test_users_own_names(self) -> None:
+        found = self.made(self.record(uuid="mine", type="theirs", data="x"))
+        assert found["type"] == "log"
+        assert (found["data"]["uuid"], found["data"]["type"]) == ("mine", "theirs")
+
+    def test_never_raises(self, capsys: pytest.CaptureFixture[str]) -> None:
+        cycle: list[Any] = []
+        cycle.append(cycle)
+        lost: list[int] = []
+        documents = self.made(self.record(), {"a": cycle}, count_lost=lambda: lost.append(1))
+        assert (documents.failed, len(lost)) == (1, 1)
+        assert self.made(self.record("x" * 1000), max_event_bytes=500).failed == 1
+        assert "a record of logger" in capsys.readouterr().err
+
+    def test_mangled_values_are_counted(self) -> None:
+        counts: list[tuple[int, int]] = []
+        self.made(self.record(price=float("nan")), count_changed=lambda *changed: counts.append(changed))
+        assert counts == [(1, 0)]
+
+    def test_fields_that_conflict_with_ours_move(self) -> None:
+        counts: list[tuple[int, int]] = []
+        record = self.record(event="paid", log={"x": 1})
+        made = self.made(record, count_changed=lambda *changed: counts.append(changed))["data"]
+        assert (made["labels.event"], made["labels.log"]) == ("paid", '{"x":1}')
+        assert not {"event", "log"} & made.keys()
+        assert counts == [(0, 2)]
+
+    def test_strings(self) -> None:
+        documents = Documents(lambda *_: None, host="h")
+        assert documents.strings({"t": True, "e": "\xe9", "d": {"k": "\xe9"}}) == {
+            "t": "true", "e": "\xe9", "d": '{"k":"\xe9"}',
+        }  # fmt: skip
+        cycle: dict[str, Any] = {}
+        cycle["a"] = cycle
+        with pytest.raises(EncodeError):
+            documents.strings(cycle)
+        assert documents.host == Documents(lambda *_: None, host="h").host
+        assert Documents(lambda *_: None).host == socket.gethostname() or sys.platform == "win32"

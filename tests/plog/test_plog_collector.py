@@ -1,0 +1,844 @@
+"""The plog server: what producers, testers and strangers may expect of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import socket
+import subprocess
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logclient._ext.plog import fragments
+from logclient.collectors.capture import CaptureReader
+from logclient.errors import ConfigError, ConnectFailed
+from logclient.plog import datagrams
+from logclient.plog.collector import Collector
+from logclient.plog.datagrams import Datagrams
+from logclient.plog.device import Lines, Listener, ReplyLimit, Taken
+from tests import support
+from tests.outside import MIB, Outside
+from tests.patience import PATIENCE
+from tests.plog.test_plog_collector_vectors import Client
+from tests.support import clean_environment
+
+PRODUCER = "0123456789abcdef0123"
+
+
+def name(sequence: int, producer: str = PRODUCER) -> str:
+    return f"{producer}{sequence:012x}"
+
+
+def event(sequence: int, size: int = 0) -> bytes:
+    return b'{"type":"t","data":{"line":"%s"},"uuid":"%s"}' % (b"x" * (size or 5), name(sequence).encode())
+
+
+def fed(listener: Listener, datagrams: list[bytes], port: int = 9, now: float = 0.0) -> Taken:
+    lengths = array("q", map(len, datagrams))
+    offsets = array("q", (sum(lengths[:i]) for i in range(len(lengths))))
+    return listener.feed(b"".join(datagrams), offsets, lengths, [port] * len(datagrams), now)
+
+
+def units(directory: Path) -> list[bytes]:
+    return [unit.raw for unit in CaptureReader(directory) if unit.direction == 0]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector(keep=True, tcp_port=0) as collector:
+        yield collector
+
+
+@pytest.fixture
+def client(collector: Collector) -> Iterator[Client]:
+    client = Client(collector)
+    yield client
+    client.close()
+
+
+# --- the rules, without sockets ----------------------------------------------------------------
+
+
+class TestCommands:
+    def test_ping_gives_back_what_it_was_given(self) -> None:
+        for asked in (b"PING", b"ping", b"pInG"):
+            taken = fed(Listener(0.0), [b"\0\0" + asked + b"\0\xff for 1"])
+            assert taken.replies == [(0, b"PONG\0\xff for 1")]
+
+    def test_statistics_show_the_commands_before_them(self) -> None:
+        listener = Listener(1.0)
+        taken = fed(listener, [b"\0\0STAT", b"\0\0stat please", b"one"], now=3.5)
+        first, second = (json.loads(reply) for _, reply in taken.replies)
+        assert (first["v0_commands"], second["v0_commands"]) == (0, 1)
+        assert listener.stat(4.0)["v0_commands"] == 2
+        assert first["uptime"] == 2500
+        assert listener.stat(4.0)["handlers"] == [{"seen_messages": 1, "seen_bytes": 3, "name": "capture"}]
+
+    def test_what_is_no_command(self) -> None:
+        listener = Listener(0.0)
+        assert fed(listener, [b"\0\0", b"\0\0pin", b"\0\0what is"]).replies == []
+        stat = listener.stat(0.0)
+        assert (stat["unknown_command"], stat["v0_commands"]) == (3, 0)
+        assert fed(listener, [b"\0"]).replies == []  # the real server reads on, in what was there before
+        assert listener.stat(0.0)["v0_invalid_type"] == stat["v0_invalid_type"] + 1
+
+    def test_environment_in_the_form_of_the_real_one(self) -> None:
+        ((_, reply),) = fed(Listener(0.0, environment={"a": 1}), [b"\0\0ENVI"]).replies
+        assert reply == b'Config(SimpleConfigObject({"a": 1}))'
+
+    def test_kill_only_where_it_was_allowed(self) -> None:
+        for allowed, row in ((False, -1), (True, 1)):
+            listener = Listener(0.0, allow_kill=allowed)
+            taken = fed(listener, [b"x", b"\0\0kill"])
+            assert (taken.killed, taken.replies, listener.kills) == (row, [], 1)
+
+
+def ints(value: int) -> int:
+    """Java's."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+class Detector:
+    """Written after the real one: an array of ten, and what leaves it."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.entries, self.low, self.high = [-(1 << 31)] * 10, 1 << 63, -(1 << 63)
+
+    def add(self, number: int) -> int:
+        if number < self.low:
+            if self.low != 1 << 63 and self.low - number > 10:
+                self.clear()
+            else:
+                self.low = number
+        if number > self.high:
+            if self.high != -(1 << 63) and number - self.high > 10:
+                self.clear()
+            else:
+                self.high = number
+        if number in self.entries:
+            return 0
+        every = sorted([*self.entries, number])
+        gone, self.entries = every[0], every[1:]
+        hole = ints(self.entries[0] - gone - 1)
+        return hole if gone != -(1 << 31) and 0 < hole <= 10 else 0
+
+
+class TestHoles:
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.sampled_from([1] * 9 + [-3, -1, 2, 3, 5, 10, 11, 12]), min_size=20, max_size=60),
+           st.integers(0, 1 << 30))  # fmt: skip
+    def test_as_the_real_detector(self, steps: list[int], number: int) -> None:
+        listener, detector, holes = Listener(0.0), Detector(), 0
+        for step in steps:
+            number = max(0, number + step)
+            fed(listener, [fragments(b"x", number)[0]])
+            holes += detector.add(number)
+        assert listener.stat(0.0)["holes_from_new_message"] == holes
+
+    def test_a_port_that_is_silent_for_a_minute_tells_the_rest(self) -> None:
+        listener = Listener(0.0)
+        for number in (1, 2, 5, 6):
+            fed(listener, fragments(b"x", number))
+        assert listener.stat(59.0)["holes_from_dead_port"] == 0
+        stat = listener.stat(61.0)
+        assert (stat["holes_from_dead_port"], stat["holes_from_new_message"]) == (2, 0)
+
+    def test_of_1025_ports_the_first_is_forgotten(self) -> None:
+        listener = Listener(0.0)
+        for number in (1, 3):
+            fed(listener, fragments(b"x", number), port=1)
+        for port in range(2, 1025):
+            fed(listener, fragments(b"x", 1), port=port)
+        assert listener.stat(0.0)["holes_from_dead_port"] == 0
+        fed(listener, fragments(b"x", 1), port=1025)
+        assert listener.stat(0.0)["holes_from_dead_port"] == 1
+
+    def test_an_id_below_zero_is_of_the_port_below(self) -> None:
+        listener = Listener(0.0)
+        raw = bytearray(fragments(b"x", 1)[0])
+        for number in (-20, -18, 1, 2, *range(-17, -7)):  # those in between are of another port
+            raw[8:12] = number.to_bytes(4, "big", signed=True)
+            fed(listener, [bytes(raw)], port=10)
+        assert listener.stat(0.0)["holes_from_new_message"] == 1
+
+
+class TestLines:
+    @settings(max_examples=200, deadline=None)
+    @given(st.binary(max_size=60).map(lambda b: bytes(c % 4 + 9 for c in b)), st.data())
+    def test_split_anywhere(self, data: bytes, draw: st.DataObject) -> None:
+        """Of tabs, LF, VT and FF; with a short limit."""
+        cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=5)))
+        at_once, pieces = Lines(3), Lines(3)
+        want = at_once.receive(data)
+        got = []
+        for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            got += pieces.receive(data[begin:end])
+        whole = data.split(b"\n")[:-1]
+        assert got == want == [line for line in whole if len(line) <= 3]
+
+    def test_both_ends(self) -> None:
+        assert Lines(5).receive(b"abcde\r\nabcdef\n\r\n\nx") == [b"abcde", b"", b""]
+
+    def test_no_more_than_a_line_is_kept(self) -> None:
+        lines = Lines(1000)
+        for _ in range(100):
+            assert lines.receive(b"x" * 500) == []
+        assert lines.too_long == 1
+        assert lines.receive(b"\nnext\n") == [b"next"]
+
+
+# --- over sockets ------------------------------------------------------------------------------
+
+
+class TestCollector:
+    def test_both_ways_at_once(self, collector: Collector, client: Client) -> None:
+        client.send(b"simple", *fragments(b"y" * 5000, 1, datagram=1000))
+        with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
+            sock.sendall(b"line\n")
+            assert collector.wait_for(events=3)
+        assert sorted(collector.messages()) == [b"line", b"simple", b"y" * 5000]
+        counts = collector.counts
+        assert (counts.datagrams, counts.lines, counts.events) == (7, 1, 3)
+        assert counts.kernel_drops == 0
+
+    def test_events_are_documents(self, collector: Collector, client: Client) -> None:
+        client.send(event(1), *fragments(event(2), 1))
+        assert [one["uuid"] for one in collector.events(2)] == [name(1), name(2)]
+
+    def test_hold_and_release(self, collector: Collector, client: Client) -> None:
+        collector.hold()
+        client.send(b"\0\0PING1", b"x")
+        assert collector.wait_for(events=1)
+        client.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.sock.recv(100)
+        client.sock.settimeout(PATIENCE)
+        collector.release()
+        assert client.sock.recv(100) == b"PONG1"
+
+    def test_a_connection_without_lines_is_closed(self) -> None:
+        with Collector(tcp_port=0, idle=0.1) as collector:
+            with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
+                sock.settimeout(PATIENCE)
+                sock.sendall(b"one\nhalf")
+                assert sock.recv(100) == b""
+            counts = collector.counts
+            assert (counts.lines, counts.idle_closes, counts.open) == (1, 1, 0)
+
+    def test_who_comes_when_it_is_full(self) -> None:
+        with Collector(tcp_port=0, max_connections=1) as collector:
+            address = (collector.host, collector.tcp_port or 0)
+            with socket.create_connection(address) as first, socket.create_connection(address) as second:
+                second.settimeout(PATIENCE)
+                assert second.recv(100) == b""
+                first.sendall(b"one\n")
+                assert collector.wait_for(events=1)
+            assert collector.reasons == {"connections: too many": 1}
+
+    def test_answers_that_are_longer_than_the_question_are_bounded(self) -> None:
+        """Who asks may not be who the answer goes to."""
+        with Collector(reply_rate=0.01) as collector:
+            client = Client(collector)
+            client.send(b"\0\0STAT", b"\0\0STAT", b"\0\0ENVI", b"\0\0PING1", b"\0\0PING2")
+            said = [client.sock.recv(65536) for _ in range(3)]
+            client.close()
+            assert said[0].startswith(b"{") and said[1:] == [b"PONG1", b"PONG2"]
+            assert collector.reasons == {"replies: asked for too often": 2}
+            assert collector.counts.replies == 3
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine's on Linux only")
+    def test_a_host_that_asks_much_takes_nothing_from_others(self) -> None:
+        def answered(host: str) -> bool:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.settimeout(PATIENCE)
+                sock.bind((host, 0))
+                sock.connect((collector.host, collector.port))
+                sock.send(b"\0\0STAT")
+                sock.send(b"\0\0PING")
+                return sock.recv(65536).startswith(b"{")
+
+        with Collector(reply_rate=0.1) as collector:
+            hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.1"]
+            assert [answered(host) for host in hosts] == [True, True, False, False]
+
+    def test_answers_to_all_hosts_are_bounded(self) -> None:
+        limit = ReplyLimit(1.0)
+        hosts = [f"10.0.{n >> 8}.{n & 255}" for n in range(30_000)]
+        assert sum(limit.take(host, 0.0) for host in hosts) == 20
+        assert not limit.take("10.9.9.9", 0.01)
+        assert limit.take("10.9.9.9", 1.0)
+
+    def test_cut_ends_connections(self, collector: Collector) -> None:
+        with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
+            sock.settimeout(PATIENCE)
+            assert collector.wait_for(lambda now: now.open == 1)
+            collector.cut()
+            assert sock.recv(1) == b""
+
+    def test_starts_again_on_its_ports(self, tmp_path: Path) -> None:
+        collector = Collector(capture=str(tmp_path / "c"), tcp_port=0)
+        places = []
+        for text in (b"one", b"two"):
+            with collector:
+                places.append((collector.port, collector.tcp_port))
+                client = Client(collector)
+                client.send(text)
+                client.settle()
+                client.close()
+                assert collector.stat()["handlers"][0]["seen_messages"] == 1  # it began anew
+        assert places[0] == places[1]
+        assert [unit for unit in units(tmp_path / "c") if b"\0" not in unit] == [b"one", b"two"]
+        assert collector.counts.captured_events == 2
+
+    def test_over_ipv6(self) -> None:
+        if not socket.has_ipv6:
+            pytest.skip("no IPv6")
+        collector = Collector("::1", keep=True)
+        try:
+            collector.start()
+        except ConnectFailed as error:
+            pytest.skip(str(error))
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"six", ("::1", collector.port))
+            came = collector.wait_for(events=1)
+        collector.stop()
+        assert came
+        assert collector.url == f"plog://[::1]:{collector.port}"
+
+    def test_a_port_that_is_taken_is_a_line(self, collector: Collector) -> None:
+        with pytest.raises(ConnectFailed, match=f"port {collector.port}: "):
+            Collector(port=collector.port).start()
+        with pytest.raises(ConnectFailed, match=f"TCP port {collector.tcp_port}: "):
+            Collector(tcp_port=collector.tcp_port).start()
+
+    def test_arguments(self) -> None:
+        for wrong in (
+            {"port": 65536}, {"tcp_port": -1}, {"expire_time": 0}, {"max_size": 100}, {"kafka": "h:1"},
+            {"kafka_topic": "t"}, {"faults": "cut-before-ack=every:1"},
+        ):  # fmt: skip
+            with pytest.raises(ConfigError, match=next(iter(wrong)).partition("_")[0]):
+                Collector(**wrong)  # type: ignore[arg-type]
+
+    def test_kill(self) -> None:
+        with Collector(allow_kill=True) as collector:
+            client = Client(collector)
+            client.send(b"\0\0KILL")
+            assert not collector.wait_for(lambda now: False, timeout=PATIENCE)
+            assert f"KILL from 127.0.0.1:{client.sock.getsockname()[1]}" == str(collector.error)
+            assert collector.counts.kills == 1
+            client.close()
+
+    def test_a_stranger_cannot_kill(self, collector: Collector, client: Client) -> None:
+        client.send(b"\0\0KILL")
+        client.settle()
+        assert collector.reasons == {"kill: not allowed": 1}
+
+    def test_environment_shows_no_secret(self) -> None:
+        support.need("confluent_kafka")
+        secret = "hunter2" + os.urandom(4).hex()
+        settings = {
+            "bootstrap.servers": "127.0.0.1:1", "sasl.password": secret, "sasl.username": secret,
+            "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "message.timeout.ms": 100,
+        }  # fmt: skip
+        with Collector(kafka=settings, kafka_topic="t") as collector:
+            client = Client(collector)
+            said = client.ask(b"\0\0ENVI")
+            client.close()
+        assert secret.encode() not in said
+        assert b'"sasl.password": "***"' in said
+
+
+class TestCapture:
+    def test_every_datagram_and_every_reply(self, tmp_path: Path) -> None:
+        sent = [b"simple", *fragments(b"z" * 300, 5, datagram=100), b"\x07bad", b"\0\0STAT"]
+        with Collector(capture=str(tmp_path / "c")) as collector:
+            client = Client(collector)
+            client.send(*sent)
+            reply = client.sock.recv(65536)
+            client.close()
+        found = list(CaptureReader(tmp_path / "c"))
+        assert [unit.raw for unit in found if unit.direction == 0] == sent
+        assert [unit.raw for unit in found if unit.direction == 1] == [reply]
+        assert {unit.protocol for unit in found} == {"plog"}
+        assert [unit.arrival for unit in found] == list(range(1, len(found) + 1))
+
+    def test_lines_are_a_listener_of_their_own(self, tmp_path: Path) -> None:
+        with (
+            Collector(capture=str(tmp_path / "c"), tcp_port=0) as collector,
+            socket.create_connection((collector.host, collector.tcp_port or 0)) as sock,
+        ):
+            sock.sendall(b"one\n\0\0ping\r\n")
+            assert collector.wait_for(events=2)
+        found = list(CaptureReader(tmp_path / "c"))
+        assert [(unit.protocol, unit.raw) for unit in found] == [
+            ("plog+tcp", b"one"), ("plog+tcp", b"\0\0ping"),
+        ]  # fmt: skip
+
+    def test_what_was_received_when_it_is_told_to_stop_is_there(self, tmp_path: Path) -> None:
+        sent = [b"%d" % n for n in range(5000)]
+        with Collector(capture=str(tmp_path / "c")) as collector:
+            client = Client(collector)
+            with collector._changed:  # it cannot look
+                client.send(*sent)
+                collector._stopping = True
+        drops = collector.counts.kernel_drops
+        assert drops is not None
+        assert len(units(tmp_path / "c")) + drops == len(sent)
+        client.close()
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+    def test_what_cannot_be_captured_has_not_come(self, tmp_path: Path) -> None:
+        with Collector(capture=str(tmp_path / "c"), keep=True) as collector:
+            client = Client(collector)
+            client.send(b"one")
+            client.settle()
+            with collector._changed:
+                assert collector._capture is not None
+                spare, full = os.dup(collector._capture._fd), os.open("/dev/full", os.O_WRONLY)
+                os.dup2(full, collector._capture._fd)
+            client.send(b"two", b"\0\0PINGnot answered")
+            assert collector.wait_for(lambda now: now.capture_errors > 0 and now.datagrams == 4)
+            with collector._changed:
+                os.dup2(spare, collector._capture._fd)
+            os.close(spare), os.close(full)
+            client.send(b"three")
+            client.settle()
+            client.close()
+            assert collector.messages() == [b"one", b"three"]
+            assert collector.stat()["udp_simple_messages"] == 2
+        assert [raw for raw in units(tmp_path / "c") if raw[0]] == [b"one", b"three"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell")
+    def test_drops_are_the_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(datagrams, "Receiver", None)  # it would empty the socket meanwhile
+        with Collector(receive_buffer=4096) as collector:
+            client = Client(collector)
+            with collector._changed:  # it cannot look
+                client.send(*[b"x" * 1000] * 200)
+                client.send(b"last")
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                counts = collector.counts
+                if counts.datagrams + (counts.kernel_drops or 0) == 201:
+                    break
+            client.close()
+        assert counts.kernel_drops
+        assert counts.datagrams + counts.kernel_drops == 201
+        assert collector.counts.kernel_drops == counts.kernel_drops  # it is remembered
+
+
+class TestDatagrams:
+    @pytest.fixture(params=["beside", "plain"])
+    def bound(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datagrams]:
+        if request.param == "plain":
+            monkeypatch.setattr(datagrams, "Receiver", None)
+        elif sys.platform != "linux":
+            pytest.skip("Linux")
+        bound = Datagrams("127.0.0.1", 0, 8 << 20)
+        yield bound
+        bound.close()
+
+    def test_all_of_them_in_their_order(self, bound: Datagrams) -> None:
+        rng = random.Random(4)
+        socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+        sent: list[tuple[bytes, Any]] = []
+        got: list[tuple[bytes, Any]] = []
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+            sock.connect(("127.0.0.1", bound.port))
+        for _ in range(60):
+            for _ in range(50):
+                sock = rng.choice(socks)
+                raw = rng.randbytes(rng.choice((0, 1, 300, 1400, 65507 if rng.random() < 0.1 else 20)))
+                sock.send(raw)
+                sent.append((raw, sock.getsockname()))
+            deadline = time.monotonic() + PATIENCE
+            while len(got) < len(sent) and time.monotonic() < deadline:
+                select.select([bound], [], [], 0 if bound.more else 1)
+                batch = bound.read()
+                if batch is not None:
+                    rows = range(len(batch))
+                    got += [(bytes(batch.raw(row)), batch.sources[row]) for row in rows]
+                    if batch.times is not None:
+                        now = time.time_ns() // 1000
+                        assert all(now - 60_000_000 < at <= now for at in batch.times)
+        assert got == sent
+        assert bound.read() is None
+        for sock in socks:
+            sock.close()
+
+    def test_what_came_before_the_end_is_there(self, bound: Datagrams) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for n in range(3000):
+                sock.sendto(b"%d" % n, ("127.0.0.1", bound.port))
+        bound.finish()
+        got: list[bytes] = []
+        while (batch := bound.read()) is not None:
+            got += [bytes(batch.raw(row)) for row in range(len(batch))]
+        assert len(got) + (bound.drops or 0) == 3000
+        assert got[:500] == [b"%d" % n for n in range(500)]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="Linux")
+    def test_no_more_waits_than_may(self) -> None:
+        """Beyond that they are the kernel's, and come when there is room; nothing is lost on the way."""
+        bound = Datagrams("127.0.0.1", 0, 8 << 20)
+
+        def left_to_the_kernel() -> bool:
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                if not select.select([bound.sock], [], [], 0)[0]:
+                    return False
+            return True
+
+        sent = got = 0
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            while not left_to_the_kernel() and sent < 1000:
+                for _ in range(10):
+                    sock.sendto(bytes(60_000), ("127.0.0.1", bound.port))
+                sent += 10
+        assert 10 * MIB < sent * 60_000 < 24 * MIB
+        deadline = time.monotonic() + PATIENCE
+        while got + (bound.drops or 0) < sent and time.monotonic() < deadline:
+            batch = bound.read()
+            got += 0 if batch is None else len(batch)
+        assert (got, bound.drops) == (sent, 0)
+        bound.close()
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+class Run:
+    """Events over one socket, and what was made of them."""
+
+    def __init__(self, tmp_path: Path, faults: str, events: list[list[bytes]]) -> None:
+        capture, fault_log = tmp_path / "capture", tmp_path / "fault_log"
+        with Collector(
+            capture=str(capture), faults=faults, fault_log=str(fault_log), keep=True, count_duplicates=True
+        ) as collector:
+            client = Client(collector)
+            for number, datagrams in enumerate(events):
+                client.send(*datagrams)
+                if number % 20 == 19:
+                    client.settle()
+            client.settle()
+            client.close()
+            self.stat = collector.stat()
+        self.counts = collector.counts
+        self.faults = collector.faults_done
+        self.payloads = collector.messages()
+        self.ids = [json.loads(payload).get("uuid") for payload in self.payloads]
+        self.acts = [json.loads(line) for line in fault_log.read_text().splitlines()]
+        # What is in the capture is what was passed on.
+        shown = Listener(0.0)
+        assert [payload for payload, _ in fed(shown, units(capture)).messages()] == self.payloads
+
+    def of(self, *faults: str) -> list[str]:
+        return [one for act in self.acts if act["fault"] in faults for one in act["ids"]]
+
+
+def boxed(count: int, size: int = 0, seed: int = 1) -> list[list[bytes]]:
+    """Every other event in several fragments."""
+    rng = random.Random(seed)
+    return [fragments(event(n, size or rng.choice((10, 2000))), n, datagram=700) for n in range(1, count + 1)]
+
+
+class TestFaults:
+    def test_lost_and_doubled(self, tmp_path: Path) -> None:
+        """The sets can be computed from the log alone."""
+        run = Run(tmp_path, "drop=p:0.05,duplicate=p:0.05,seed=7", boxed(600))
+        missing = {act["event"] for act in run.acts if act["fault"] == "drop"}
+        doubled = {act["event"] for act in run.acts if act["fault"] == "duplicate" and act["count"] <= 1}
+        assert set(run.of("drop")) == missing
+        assert set(run.of("duplicate")) == doubled
+        seen = Counter(run.ids)
+        assert {name(n) for n in range(1, 601)} - seen.keys() == missing
+        assert {one for one, times in seen.items() if times > 1} == doubled
+        assert any(act["count"] > 1 for act in run.acts if act["fault"] == "drop")
+        assert len(missing) > 20
+        assert len(doubled) > 5
+        assert (run.counts.duplicates, run.counts.copies) == (len(doubled), len(doubled))
+        # The server knows of no more than came.
+        assert run.stat["handlers"][0]["seen_messages"] == len(run.ids) == run.counts.captured_events
+
+    def test_a_liar_that_throws_away(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, "discard=every:9:max:20,seed=3", boxed(300))
+        assert run.faults == {"discard": 20}
+        assert set(run.of("discard")) == {name(n) for n in range(1, 301)} - set(run.ids)
+        assert run.stat["handlers"][0]["seen_messages"] == 300  # so it says
+        assert (run.counts.events, run.counts.captured_events) == (300, len(run.ids))
+
+    def test_a_liar_that_changes(self, tmp_path: Path) -> None:
+        spec = "swap=every:31:max:3,duplicate=every:41:max:3,corrupt=every:53:max:3,add=every:61:max:3,seed=5"
+        run = Run(tmp_path, spec, boxed(300, size=20))
+        assert run.faults == {"swap": 3, "duplicate": 3, "corrupt": 3, "add": 3}
+        assert run.stat["v0_invalid_checksum"][0] == 0
+        genuine = [name(n) for n in range(1, 301)]
+        assert set(run.of("add")) == set(run.ids) - set(genuine)
+        assert set(run.of("duplicate")) == {one for one, times in Counter(run.ids).items() if times > 1}
+        changed = {
+            json.loads(payload)["uuid"]
+            for payload in run.payloads
+            if payload not in {event(n, 20) for n in range(1, 301)}
+        }
+        assert changed - set(run.of("add")) == set(run.of("corrupt"))
+        places = {one: run.ids.index(one) for one in genuine}
+        overtaken = {one for one, next_ in pairwise(genuine)
+                     if places[one] > places[next_]}  # fmt: skip
+        assert overtaken == set(run.of("swap"))
+
+    def test_a_liar_without_boxes(self, tmp_path: Path) -> None:
+        spec = "corrupt=every:7:max:2,add=every:11:max:2"
+        run = Run(tmp_path, spec, [[event(n)] for n in range(1, 41)])
+        assert run.faults == {"corrupt": 2, "add": 2}
+        assert set(run.of("add")) == set(run.ids) - {name(n) for n in range(1, 41)}
+        assert len(set(run.payloads) - {event(n) for n in range(1, 41)}) == 4
+
+    def test_what_is_garbled_on_its_way_is_no_message(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, "garble=every:7,seed=1", boxed(200))
+        missing = {name(n) for n in range(1, 201)} - set(run.ids)
+        assert set(run.of("garble")) == missing
+        bad = sum(run.stat["v0_invalid_checksum"])
+        assert bad == len(missing)
+
+    def test_what_comes_late(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, "reorder=every:10,seed=1", boxed(100, size=20))
+        assert sorted(run.ids) == [name(n) for n in range(1, 101)]
+        late = {one for one, other in pairwise(run.ids) if one > other}
+        assert len(late) >= 9
+        assert run.stat["holes_from_new_message"] == 0
+
+    def test_nothing_comes_behind_it(self, tmp_path: Path) -> None:
+        """A swap without a second unit is given up."""
+        with Collector(capture=str(tmp_path / "c"), faults="swap=every:1:10ms") as collector:
+            client = Client(collector)
+            client.send(event(1))
+            assert collector.wait_for(events=1)
+            client.close()
+        assert collector.faults_done == {"swap": 0}
+
+    def test_the_same_seed_does_the_same(self, tmp_path: Path) -> None:
+        acts = []
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir()
+            acts.append(Run(tmp_path / folder, "drop=p:0.1,garble=p:0.1,seed=9", boxed(100)).acts)
+        assert acts[0] == acts[1]
+        assert acts[0]
+
+
+# --- strangers ---------------------------------------------------------------------------------
+
+_COLLECT = """
+import json, sys
+from logclient.plog.collector import Collector
+with Collector(tcp_port=0) as collector:
+    print(json.dumps([collector.port, collector.tcp_port]), flush=True)
+    for line in sys.stdin:
+        if line == "hold\\n":
+            with collector._changed:  # it cannot go on
+                print(json.dumps("held"), flush=True)
+                sys.stdin.readline()
+            print(json.dumps("gone on"), flush=True)
+            continue
+        counts = collector.counts
+        print(json.dumps([counts.datagrams, counts.kernel_drops, collector._listener.open]), flush=True)
+"""
+
+_FEED = """
+import json, sys
+from array import array
+from logclient.plog.device import Listener
+listener = Listener(0.0)
+print("0", flush=True)
+sys.stdin.readline()
+messages, = json.loads(sys.argv[1])
+header = bytes.fromhex("000100020000000100000000000000c800000000") + bytes(4) + b"x"
+for first in range(0, messages, 1000):
+    raw = b"".join(header[:8] + n.to_bytes(4, "big") + header[12:] for n in range(first, first + 1000))
+    at = array("q", range(0, 25000, 25))
+    listener.feed(raw, at, array("q", [25] * 1000), [n % 60000 for n in range(first, first + 1000)], 0.0)
+print(listener.open, flush=True)
+sys.stdin.readline()
+"""
+
+
+def header(count: int, index: int, size: int, number: int, total: int, tags: int = 0) -> bytes:
+    return b"\0\1" + b"".join(
+        value.to_bytes(width, "big")
+        for value, width in (
+            (count, 2),
+            (index, 2),
+            (size, 2),
+            (number, 4),
+            (total, 4),
+            (7, 4),
+            (tags, 2),
+            (0, 2),
+        )
+    )
+
+
+ATTACKS = {
+    "totals of 2 GiB": lambda n: header(2, 0, 1000, n, (1 << 31) - 1) + bytes(1000),
+    "totals of what is just kept": lambda n: header(5, 0, 1000, n, 262144) + bytes(1000),
+    "an index beyond the count": lambda n: header(3, 3 + n % 9, 1000, n, 3000) + bytes(1000),
+    "fragments over each other": lambda n: header(9, n % 9, n % 700, n // 9, 3000) + bytes(n % 700),
+    "65,535 fragments": lambda n: header(65535, n % 65535, 1, n // 4, 65535) + b"x",
+    "open messages": lambda n: header(2, 0, 100, n, 200) + bytes(100),
+    "tags beyond everything": lambda n: header(1, 0, 10, n, 10, 65535 - n % 3) + bytes(10),
+    "tags that are all": lambda n: header(2, 0, 0, n // 2, 10, 20000) + bytes(20000),
+    "noise": lambda n: random.Random(n).randbytes(n % 100 + 1),
+    "commands": lambda n: b"\0\0WHAT%d" % n,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Outside, int, int]]:
+    with Outside(_COLLECT) as outside:
+        yield outside, *outside.hear()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+class TestStrangers:
+    """They cost no more than 16 MiB, whatever they say."""
+
+    @pytest.mark.parametrize("attack", ATTACKS)
+    def test_attack(self, server: tuple[Outside, int, int], attack: str) -> None:
+        outside, port, _ = server
+        make = ATTACKS[attack]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            sock.settimeout(PATIENCE)
+
+            def settle() -> None:
+                sock.send(b"\0\0PING")
+                assert sock.recv(100) == b"PONG"
+
+            sock.send(make(0))
+            settle()
+            before = outside.mark()
+            for n in range(5000):
+                sock.send(make(n))
+                if n % 100 == 99:
+                    settle()
+            assert outside.peak() - before < 16 * MIB
+            assert outside.ask()[1] == 0
+
+    def test_a_line_without_end(self, server: tuple[Outside, int, int]) -> None:
+        outside, _, port = server
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(b"x" * (2 << 20))
+            before = outside.mark()
+            for _ in range(64):
+                sock.sendall(b"x" * MIB)
+            assert outside.peak() - before < 16 * MIB
+
+    def test_a_flood_that_nobody_reads(self, server: tuple[Outside, int, int]) -> None:
+        """Not more than 64 MiB of it wait, as small as they may be; the rest is the kernel's to drop."""
+        outside, port, _ = server
+        assert outside.ask("hold") == "held"
+        before = outside.mark()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            for _ in range(600_000):
+                sock.send(b"x")
+            assert outside.ask("go on") == "gone on"
+            sock.settimeout(2 * PATIENCE)
+            deadline = time.monotonic() + 2 * PATIENCE
+            while outside.ask()[0] < 200_000 and time.monotonic() < deadline:
+                pass
+            assert outside.ask()[0] >= 200_000
+            assert outside.ask()[1] > 0
+        assert outside.peak() - before < 64 * MIB
+
+    @pytest.mark.parametrize("messages", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+    def test_many_open_messages(self, messages: int) -> None:
+        with Outside(_FEED, messages) as outside:
+            outside.hear()
+            before = outside.mark()
+            still = outside.ask(seconds=4 * PATIENCE)
+            assert 0 < still < 10_000
+            assert outside.peak() - before < 16 * MIB
+
+
+# --- as a command ------------------------------------------------------------------------------
+
+
+class Process:
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "logclient", "collect", *arguments, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        )
+        assert self.process.stdout is not None
+        self.listens: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
+
+    def end(self, terminate: bool = True) -> tuple[int, dict[str, Any], str]:
+        if terminate:
+            self.process.terminate()
+        out, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, json.loads(out or "{}"), errors
+
+
+class TestCommand:
+    def test_collect(self, tmp_path: Path) -> None:
+        process = Process(
+            "plog://127.0.0.1:0?tcp=0&max_size=8MiB&expire_time=2s", "--capture", str(tmp_path / "c")
+        )
+        listens = process.listens
+        assert listens["url"] == f"plog://127.0.0.1:{listens['port']}"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(PATIENCE)
+            sock.connect(("127.0.0.1", listens["port"]))
+            for one in fragments(b"x" * (2 << 20), 1, datagram=60000):
+                sock.send(one)
+            sock.send(b"\0\0ENVI")
+            assert b'"max_size": 8388608' in sock.recv(65536)
+        with socket.create_connection(("127.0.0.1", listens["tcp"])) as sock:
+            sock.sendall(b"one\n")
+            sock.shutdown(socket.SHUT_WR)
+            sock.settimeout(PATIENCE)
+            assert sock.recv(1) == b""
+        code, report, _ = process.end()
+        assert code == 0
+        assert (report["events"], report["lines"], report["kernel_drops"], report["cuts"]) == (2, 1, 0, 0)
+        assert report["port"] == listens["port"]
+
+    def test_kill_is_its_end(self, tmp_path: Path) -> None:
+        process = Process("plog://127.0.0.1:0?allow_kill=yes", "--capture", str(tmp_path / "c"))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"\0\0kill", ("127.0.0.1", process.listens["port"]))
+        code, report, errors = process.end(terminate=False)
+        assert (code, report["kills"]) == (1, 1)
+        assert errors.count("\n") == 1
+        assert "KILL from 127.0.0.1" in errors
+
+    def test_options_are_checked(self, tmp_path: Path) -> None:
+        for query, what in (
+            ("tcp=70000", "tcp: "), ("allow_kill=perhaps", "allow_kill: "), ("mtu=1400", "mtu: "),
+            ("max_size=1", "max_size: "), ("kafka=127.0.0.1:1", "kafka_topic: "),
+            ("tcp=1&tcp=2", "tcp: given"),
+        ):  # fmt: skip
+            process = Process(f"plog://127.0.0.1:0?{query}", "--capture", str(tmp_path / "c"))
+            code, _, errors = process.end(terminate=False)
+            assert code == 2
+            assert what in errors
+            assert errors.count("\n") == 1

@@ -1,0 +1,206 @@
+"""Recorded bytes against our server over its socket: what it delivers, counts and answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from logclient._ext.plog import fragments
+from logclient.plog.collector import Collector
+from logclient.plog.messages import split_tags
+from tests import recordings
+from tests.patience import PATIENCE
+from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each, flat
+
+# The real server gives up what is not whole when it happens to look there: what a case says of that may
+# belong to the one before, and that of its own may be in the next. The codec's tests look at ours.
+LAZY = ("dropped_fragments", "defragmenter.evictions")
+
+
+class Client:
+    """A socket of its own: a port, so that no case meets another's messages."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.settimeout(PATIENCE)
+        self.sock.connect((collector.host, collector.port))
+
+    def send(self, *datagrams: bytes) -> None:
+        for one in datagrams:
+            self.sock.send(one)
+
+    def ask(self, question: bytes) -> bytes:
+        self.sock.send(question)
+        return self.sock.recv(65536)
+
+    def settle(self) -> None:
+        """All that was sent before has been judged when this is answered."""
+        assert self.ask(b"\0\0PINGsettled") == b"PONGsettled"
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with Collector(keep=True, expire_time=600.0) as collector:
+        yield collector
+
+
+@pytest.fixture
+def client(collector: Collector) -> Iterator[Client]:
+    client = Client(collector)
+    yield client
+    client.close()
+
+
+def counted(collector: Collector) -> dict[str, int]:
+    stat = collector.stat()
+    stat.pop("uptime"), stat.pop("version")
+    for handler in stat["handlers"]:
+        handler.pop("name")
+    return flat(stat)
+
+
+def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    found = {name: after.get(name, 0) - before.get(name, 0) for name in before.keys() | after.keys()}
+    return {name: n for name, n in found.items() if n and not name.startswith(LAZY)}
+
+
+@each(CASES)
+def test_case(case: dict[str, Any], collector: Collector, client: Client) -> None:
+    datagrams = bytes_of(case)
+    collector.clear()
+    before = counted(collector)
+    if "replies_hex" in case:
+        assert len(datagrams) == len(case["replies_hex"]) == 1
+        wanted = case["replies_hex"][0]
+        if wanted is not None:
+            same_reply(client.ask(datagrams[0]), bytes.fromhex(wanted))
+            settled = 0
+        else:
+            client.send(*datagrams)
+            client.settle()
+            settled = 1
+    else:
+        client.send(*datagrams)
+        client.settle()
+        settled = 1
+    got = difference(before, counted(collector))
+    got["v0_commands"] = got.get("v0_commands", 0) - settled
+    got = {name: n for name, n in got.items() if n}
+    want = {name: n for name, n in case.get("stat_diff", {}).items() if not name.startswith(LAZY)}
+    assert got == want
+    delivered = collector.messages()
+    assert len(delivered) == len(case.get("delivered", []))
+    for payload, expected in zip(delivered, case.get("delivered", []), strict=True):
+        if expected["payload_hex"].startswith("("):
+            assert f"({len(payload)} bytes)" == expected["payload_hex"]
+        else:
+            assert payload.hex() == expected["payload_hex"]
+
+
+def same_reply(got: bytes, want: bytes) -> None:
+    """The same bytes; of statistics the same names in the same order, and as many numbers in each place."""
+    if not want.startswith(b"{"):
+        assert got == want
+        return
+    ours, theirs = json.loads(got), json.loads(want)
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        if name == "handlers":
+            assert {"name", "seen_messages"} <= ours[name][0].keys()
+        elif isinstance(value, list):
+            assert [len(row) if isinstance(row, list) else 1 for row in ours[name]] == [
+                len(row) if isinstance(row, list) else 1 for row in value
+            ]
+        elif isinstance(value, dict):
+            assert list(ours[name]) == list(value)
+        else:
+            assert type(ours[name]) is type(value)
+
+
+def test_tags_as_the_real_server_reads_them() -> None:
+    """Kafka gets them from here; what is delivered has them beside it."""
+    from array import array
+
+    from logclient.plog.device import Listener
+
+    for case in CASES:
+        datagrams = bytes_of(case)
+        lengths = array("q", map(len, datagrams))
+        offsets = array("q", (sum(lengths[:i]) for i in range(len(lengths))))
+        taken = Listener(0.0).feed(b"".join(datagrams), offsets, lengths, [9] * len(datagrams), 0.0)
+        assert [tags for _, tags in taken.messages()] == [one["tags"] for one in case.get("delivered", [])]
+    assert split_tags(b"") == []
+
+
+def observed(name: str) -> Any:
+    """What this repository's recordings say of the real server beside their cases."""
+    return recordings.facts("plog", "extra_observations", recordings.OWN)[name]
+
+
+class TestObservations:
+    """What was seen of the real server beside the cases."""
+
+    def test_burst(self, collector: Collector, client: Client) -> None:
+        collector.clear()
+        client.send(*(b"%d" % n for n in range(1000)))
+        client.settle()
+        delivered = observed("burst_1000_unboxed").partition(" ")[0]
+        assert len(collector.messages()) == int(delivered)
+
+    def test_large_messages_one_after_the_other(self, collector: Collector, client: Client) -> None:
+        collector.clear()
+        for number in range(20):
+            client.send(*fragments(bytes(100_000), number + 1, datagram=20_000))
+            client.settle()
+        assert len(collector.messages()) == observed("20x100kB_contiguous")
+
+    def test_large_messages_mixed(self, collector: Collector, client: Client) -> None:
+        collector.clear()
+        messages = [fragments(bytes(100_000), number + 1, datagram=20_000) for number in range(20)]
+        for parts in zip(*messages, strict=True):
+            client.send(*parts)
+            client.settle()
+        assert len(collector.messages()) == observed("20x100kB_interleaved")
+
+    def test_one_counter_over_two_sockets(self) -> None:
+        with Collector() as collector:
+            clients = [Client(collector), Client(collector)]
+            for number in range(60):
+                clients[number % 2].send(*fragments(b"x", number + 1))
+            for client in clients:
+                client.settle()
+                client.close()
+            holes = collector.stat()["holes_from_new_message"]
+        assert f"{holes} false holes" == observed("one_id_counter_over_2_sockets_60_msgs")
+
+    def test_lines(self) -> None:
+        said = observed("tcp")
+        assert "\\0\\0ping line is a message" in said
+        with Collector(tcp_port=0, max_line=100, keep=True) as collector:
+            with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
+                sock.sendall(b"\0\0ping\n\n" + b"x" * 101 + b"\nnext\r\n" + b"tail")
+            assert collector.wait_for(lambda now: now.connections == 1 and not now.open)
+            assert collector.messages() == [b"\0\0ping", b"", b"next"]
+            assert collector.counts.too_long == 1
+
+    def test_an_empty_datagram_is_no_message(self, collector: Collector, client: Client) -> None:
+        """Safer than the real server, which delivers a message that nobody sent."""
+        assert "empty message" in observed("empty_datagram_after_unboxed")
+        collector.clear()
+        client.send(b"before", b"")
+        client.settle()
+        assert collector.messages() == [b"before"]
+
+
+def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print()
+        lacks = recordings.lacking(CASES, KINDS)
+        print(recordings.summary("plog, collector over a socket", len(CASES), lacks=lacks))

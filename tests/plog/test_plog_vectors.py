@@ -1,0 +1,329 @@
+"""Recorded bytes: what plog's Java client and crafted datagrams made a real server do, against ours.
+
+Of what the Java Fragmenter writes, our client writes the same where that one is right; and our server's half
+gives each recorded datagram the verdict that the real one gave, counter by counter.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from logclient._ext.constants import K_BYTES as BYTES
+from logclient._ext.hash import murmur3
+from logclient._ext.plog import (
+    COMMAND,
+    MAX_ID,
+    MESSAGE,
+    SIMPLE,
+    TOO_LARGE,
+    Codec,
+    Decoder,
+    Judged,
+    Reassembler,
+    fragments,
+)
+from logclient.plog.core import Options, Plog
+from logclient.plog.messages import command, parse_stat, split_tags
+from tests import recordings
+from tests.batches import inflight_of
+from tests.oracle import plog as oracle
+
+pytestmark = pytest.mark.unit
+
+RECORDED = recordings.cases(recordings.PLOG)
+
+# What the real server counts elsewhere: the handler, the hole detector, the commands it does not know; and
+# what it gave up in a case although it may have come in one before (its clock is looked at lazily).
+NOT_OURS = re.compile(
+    r"handlers\[0\]\..*|holes_.*|unknown_command|dropped_fragments.*|defragmenter\.evictions"
+)
+
+
+def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=[case["name"] for case in cases])
+
+
+def payload_of(given: dict[str, Any]) -> bytes:
+    """What a Java fragmenter was given: a long payload is recorded as the rule that makes it."""
+    text = given["payload_hex"]
+    rule = re.fullmatch(r"bytes\(i\*7&255 for i in range\((\d+)\)\)", text)
+    return bytes(i * 7 & 255 for i in range(int(rule[1]))) if rule else bytes.fromhex(text)
+
+
+def bytes_of(case: dict[str, Any]) -> list[bytes]:
+    """Its datagrams; of the long ones only the head is recorded, and a rule.
+
+    Raises:
+        ValueError: The rule is not known here.
+    """
+    found = case.get("datagrams", [])
+    if not found or isinstance(found[0], str):
+        return [bytes.fromhex(one) for one in found]
+    heads = [bytes.fromhex(one["head64"]) for one in found]
+    sizes = [one["len"] for one in found]
+    if "input" in case:
+        payload = payload_of(case["input"])
+    else:
+        payload = heads[0][24:25] * (sum(sizes) - 24 * len(sizes))
+    made, at = [], 0
+    for head, size in zip(heads, sizes, strict=True):
+        made.append(head[:24] + payload[at : at + size - 24])
+        at += size - 24
+        if made[-1][:64] != head:
+            raise ValueError(f"{case['name']}: only the heads of its datagrams are known")
+    return made
+
+
+def in_full(case: dict[str, Any]) -> bool:
+    try:
+        bytes_of(case)
+    except ValueError:
+        return False
+    return True
+
+
+CASES = list(filter(in_full, RECORDED))
+FROM_JAVA = [case for case in CASES if case["source"] != "crafted"]
+CRAFTED = [case for case in CASES if case["source"] == "crafted"]
+
+
+def judged(case: dict[str, Any]) -> tuple[Reassembler, list[bytes], Judged]:
+    found = bytes_of(case)
+    lengths = array("q", map(len, found))
+    offsets = array("q", accumulate(lengths, initial=0))[:-1]
+    server = Reassembler(expire=2.0)
+    rows = server.feed(b"".join(found), offsets, lengths, array("Q", [9] * len(found)), 0.0)
+    return server, found, rows
+
+
+def flat(counters: dict[str, Any]) -> dict[str, int]:
+    """As the file writes them: ``v0_fragments[2]``, ``defragmenter.hits``; zeroes left out."""
+    out: dict[str, int] = {}
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{name}.{key}" if name else key, inner)
+        elif isinstance(value, list):
+            for i, inner in enumerate(value):
+                walk(f"{name}[{i}]", inner)
+        elif value:
+            out[name] = value
+
+    walk("", counters)
+    return out
+
+
+@each(CASES)
+def test_server(case: dict[str, Any]) -> None:
+    server, _, rows = judged(case)
+    verdicts = rows.verdict.tolist()
+    whole = [row for row, verdict in enumerate(verdicts) if verdict in (MESSAGE, SIMPLE)]
+    delivered = case.get("delivered", [])
+    assert len(whole) == len(delivered), verdicts
+    for row, want in zip(whole, delivered, strict=True):
+        assert split_tags(rows.tags(row)) == want["tags"]
+        payload = rows.payload(row)
+        if want["payload_hex"].startswith("("):
+            assert f"({len(payload)} bytes)" == want["payload_hex"]
+        else:
+            assert payload.hex() == want["payload_hex"]
+    if case["verdict"] == "command":
+        assert verdicts == [COMMAND]
+        return
+    if "stat_diff" not in case:
+        return
+    want = {name: n for name, n in case["stat_diff"].items() if not NOT_OURS.fullmatch(name)}
+    got = flat(server.counters())
+    assert {name: n for name, n in got.items() if not NOT_OURS.fullmatch(name)} == want
+
+
+@each(CASES)
+def test_server_gives_up_the_same(case: dict[str, Any]) -> None:
+    """All that is not whole goes in time; a message that is too large goes with each of its fragments, in the
+    real server beside what one case before has left."""
+    server, _, rows = judged(case)
+    server.expire(100.0)
+    assert server.open == []
+    assert server.held == 0
+    if set(rows.verdict.tolist()) == {TOO_LARGE}:
+        want, got = case["stat_diff"], flat(server.counters())
+        earlier = want["defragmenter.evictions"] - got["defragmenter.evictions"]
+        assert earlier in (0, 1)
+        for name, n in got.items():
+            if name.startswith("dropped_fragments"):
+                assert want[name] == n or earlier
+
+
+@each(CASES)
+def test_decoder(case: dict[str, Any]) -> None:
+    """The verifier's half finds the same messages."""
+    _, found, rows = judged(case)
+    lengths = array("q", map(len, found))
+    offsets = array("q", accumulate(lengths, initial=0))[:-1]
+    decoded = Decoder(max_message=262_144).decode(b"".join(found), offsets, lengths)
+    want = [
+        oracle.xxh64(rows.payload(row), 42)
+        for row, verdict in enumerate(rows.verdict.tolist())
+        if verdict in (MESSAGE, SIMPLE)
+    ]
+    statuses = decoded.status.tolist()
+    assert [h for h, status in zip(decoded.hash.tolist(), statuses, strict=True) if status < 4] == want
+
+
+def ours(payload: bytes, **given: Any) -> list[bytes]:
+    return fragments(payload, given["id"], datagram=given["datagram"], tags=given.get("tags", b""))
+
+
+def again(datagrams: list[bytes]) -> bytes:
+    """What the server makes of them."""
+    _, _, rows = judged({"datagrams": [one.hex() for one in datagrams], "name": ""})
+    assert rows.verdict.tolist()[-1] == MESSAGE
+    return rows.payload(len(datagrams) - 1)
+
+
+def not_ascii(case: dict[str, Any]) -> bool:
+    """The Java client writes ISO-8859-1, and what that has not as '?'; ours writes UTF-8."""
+    return not all(map(str.isascii, case.get("input", {}).get("messages", [])))
+
+
+def negative_id(case: dict[str, Any]) -> bool:
+    """Servers count holes of ids below 0 under another port; our ids are 1 to 2**31 - 1."""
+    return bool(case.get("input", {}).get("id", 1) < 0)
+
+
+def client_case(case: dict[str, Any]) -> str:
+    """``equal``: our client writes just that; else why it does not. ``deliberate``: ours is safer."""
+    given = case["input"]
+    if case["source"] == "plog PlogClient.java":
+        got = [
+            datagram
+            for number, text in enumerate(given["messages"], 1)
+            for datagram in ours(text.encode(), id=number, datagram=given["chunk_size"] + 24)
+        ]
+        assert (got == bytes_of(case)) is not not_ascii(case)
+        return "deliberate" if not_ascii(case) else "equal"
+    if negative_id(case):
+        return "deliberate"
+    payload = payload_of(given)
+    tags = "\0".join(given["tags"] or []).encode()
+    got = ours(payload, id=given["id"], datagram=given["max_fragment_size_incl_header"], tags=tags)
+    if "java_exception" in case:
+        assert again(got) == payload
+        return "where java throws"
+    assert got == bytes_of(case)
+    assert f"{murmur3(payload):08x}" == given["murmur3_32_hex"]
+    return "equal"
+
+
+@each(FROM_JAVA)
+def test_client(case: dict[str, Any]) -> None:
+    assert client_case(case)
+
+
+def test_text_arrives_whole() -> None:
+    """Safer than what the Java client makes of it."""
+    text = "café € 😀"
+    assert again(ours(text.encode(), id=1, datagram=1400)).decode() == text
+
+
+def test_ids_are_never_below_0() -> None:
+    """Safer than the Java fragmenter, which takes what it is given."""
+    codec = Codec(bytes(10), number=MAX_ID, packets=0, size=0)
+    codec.connected(1.0)
+    in_flight, batch = inflight_of([(b"x", BYTES)] * 3)
+    codec.encode(batch.capsule, 3, 1.0)
+    sent = oracle.split(b"".join(map(bytes, codec.buffers())))
+    assert [int.from_bytes(one[8:12], "big", signed=True) for one in sent] == [MAX_ID, 1, 2]
+    with pytest.raises(ValueError, match="id: 0 to"):
+        fragments(b"x", -5)
+    del in_flight
+
+
+@each(CRAFTED)
+def test_core_sends_what_was_delivered(case: dict[str, Any]) -> None:
+    """Whatever a server has delivered of crafted datagrams, ours sends so that it is delivered again."""
+    _, _, rows = judged(case)
+    for row, verdict in enumerate(rows.verdict.tolist()):
+        if verdict not in (MESSAGE, SIMPLE):
+            continue
+        payload = rows.payload(row)
+        core = Plog(
+            Options(identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400), bytes(10)
+        )
+        core.connected(1.0)
+        in_flight, batch = inflight_of([(payload, BYTES)])
+        assert core.encode(batch, 1, 1.0) == 1
+        sent = oracle.split(b"".join(bytes(b) for wire in core.data_to_send() for b in wire.buffers))
+        if verdict == SIMPLE:
+            assert sent == [payload]
+        else:
+            assert again(sent) == payload
+        del in_flight
+
+
+def test_murmur3() -> None:
+    for case in recordings.facts("plog", "murmur3", recordings.OWN):
+        assert f"{murmur3(bytes.fromhex(case['payload_hex'])):08x}" == case["hash_be_hex"]
+
+
+@each([case for case in CASES if case["verdict"] == "command"])
+def test_commands(case: dict[str, Any]) -> None:
+    """The recorded questions are ours, and their answers are understood."""
+    (asked,) = bytes_of(case)
+    kind, payload = asked[2:6].decode().lower(), asked[6:]
+    if len(kind) < 4:
+        assert case["replies_hex"] == [None]
+        return
+    assert command(kind, payload).lower() == asked.lower()
+    (reply,) = (bytes.fromhex(one) for one in case["replies_hex"])
+    if kind == "ping":
+        assert reply == b"PONG" + payload
+    elif kind == "stat" and reply.endswith(b"}"):
+        found = parse_stat(reply)
+        assert found.uptime > 0
+        assert len(found.v0_fragments) == 17
+        assert [len(row) for row in found.v0_invalid_fragments][-1] == len(found.v0_invalid_fragments)
+        assert found.seen_messages is not None
+
+
+def source(name: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda case: case["source"] == name
+
+
+def verdict(words: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda case: case["verdict"].startswith(words)
+
+
+KINDS: recordings.Kinds = {
+    "Fragmenter.java": source("plog Fragmenter.java"),
+    "PlogClient.java": source("plog PlogClient.java"),
+    "crafted datagrams": source("crafted"),
+    "a text that is not ASCII": not_ascii,
+    "an id below 0": negative_id,
+    "messages that are delivered": verdict("delivered"),
+    "messages that are not": verdict("not delivered"),
+    "a command": verdict("command"),
+    "several fragments": lambda case: len(case.get("datagrams", [])) > 1,
+    "tags": lambda case: any(one["tags"] for one in case.get("delivered", [])),
+}
+
+
+def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Counter(map(client_case, FROM_JAVA))
+    deliberate = client.pop("deliberate", 0)
+    elsewhere = len(RECORDED) - len(CASES)
+    lacks = recordings.lacking(CASES, KINDS)
+    with capsys.disabled():
+        print()
+        print(recordings.summary("plog, server and decoder", len(CASES), elsewhere=elsewhere, lacks=lacks))
+        # The client's part is a small one of all cases, of which differences are counted.
+        print(recordings.summary("plog, client and server", len(CASES) - deliberate, deliberate=deliberate))
+        print("of the client's", ", ".join(f"{n} {done}" for done, n in sorted(client.items())))

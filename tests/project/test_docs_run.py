@@ -1,0 +1,749 @@
+"""What README and docs tell users to type works as it is written there.
+
+Commands and samples are taken from the pages (`tests.pages`). They run in a `World`, where 127.0.0.1:5044 is
+free, and names such as logs.example.org are this machine. What cannot run here is in `INSTEAD`, with the
+reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from logclient import cli
+from logclient.cli.parser import make_parser
+from logclient.errors import ExitCode
+from tests import logux_server, support
+from tests.pages import FOUND, Text
+from tests.patience import PATIENCE
+from tests.support import ROOT, clean_environment
+from tests.world import Server, Unavailable, World, end
+
+pytestmark = pytest.mark.tree
+
+NAMES = (
+    *("a", "b", "logs.example.org", "logjam.example.net", "logjam-1.example.net", "logjam-2.example.net"),
+    *("device", "device.example.net", "broker"),
+)
+
+INSTEAD = {
+    "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
+    "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
+    "needs a broker: tests/verify/test_verify_records.py::test_the_command",
+    "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
+    "needs a cluster: tests/verify/test_verify_session.py::test_spark_submit",
+    "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
+    "needs a cluster: tests/verify/test_verify_cluster.py::test_a_worker_that_has_a_tmp_of_its_own",
+    "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
+    "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_programs",
+}
+"""Commands that cannot run here, with the reason, and what is run in place of them."""
+
+SERVERS = {
+    "logclient envi plog://logs.example.org:23456": ["plog://127.0.0.1:23456"],
+    "logclient ping lumberjack://a:5044,b:5044": ["lumberjack://127.0.0.1:5044"],
+    "logclient ping logjam://": ["logjam://127.0.0.1:9604"],
+    "logclient collect logjam+sub://device:9606 --capture run/capture": [
+        "logjam://127.0.0.1:9604?publish=9606"
+    ],
+}
+"""What must listen while a command runs, where its page does not say how to start it."""
+
+STORIES = ("README.md", "docs/tutorial/first-steps.md", "docs/tutorial/prove-it.md")
+"""Pages whose commands and samples build on one another: each page, or both of the tutorial, in a row."""
+
+SPARK = "logclient verify"  # in the Spark session of all tests, as a JVM takes its time
+
+COMMANDS = [
+    text
+    for text in dict.fromkeys(FOUND.commands)
+    if text.page not in STORIES
+    and text.text not in INSTEAD
+    and not text.text.startswith(("make ", "pip ", SPARK))
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    from tests.tls_rig import Authority
+
+    folder = tmp_path_factory.mktemp("world")
+    authority = Authority(folder / "authority")
+    mine = authority.issue("mine", "127.0.0.1", *NAMES)
+    logs = folder / "etc" / "logs"
+    logs.mkdir(parents=True)
+    for name, source in {"ca.pem": authority.ca, "me.pem": mine, "me.key": mine}.items():
+        shutil.copy(source, logs / name)
+    (folder / "var" / "log").mkdir(parents=True)
+    lines = [f"Nov 21 18:00:{n % 60:02} shop app[7]: order {n} received\n" for n in range(200)]
+    (folder / "var" / "log" / "syslog").write_text("".join(lines))
+    [exported] = re.findall(
+        r"^    export (\w+)=(\S+)$", (ROOT / "docs" / "logjam.md").read_text(), re.MULTILINE
+    )
+    variables = {"SSL_CERT_FILE": authority.ca, "LOGS_TOKEN": "secret", "LOGS_KEY_PASSWORD": "none"}
+    variables.update([exported])
+    try:
+        world = World(folder, NAMES, variables)
+    except Unavailable as error:
+        pytest.skip(f"no namespaces here: {error}")
+    with world:
+        yield world
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with the files that commands and samples name."""
+    folder = tmp_path / "here"
+    (folder / "docs").mkdir(parents=True)
+    return folder
+
+
+def test_lists_name_what_is_there() -> None:
+    commands = {text.text for text in FOUND.commands}
+    assert set(INSTEAD) <= commands
+    assert set(SERVERS) <= commands
+
+
+@pytest.mark.parametrize("command", INSTEAD)
+def test_what_runs_in_place_of_a_command_exists(command: str) -> None:
+    reason = INSTEAD[command]
+    if made := re.search(r"`make (\w+)`", reason):
+        assert dry_run(f"make {made[1]}")
+    else:
+        path, name = re.findall(r"(tests/[\w/]+\.py)::(\w+)", reason)[0]
+        assert f"def {name}(" in (ROOT / path).read_text()
+
+
+# -- names of commands, and how they are used
+
+
+def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setenv("COLUMNS", "10000")  # lines are not folded
+        cli.main([*command.split()[1:], "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted({text.text for text in FOUND.names if "make" not in text.text}))
+def test_commands_that_are_named_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name.startswith("logclient"):
+        assert helped(name, capsys)
+    elif name.startswith("python -m "):
+        module = ROOT.joinpath(*name.removeprefix("python -m ").split("."))
+        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+    else:
+        assert name in ("pip", "pip install")
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+
+
+@pytest.mark.parametrize("usage", dict.fromkeys(FOUND.usages), ids=str)
+def test_usages_have_the_options_that_there_are(usage: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    words = usage.text.split()
+    if words[0] == "python":
+        assert (ROOT / (words[2].replace(".", "/") + ".py")).exists()
+        return
+    there = set(OPTION.findall(helped(" ".join(words[:2]), capsys))) - {"--help"}
+    named = set(OPTION.findall(usage.text))
+    if usage.page == "docs/commands.md" and len(words) > 3:
+        assert named == there
+    else:
+        assert named <= there
+
+
+HEADINGS = re.findall(r"^## (\w+)$", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+
+
+def test_every_command_is_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    there = re.findall(r"^    (\w+)", helped("logclient", capsys).partition("commands:")[2], re.MULTILINE)
+    assert sorted(HEADINGS) == sorted(there)
+    assert all(any(usage.text.startswith(f"logclient {name} ") for usage in FOUND.usages) for name in there)
+
+
+@pytest.mark.parametrize("command", HEADINGS)
+def test_the_example_in_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one that can be read. (The README runs most of these.)"""
+    text = helped(f"logclient {command}", capsys).partition("Example: ")[2]
+    example = shlex.split(text.partition(" > ")[0])
+    assert example[:2] == ["logclient", command]
+    assert make_parser().parse_args(example[1:]).run
+
+
+# -- make
+
+
+def dry_run(command: str) -> str:
+    """What make would do."""
+    words = shlex.split(command)
+    environment = {k: v for k, v in clean_environment().items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(
+        [words[0], "--dry-run", *words[1:]],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def made() -> list[str]:
+    texts = [*FOUND.commands, *FOUND.names]
+    return list(dict.fromkeys(text.text for text in texts if text.text.startswith("make ")))
+
+
+@pytest.mark.parametrize("command", made())
+def test_make_has_the_targets_and_takes_the_variables(command: str) -> None:
+    recipe = dry_run(command)
+    _, _, *given = shlex.split(command)
+    programs = re.findall(r"-m (?:bench|fuzz|tests\.\w+)\b|tools/\w+\.py|(?<=bin/)logclient demo", recipe)
+    for variable in given:
+        name, _, value = variable.partition("=")
+        if name not in ("ROW", "KAFKA"):  # the one goes by the environment, the other is a switch
+            assert value in recipe
+        if name in ("ARGS", "ROW"):
+            done = subprocess.run(
+                [sys.executable, *programs[-1].replace("logclient", "-m logclient").split(), "--help"],
+                cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True,
+                env=clean_environment(COLUMNS="10000"),
+            )  # fmt: skip
+            for word in re.findall(r"(?:^|(?<=[ ,]))(?:--)?[a-z][a-z_-]*(?=$|[ ,=])", value):
+                assert re.search(rf"(?<![\w-]){word}(?![\w-])", done.stdout), word
+    assert "KAFKA=1" not in given or "kafka" in recipe
+
+
+# -- commands
+
+
+def listening(world: World, command: str, folder: Path) -> ExitStack:
+    """The servers that a command needs."""
+    running = ExitStack()
+    for n, url in enumerate(SERVERS.get(command, [])):
+        serve = f"logclient collect {url} --capture {folder.parent / 'captures'}/{n}"
+        running.enter_context(Server(world, serve, folder))
+    return running
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_command(command: Text, world: World, here: Path) -> None:
+    home = Path(world.environment["HOME"])
+    for name in (".zfunc", ".config/fish/completions"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    for name, source in {"server.pem": "me.pem", "server.key": "me.key", "clients.pem": "ca.pem"}.items():
+        shutil.copy(f"{home.parent}/etc/logs/{source}", here / name)
+    if command.text.startswith("logclient collect "):
+        with listening(world, command.text, here), Server(world, command.text, here) as server:
+            assert server.listens["url"]
+        assert list(here.rglob("*.cap"))
+        return
+    with listening(world, command.text, here):
+        said = world.run(command.text, here)
+    written = re.search(r" > (\S+)$", command.text)
+    if written:
+        file = Path(written[1].replace("~", str(home)))
+        assert (here / file).read_text().strip()
+        if file.name == "options.md":
+            assert (here / file).read_text() == (ROOT / "docs" / "options.md").read_text()
+    else:
+        assert said.strip() or command.text.startswith("source ")
+
+
+def test_what_pip_installs(world: World, tmp_path: Path) -> None:
+    """In the environment of the tests all of it is there, so pip has nothing to fetch."""
+    commands = {text.text for text in FOUND.commands if text.text.startswith("pip ")} - set(INSTEAD)
+    assert len(commands) > 7
+    wanted = [word for command in sorted(commands) for word in shlex.split(command)[2:]]
+    said = world.run(["pip", "install", "--disable-pip-version-check", *wanted], tmp_path)
+    assert "Would" not in said and "Successfully" not in said
+    assert "does not provide the extra" not in said
+
+
+def test_the_readme(
+    world: World,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    """All of it in a row, as one who reads it types it. The verdict is about all that was sent before it."""
+    serve, *rest = typed("README.md")
+    [ten_lines, _] = [text for text in FOUND.samples if text.page == "README.md"]
+    with Server(world, serve, here):
+        said = world.run([sys.executable, "-c", ten_lines.text], here)
+        assert "status='acked'" in said and "0 left;" in said
+        for command in rest:
+            if command.startswith(SPARK):
+                shutil.copytree(here / "run", here / "before" / "run")
+                shutil.copytree(here / "captured", here / "before" / "captured")
+                verdict = command
+            else:
+                said = world.run(command, here)
+            if command.startswith("logclient decode"):
+                for text in ("user ada logged in", "an event of my own", "and one to follow", "order 199 "):
+                    assert text in said
+    request.getfixturevalue("spark")
+    monkeypatch.chdir(here / "before")
+    assert cli.main(shlex.split(verdict)[1:]) == ExitCode.OK
+    assert "203 of 203 events arrived intact" in capsys.readouterr().out
+
+
+def typed(page: str) -> list[str]:
+    """The commands of a page that are not of make or pip, in their order."""
+    commands = [text.text for text in FOUND.commands if text.page == page]
+    return [command for command in commands if not command.startswith(("make ", "pip "))]
+
+
+def test_the_tutorial(
+    world: World,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    _, first_steps, prove_it = STORIES
+    serve, *rest = typed(first_steps)
+    verify, lie, verify_lies = typed(prove_it)
+    records, events = samples(first_steps)
+    with Server(world, serve, here):
+        world.run([sys.executable, "-c", records.text], here)
+        said = world.run([sys.executable, "-c", events.text], here)
+        assert "status='acked'" in said and "0 events left;" in said
+        for command in rest:
+            said = world.run(command, here)
+        for text in ("user ada logged in", "disk is 91 % full", "order placed", "order paid", "order 199 "):
+            assert text in said
+    with Server(world, lie, here):
+        for sample in records, events:
+            world.run([sys.executable, "-c", sample.text.replace('"run/"', '"lied-to/"')], here)
+    request.getfixturevalue("spark")
+    monkeypatch.chdir(here)
+    assert cli.main(shlex.split(verify)[1:]) == ExitCode.OK
+    assert "204 of 204 events arrived intact" in capsys.readouterr().out
+    assert {"verdict.json", "report.html"} <= {path.name for path in (here / "verdict").iterdir()}
+    assert cli.main(shlex.split(verify_lies)[1:]) == ExitCode.BROKEN
+    assert "lost" in capsys.readouterr().out
+
+
+def verdicts() -> list[Text]:
+    asked = [
+        text
+        for text in dict.fromkeys(FOUND.commands)
+        if text.text.startswith(SPARK) and not text.page.startswith("docs/tutorial/")
+    ]
+    return [text for text in asked if text.text not in INSTEAD]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("command", [text for text in verdicts() if "run/capture" in text.text], ids=str)
+def test_a_verdict(command: Text, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds run/ledger and run/capture, or what the README has made. (A table is looked for by the JVM,
+    in the folder where the session was begun.)"""
+    scene_of(command, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(shlex.split(command.text)[1:]) == ExitCode.OK
+
+
+@pytest.mark.long  # a JVM for each
+@pytest.mark.spark
+@pytest.mark.parametrize("command", verdicts(), ids=str)
+def test_a_verdict_in_a_process_of_its_own(command: Text, world: World, tmp_path: Path) -> None:
+    scene = scene_of(command, tmp_path)
+    pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
+    rows = pyarrow.table({"line": [bytes(body) for body in scene.bodies.values()]})
+    parquet.write_table(rows, tmp_path / "events.parquet")
+    assert "20 of 20 events arrived intact" in world.run(command.text, tmp_path)
+
+
+def scene_of(command: Text, folder: Path) -> Any:
+    """The ledger and the capture that it names, of 20 events."""
+    from tests.verify_scene import Scene
+
+    (folder / "run").mkdir()
+    scene = Scene(folder / "run").write_ledger().write_capture()
+    if command.page == "README.md":
+        scene.ledger.rename(folder / "ledger")
+        scene.capture.rename(folder / "captured")
+        (folder / "run").rmdir()
+        (folder / "ledger").rename(folder / "run")
+    return scene
+
+
+# -- samples of programs
+
+
+class Program(NamedTuple):
+    """One that a docstring says how to run, and what makes it log."""
+
+    ask: str  #: a program in Python, beside it
+    says: str  #: in the capture
+    ready: str = ""  #: what it prints when it knows how to end, if it answers before that
+
+
+GET = """
+import time, urllib.request
+for _ in range(200):
+    try:
+        print(urllib.request.urlopen({url!r}, timeout=10).read())
+        break
+    except OSError:
+        time.sleep(0.1)
+else:
+    raise SystemExit("it does not answer")
+"""
+PROGRAMS = {
+    "celery": Program("import tasks; print(tasks.price.delay(7).get(timeout=30))", "order 7 priced"),
+    "eventlet": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
+    "fastapi": Program(GET.format(url="http://127.0.0.1:8001/items/7"), "item 7 added up"),
+    "flask": Program(GET.format(url="http://127.0.0.1:8000/orders/7"), "order 7 found"),
+    "gunicorn": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
+    "uwsgi": Program(
+        GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced", "gracefully_kill_them_all"
+    ),
+}
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+def told(example: str) -> str:
+    """The command that the docstring of a sample gives."""
+    found = [
+        command
+        for file in sorted((EXAMPLES / example).glob("*.py"))
+        for command in re.findall(r"^    (LOG_URL=.+)$", file.read_text(), re.MULTILINE)
+    ]
+    assert len(found) == 1
+    return str(found[0])
+
+
+@pytest.mark.parametrize("example", PROGRAMS)
+def test_a_program_says_how_it_is_run(example: str) -> None:
+    assert told(example).startswith("LOG_URL=")
+
+
+def test_every_program_is_run() -> None:
+    """The one for multiprocessing takes arguments: test_prefork_multiprocessing.py::test_a_pool."""
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {*PROGRAMS, "multiprocessing"}
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(name, marks=[pytest.mark.long] if name == "celery" else []) for name in PROGRAMS],
+)
+def test_a_program(example: str, world: World, here: Path) -> None:
+    folder = here / example
+    shutil.copytree(EXAMPLES / example, folder)
+    command = told(example)
+    url = re.sub(r"(:\d+)/.*", r"\1", command.split()[0].removeprefix("LOG_URL="))
+    with Server(world, f"logclient collect {url} --capture capture", here):
+        running = world.start(f"exec env {command}", folder)  # so that its signals reach the program itself
+        try:
+            if PROGRAMS[example].ready:
+                assert running.stdout is not None
+                assert any(PROGRAMS[example].ready in line for line in running.stdout)
+            world.run([sys.executable, "-c", PROGRAMS[example].ask], folder)
+            running.terminate()
+            running.communicate(timeout=2 * PATIENCE)
+        finally:
+            end(running)
+    protocol = url.partition(":")[0]
+    assert PROGRAMS[example].says in world.run(f"logclient decode {protocol} capture --bytes 9999", here)
+
+
+# -- samples of code
+
+RUNNER = """
+import ast, asyncio, inspect, json, sys
+names = {"__name__": "__main__"}
+for n, text in enumerate(json.load(sys.stdin)):
+    code = compile(text, ("before", "the sample", "after")[n], "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if inspect.iscoroutine(found := eval(code, names)):
+        asyncio.run(found)
+"""
+"""Run what it is told, one after the other, with the same names. ``await`` may stand outside of functions."""
+
+DICT_CONFIG = """
+import logging.config
+logging.config.dictConfig({"version": 1, "root": {"level": "INFO", "handlers": ["ship"]}, %s})
+logging.info("hello")
+assert not logging.getLogger("").handlers[0].client.flush(10)
+"""
+
+
+class Stage(NamedTuple):
+    """What a sample takes for granted, and what must come of it."""
+
+    before: str = ""
+    after: str = ""
+    says: str = ""  #: a sample that runs for ever is ended when it says this
+    around: str = "%s"  #: code with the sample as a part of it
+    pytest: bool = False  #: it is a test
+    shows: bool = False  #: it prints an object with the fields of the page's JSON
+
+
+def server(kind: str, **options: object) -> str:
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"from logclient.{kind}.collector import Collector\nserver = Collector({given})\nserver.start()\n"
+
+
+TLS = """
+from logclient.{kind}.collector import Collector
+from logclient.transports.tls import server_context
+Collector(port={port}, tls=server_context("/etc/logs/me.pem"){more}).start()
+"""
+TEN = """
+import threading
+import logclient
+def send():
+    client = logclient.connect({url!r})
+    for n in range(10):
+        client.submit("hello").result(10)
+threading.Thread(target=send).start()
+"""
+PLOG = server("plog", port=23456, keep=True)
+DEVICE = server("logjam", port=9604, keep=True)
+QUERY = "number = 17\ndef query():\n    return []\n"
+
+SHIPPED = server("lumberjack", port=5044, keep=True) + (
+    "import json, logging, logclient\n"
+    "handler = logclient.Handler('lumberjack://127.0.0.1:5044')\n"
+    "logging.basicConfig(level='INFO', handlers=[handler])\n"
+    "client = logclient.connect('lumberjack://127.0.0.1:5044')\n"
+)
+
+STAGES: dict[str, list[Stage]] = {
+    "README.md": [
+        Stage(),  # in the story above
+        Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
+    ],
+    "docs/events.md": [
+        Stage(SHIPPED, "[event] = server.events(1)\nprint(json.dumps(event))", shows=True),
+        Stage(
+            "import socket\n" + SHIPPED,
+            "logging.info('hello')\n[event] = server.events(1)\n"
+            "assert event['service.name'] == 'shop' and event['host.name']\n",
+        ),
+        Stage(
+            "from datetime import datetime, timezone\n" + SHIPPED,
+            "client.send({'message': 'bare'})\n"
+            "paid, bare = server.events(2)\n"
+            "assert paid['@timestamp'] == now and '@timestamp' not in bare\n",
+        ),
+        Stage(
+            SHIPPED + "class TheirFormatter(logging.Formatter):\n"
+            "    def format(self, record):\n"
+            "        return json.dumps({'text': record.getMessage()})\n"
+            "handler.setFormatter(TheirFormatter())\n"
+            "logging.info('twice')\n",
+            "logging.info('once')\n"
+            "twice, once = server.events(2)\n"
+            "assert json.loads(twice['message']) == {'text': 'twice'}\n"
+            "assert once['text'] == 'once' and 'message' not in once\n",
+        ),
+    ],
+    "docs/examples/README.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "import logging.config\n"
+            "logging.config.dictConfig(LOGGING)\n"
+            "logging.getLogger('django.request').info('hello')\n"
+            "assert server.events(1)[0]['message'] == 'hello'\n",
+        ),
+        Stage(
+            SHIPPED + "import asyncio, contextlib\n",
+            "async def live():\n"
+            "    async with lifespan(None):\n"
+            "        logging.info('hello')\n"
+            "asyncio.run(live())\n"
+            "assert handler.client.stats().acked == 1\n",
+        ),
+    ],
+    "docs/logjam-device.md": [
+        Stage(TEN.format(url="logjam://127.0.0.1:9604/shop-production")),
+        Stage(pytest=True),
+        Stage(
+            server("logjam", port=9604, publish_port=9606, heartbeat=0.1) + "import threading, logclient\n"
+            "def send():\n"
+            "    client = logclient.connect('logjam://127.0.0.1:9604/shop-production')\n"
+            "    while True:\n"
+            "        client.submit('hello').result(10)\n"
+            "        threading.Event().wait(0.05)\n"
+            "threading.Thread(target=send, daemon=True).start()\n",
+            says="shop-production logs.shop.production",
+        ),
+    ],
+    "docs/logjam.md": [
+        Stage(
+            DEVICE,
+            "@app.get('/orders')\n"
+            "def orders():\n"
+            "    logging.info('asked')\n"
+            "    return 'none'\n"
+            "with app.test_client().get('/orders') as answer:\n"
+            "    assert answer.text == 'none'\n"
+            "assert not client.flush(10)\n"
+            "assert server.events(1)[0]['lines'][0][2] == 'asked'\n",
+        ),
+        Stage(
+            DEVICE,
+            "@api.get('/items')\n"
+            "async def items():\n"
+            "    logging.info('asked')\n"
+            "    return []\n"
+            "async def ask():\n"
+            "    said = []\n"
+            "    scope = {'type': 'http', 'asgi': {'version': '3.0'}, 'http_version': '1.1',\n"
+            "             'method': 'GET', 'scheme': 'http', 'path': '/items', 'query_string': b'',\n"
+            "             'root_path': '', 'headers': [], 'client': None, 'server': None}\n"
+            "    async def receive():\n"
+            "        return {'type': 'http.request', 'body': b'', 'more_body': False}\n"
+            "    async def send(message):\n"
+            "        said.append(message)\n"
+            "    await app(scope, receive, send)\n"
+            "    assert said[0]['status'] == 200\n"
+            "asyncio.run(ask())\n"
+            "assert not client.flush(10)\n"
+            "assert server.events(1)[0]['lines'][0][2] == 'asked'\n",
+        ),
+        Stage(
+            DEVICE + "import types, urllib.request\n"
+            "import logclient\n"
+            "client = logclient.connect('logjam://127.0.0.1:9604/shop-production')\n"
+            "asked = []\n"
+            "requests = types.SimpleNamespace(get=lambda url, headers: asked.append(headers))\n"
+            "url = 'http://127.0.0.1:1'\n"
+            "here = client.request('A#b')\n"
+            "here.__enter__()\n",
+            "assert asked[0]['X-Logjam-Caller-Id'].startswith('shop-production-')",
+        ),
+        Stage(DEVICE + QUERY, "assert not client.flush(10)\nassert server.events(1)[0]['customer'] == 17"),
+        Stage(DEVICE + "import logclient", "assert client.submit('hello').result(10).ok"),
+    ],
+    "docs/logux.md": [
+        Stage(TLS.format(kind="logux", port=31337, more=', token="secret"')),
+        Stage(
+            server("logux", port=31337) + "import logclient\n"
+            "see_everything = print\nclient = logclient.connect('logux://127.0.0.1:31337')\n"
+        ),
+        Stage(
+            server("logux", port=31337) + "import logclient, threading\n"
+            "show = print\n"
+            "def push():\n"
+            "    while True:\n"
+            "        server.push({'type': 'news/add', 'text': 'it rains'})\n"
+            "        threading.Event().wait(0.05)\n"
+            "threading.Thread(target=push, daemon=True).start()\n",
+            says="it rains",
+        ),
+        Stage(pytest=True),
+    ],
+    "docs/lumberjack.md": [Stage(pytest=True), Stage("import logclient"), Stage()],
+    "docs/plog-server.md": [
+        Stage(TEN.format(url="plog://127.0.0.1:23456")),
+        Stage("from logclient.plog.collector import Collector"),
+    ],
+    "docs/plog.md": [
+        Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),
+        Stage(PLOG + "import logclient\nclient = logclient.connect('plog://127.0.0.1:23456')\n"),
+        Stage(after="assert Reassembler and len(list(datagrams)) == 1"),
+    ],
+    "docs/tls.md": [
+        Stage(TLS.format(kind="lumberjack", port=5044, more=""), around=DICT_CONFIG),
+        Stage(
+            "import pytest\nfrom logclient.transports.tls import server_context\n",
+            "def test(log_collector):\n    assert log_collector.url.startswith('lumberjack+tls://')\n",
+            pytest=True,
+        ),
+    ],
+}
+"""For each page, what its samples in Python stand on, in their order."""
+
+OTHERS = {
+    *STORIES[1:2],
+    *("docs/verify.md", "docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+}
+
+
+def samples(page: str) -> list[Text]:
+    return [text for text in FOUND.samples if text.page == page and text.language == "python"]
+
+
+SAMPLES = [pair for page, stages in STAGES.items() for pair in zip(samples(page), stages, strict=False)]
+
+
+def test_every_sample_has_its_stage() -> None:
+    code = [text for text in FOUND.samples if text.language != "mermaid"]
+    there = {f"{text.page} {text.language}".removesuffix(" python") for text in code}
+    assert there == set(STAGES) | OTHERS
+    counts = {page: len(stages) for page, stages in STAGES.items()}
+    assert counts == {page: len(samples(page)) for page in STAGES}
+
+
+@pytest.mark.parametrize(("sample", "stage"), SAMPLES[1:], ids=[str(text) for text, _ in SAMPLES[1:]])
+def test_a_sample(sample: Text, stage: Stage, world: World, here: Path) -> None:
+    for name, source in {"server.pem": "me.pem", "clients.pem": "ca.pem"}.items():
+        shutil.copy(Path(world.environment["HOME"]).parent / "etc" / "logs" / source, here / name)
+    if stage.pytest:
+        head = stage.before or "import logclient\nimport pytest\n"
+        (here / "test_sample.py").write_text("\n".join([head, sample.text, stage.after]))
+        said = world.run([sys.executable, "-m", "pytest", "-q", "test_sample.py"], here)
+        assert "1 passed" in said
+        return
+    code = stage.around % sample.text if stage.around != "%s" else sample.text
+    given = json.dumps([stage.before, code, stage.after])
+    if not stage.says:
+        said = world.run([sys.executable, "-c", RUNNER], here, given)
+        if stage.shows:
+            [shown] = [text for text in FOUND.samples if text.page == sample.page and text.language == "json"]
+            identity = {"@metadata", "event.id"}
+            assert set(json.loads(shown.text)) == set(json.loads(said)) - identity
+        return
+    process = world.start([sys.executable, "-uc", RUNNER], here)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(given)
+    process.stdin.close()
+    try:
+        said = ""
+        while stage.says not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+    finally:
+        end(process)
+
+
+def test_the_sample_in_javascript(world: World, here: Path) -> None:
+    """@logux/server with the code of the page takes an event, and keeps it."""
+    [sample] = [text for text in FOUND.samples if text.language == "js"]
+    (here / "server.mjs").write_text(
+        f"async function keep(id, time, data) {{ console.log('kept', id, data.message) }}\n{sample.text}"
+    )
+    script = logux_server.program(here / "server.mjs")
+    process = world.start(f"exec node {script}", here)
+    send = "import logclient\nclient = logclient.connect('logux://127.0.0.1:31337', token='env:LOGS_TOKEN')\n"
+    try:
+        world.run([sys.executable, "-c", send + "print(client.submit('hello').result(20))"], here)
+    finally:
+        said = end(process)
+    assert re.search(r"kept [0-9a-f]{32} hello", said), said
+
+
+@pytest.mark.spark
+def test_samples_for_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame comes about. What such frames hold is in test_verify_capture.py."""
+    from tests.verify_scene import Scene
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    Scene(tmp_path / "run").write_capture()
+    capture, topic = [text for text in FOUND.samples if text.page == "docs/verify.md"]
+    exec(capture.text, {"spark": spark})
+    compile(topic.text, "verify.md", "exec")  # a broker: test_verify_records.py::test_a_topic_as_a_frame

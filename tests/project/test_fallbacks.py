@@ -1,0 +1,260 @@
+"""What macOS and Windows have in place of Linux's ways, forced here.
+
+The extensions are built a second time as those systems would get them (LOGCLIENT_LIKE, see setup.py), and
+the tests of the rooms they change run against that build, from a copy beside it. For Windows Python itself
+loses what it lacks there (``like_windows.py``). What differs in Python alone is forced in this process.
+"""
+
+import functools
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient._ext import queue
+from logclient.lumberjack.collector import Collector
+from logclient.transports import tcp
+from logclient.transports.attempt import Attempt
+from tests.patience import PATIENCE
+from tests.support import ROOT, clean_environment
+from tools import pythons, wheels
+
+SHORT = {
+    "windows": [
+        "capture", "engine_contract", "engine_tcp", "queue", "logjam_core", "lumberjack_check",
+        "lumberjack_core",
+    ],
+    "macos": [
+        "engine_lifecycle", "engine_tcp", "queue", "logjam_core", "lumberjack_check", "lumberjack_core",
+    ],
+}  # fmt: skip
+"""The rooms that differ most: these in every run, the long form has all that a system would run."""
+
+LONG = {
+    "windows": [*wheels.WINDOWS_TESTS, "collector", "engine_lifecycle"],
+    "macos": [
+        "capture", "collector", "engine_contract", "engine_reports", "engine_traces", "exit_fork_signal",
+        "inflight", "lumberjack_reader", "lumberjack_writer", "records", "verify_capture",
+    ],
+}  # fmt: skip
+
+HAS = """
+from importlib.util import find_spec
+from logclient._ext import capture, queue, lumberjack
+pump = find_spec("logclient._ext.pump.tcp") is not None
+print(queue.WAKE, pump, capture.CRC_FOLDS, lumberjack.Codec(bytes(10), compression=9).compressor)
+"""
+
+
+@functools.cache
+def built(like: str) -> Path:
+    """logclient as `like` would get it, compiled when a source has changed; to be put on a path."""
+    base = ROOT / "build" / f"like-{like}"
+    with pythons.locked(base.with_suffix(".lock")):
+        environment = clean_environment(LOGCLIENT_LIKE=like)
+        for old in base.glob("lib*/logclient/**/*.py"):  # else a deleted module stays
+            old.unlink()
+        command = [sys.executable, "setup.py", "--quiet", "build", "--build-base", str(base)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, done.stdout
+    (lib,) = base.glob("lib*")
+    return lib
+
+
+def run(like: str, names: list[str], where: Path) -> None:
+    lib = built(like)
+    pythons.copy_tests(where)
+    shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
+    environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where))
+    environment.pop("LOGCLIENT_REQUIRE", None)  # what is missing is missing on purpose
+    plugin = ["-p", "tests.like_windows"] if like == "windows" else []
+    files = [pythons.test_file(name) for name in dict.fromkeys(names)]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-m", pythons.WITHOUT, *files]
+    done = subprocess.run(
+        command, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout
+    last = done.stdout.strip().splitlines()[-1]
+    passed = re.search(r"(\d+) passed", last)
+    print(f"as on {like}: {last}")
+    assert passed is not None and int(passed[1]) > 100
+
+
+TARGETS = [
+    "aarch64-macos", "x86_64-macos", "aarch64-windows-gnu", "x86_64-windows-gnu", "aarch64-linux-musl",
+    "x86_64-linux-musl",
+]  # fmt: skip
+
+WINDOWS_CONFIG = """
+#include <io.h>
+#include <stdio.h>
+#include <sys/types.h>
+#define MS_WINDOWS
+#define MS_WIN32
+#define MS_WIN64
+#define NT_THREADS
+#define HAVE_DECLSPEC_DLL
+#define Py_ENABLE_SHARED 1
+#define HAVE_LARGEFILE_SUPPORT
+#define HAVE_UINTPTR_T 1
+#define HAVE_INTPTR_T 1
+#define HAVE_SSIZE_T 1
+#define HAVE_STDINT_H 1
+#define HAVE_STDDEF_H 1
+#define HAVE_SYS_TYPES_H 1
+#define HAVE_SYS_STAT_H 1
+#define HAVE_WCHAR_H 1
+#define HAVE_COPYSIGN 1
+#define STDC_HEADERS 1
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_OFF_T 4
+#define SIZEOF_FPOS_T 8
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_FLOAT 4
+#define SIZEOF_WCHAR_T 2
+#define ALIGNOF_MAX_ALIGN_T 8
+#define WITH_DOC_STRINGS 1
+#define WITH_PYMALLOC 1
+"""
+"""Python's pyconfig.h for Windows, as far as extensions look at it."""
+
+
+@pytest.mark.long
+@pytest.mark.tree
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_c_compiles_elsewhere(target: str, tmp_path: Path) -> None:
+    zig = shutil.which("zig") or shutil.which("python-zig")
+    if zig is None:
+        pytest.skip("no zig, which has every system's C headers")
+    include = tmp_path / "include"
+    shutil.copytree(sysconfig.get_path("include"), include)
+    if "windows" in target:
+        (include / "pyconfig.h").write_text(WINDOWS_CONFIG)
+    sources = sorted((ROOT / "build" / "cython" / "_ext").glob("*.c"))
+    assert {s.stem for s in sources} >= {p.stem for p in (ROOT / "_ext").glob("*.pyx")}
+    for source in sources:
+        if not (ROOT / "_ext" / f"{source.stem}.pyx").exists():
+            continue
+        if "windows" in target and source.stem in wheels.NOT_ON_WINDOWS:
+            continue
+        command = [zig, "cc", "-target", target, "-c", "-O1", "-Wall", "-Wno-unused-function"]
+        command += ["-Wno-unreachable-code", f"-I{include}", f"-I{ROOT / '_ext'}", str(source)]
+        done = subprocess.run([*command, "-o", str(tmp_path / "o")], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="forced where it is not the only way")
+slow = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE), linux]  # compiles
+
+
+class TestBuilds:
+    pytestmark = slow
+
+    @pytest.mark.parametrize(("like", "has"), [
+        ("windows", "condition False False python zlib 9"),
+        ("macos", "pipe True False zlib 9"),
+    ])  # fmt: skip
+    def test_it_is_what_it_says(self, like: str, has: str, tmp_path: Path) -> None:
+        environment = clean_environment(PYTHONPATH=str(built(like)))
+        command = [sys.executable, "-c", HAS]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.stdout.strip() == has, done.stderr
+
+    def test_here_it_is_neither(self) -> None:
+        assert queue.WAKE == "eventfd"
+
+    @pytest.mark.parametrize("like", SHORT)
+    def test_the_rooms_that_differ(self, like: str, tmp_path: Path) -> None:
+        run(like, SHORT[like], tmp_path / "run")
+
+    @pytest.mark.long
+    @pytest.mark.timeout(120 * PATIENCE)
+    @pytest.mark.parametrize("like", LONG)
+    def test_all_that_would_run_there(self, like: str, tmp_path: Path) -> None:
+        run(like, [*LONG[like], *SHORT[like]], tmp_path / "run")
+
+
+@pytest.fixture
+def listener() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+def connect(port: int) -> tcp.TcpLink:
+    return tcp.Tcp(5.0).connect(("127.0.0.1", port), Attempt())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the compiled pump, whose clock it is, is not there")
+def test_the_pumps_clock_is_pythons() -> None:
+    """Deadlines cross over; on macOS two monotonic clocks drift apart whenever the machine sleeps."""
+    assert time.monotonic() <= queue.monotonic() <= time.monotonic()
+
+
+def test_no_sigpipe_where_send_cannot_say_so(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Any option stands for macOS's.
+    monkeypatch.setattr(tcp, "NO_SIGPIPE", socket.SO_OOBINLINE)
+    link = connect(listener.getsockname()[1])
+    with socket.socket(fileno=os.dup(link.fileno())) as same:
+        assert same.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE)
+    link.close()
+
+
+def test_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused connection, one that is taken, bytes that arrive: all by select()."""
+    monkeypatch.delattr(select, "poll", raising=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionRefusedError):
+            connect(free.getsockname()[1])
+    link = connect(listener.getsockname()[1])
+    far, _ = listener.accept()
+    assert link.receive() is None
+    far.sendall(b"2A")
+    link.wait(-1, 5.0, False)
+    deadline = time.monotonic() + PATIENCE
+    got = b""
+    while got != b"2A" and time.monotonic() < deadline:
+        got += link.receive() or b""
+    assert got == b"2A"
+    far.close()
+    link.close()
+
+
+def test_words_of_a_socket_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "errorTab", {10061: "Connection refused."}, raising=False)
+    assert tcp._words(10061) == "Connection refused."
+    assert tcp._words(1) == os.strerror(1)
+
+
+def test_a_collectors_port_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows SO_REUSEADDR would share it with anybody."""
+    asked: list[int] = []
+
+    class Recorded(socket.socket):
+        def setsockopt(self, level: int, option: int, *value: Any) -> None:  # type: ignore[override]
+            if level == socket.SOL_SOCKET:
+                asked.append(option)
+            super().setsockopt(level, option, *value)
+
+    # An option that does no harm stands for the exclusive one.
+    monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_OOBINLINE, raising=False)
+    monkeypatch.setattr(socket, "socket", Recorded)
+    with Collector():
+        assert asked == [socket.SO_OOBINLINE]

@@ -1,0 +1,1274 @@
+"""The WebSocket transport by itself: messages, handshake, ends, proxies, and peers that mean no good."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import select
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from logclient.config import Secret
+from logclient.errors import ConfigError, CredentialError
+from tests.patience import PATIENCE
+from tests.support import clean_environment, need
+
+need("websockets")
+
+from websockets.client import ClientProtocol  # noqa: E402
+from websockets.frames import Close, Frame, Opcode  # noqa: E402
+from websockets.protocol import State  # noqa: E402
+from websockets.server import ServerProtocol  # noqa: E402
+from websockets.sync.server import ServerConnection, serve  # noqa: E402
+from websockets.uri import WebSocketURI  # noqa: E402
+
+from logclient.transports.attempt import Attempt  # noqa: E402
+from logclient.transports.http import Proxy  # noqa: E402
+from logclient.transports.tcp import Tcp  # noqa: E402
+from logclient.transports.tls import Tls  # noqa: E402
+from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
+from tests.tls_rig import HOST, Authority, context, serving  # noqa: E402
+
+
+def plain_link(port: int, **options: Any) -> WebSocketLink:
+    return WebSocket(Tcp(PATIENCE), **options).connect((HOST, port), Attempt())
+
+
+def received(link: WebSocketLink) -> bytes:
+    """The next message."""
+    deadline = time.monotonic() + PATIENCE
+    while (data := link.receive()) is None:
+        assert time.monotonic() < deadline
+        link.wait(-1, PATIENCE, False)
+    return data
+
+
+def ends(link: WebSocketLink) -> str:
+    """The words of the error that reading ends with."""
+    with pytest.raises(OSError) as caught:
+        while received(link):
+            pass
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def settled(link: WebSocketLink) -> None:
+    """All that was sent is with the kernel."""
+    deadline = time.monotonic() + PATIENCE
+    while not link.flush():
+        assert time.monotonic() < deadline
+        link.wait(-1, PATIENCE, True)
+
+
+# -- the far ends
+
+FAR = logging.Logger("far", 60)
+
+
+@contextmanager
+def served(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
+    """A server of the library; its port."""
+    with serve(handler, HOST, 0, logger=FAR, **options) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.socket.getsockname()[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def echo(far: ServerConnection) -> None:
+    for message in far:
+        far.send(message)
+
+
+def requested(sock: socket.socket) -> bytes:
+    """The head of the request that comes."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        data = sock.recv(4096)
+        if not data:
+            raise ConnectionError
+        head += data
+    return head
+
+
+def accepted(head: bytes, *more: str) -> bytes:
+    """The answer that opens a WebSocket."""
+    (key,) = (line[19:] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key: "))
+    digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+    lines = [
+        "HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade",
+        f"Sec-WebSocket-Accept: {base64.b64encode(digest).decode()}", *more, "", "",
+    ]  # fmt: skip
+    return "\r\n".join(lines).encode()
+
+
+def frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0) -> bytes:
+    """As a server sends it."""
+    size = len(data)
+    head = bytes([bits | opcode | 128 * fin])
+    if size < 126:
+        return head + bytes([size]) + data
+    if size < 65536:
+        return head + b"\x7e" + struct.pack("!H", size) + data
+    return head + b"\x7f" + struct.pack("!Q", size) + data
+
+
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+
+
+class Raw:
+    """One connection of a server that is only a socket, its opening handshake done."""
+
+    def __init__(self, *more: str, **options: Any) -> None:
+        self.more = more
+        self.options = options
+        self._reader = ServerProtocol(state=State.OPEN, max_size=None, logger=FAR)
+        self._frames: list[Any] = []
+
+    def __enter__(self) -> Raw:
+        with socket.create_server((HOST, 0)) as listener:
+
+            def accept() -> None:
+                self.far, _ = listener.accept()
+                self.far.settimeout(PATIENCE)
+                self.head = requested(self.far)
+                self.far.sendall(accepted(self.head, *self.more))
+
+            thread = threading.Thread(target=accept)
+            thread.start()
+            self.link = plain_link(listener.getsockname()[1], **self.options)
+            thread.join()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.far.close()
+        self.link.close()
+
+    def frames(self, n: int) -> list[Frame]:
+        """What the link sends, `n` frames of it."""
+        while len(self._frames) < n:
+            data = self.far.recv(65536)
+            assert data, "the end"
+            self._reader.receive_data(data)
+            self._frames += self._reader.events_received()
+        found = self._frames[:n]
+        del self._frames[:n]
+        return found
+
+
+class Scripted:
+    """A carrier that gives these pieces, then nothing."""
+
+    peer = "far:1"
+    tls = ""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = list(pieces)
+        self.sent = bytearray()
+        self.closed = False
+
+    def receive(self) -> bytes | None:
+        return self.pieces.pop(0) if self.pieces else None
+
+    def send(self, buffers: Sequence[bytes]) -> bool:
+        self.sent += b"".join(buffers)
+        return True
+
+    def flush(self) -> bool:
+        return True
+
+    def wait(self, wake: int, seconds: float, writable: bool) -> None:
+        assert self.pieces, "slept with messages at hand"
+
+    def close(self, linger: float = 0.0) -> None:
+        self.closed = True
+
+
+def scripted(pieces: Sequence[bytes], max_message: int = 1 << 20) -> tuple[WebSocketLink, Scripted]:
+    carrier = Scripted(pieces)
+    protocol = ClientProtocol(WebSocketURI(False, "h", 1, "/", ""), state=State.OPEN, max_size=max_message)
+    return WebSocketLink(carrier, protocol, max_message), carrier  # type: ignore[arg-type]
+
+
+class TestMessages:
+    def test_both_ways(self) -> None:
+        with served(echo) as port:
+            link = plain_link(port)
+            assert link.receive() is None
+            assert link.send([b'["one",', memoryview(b'"tw'), b"", 'ö"]'.encode()])
+            assert received(link) == '["one","twö"]'.encode()
+            assert (link.peer, link.tls, link.facts()) == (f"{HOST}:{port}", "", {})
+            link.close()
+
+    def test_text_goes_and_either_comes(self) -> None:
+        kinds: list[type] = []
+
+        def handler(far: ServerConnection) -> None:
+            kinds.append(type(far.recv()))
+            far.send(b"binary")
+            far.send("text")
+            far.send("")
+            far.recv()
+
+        with served(handler) as port:
+            link = plain_link(port)
+            link.send([b"[]"])
+            assert [received(link) for _ in range(3)] == [b"binary", b"text", b" "]
+            link.close()
+        assert kinds == [str]
+
+    @pytest.mark.parametrize("size", [125, 126, 65535, 65536, 3 << 20])
+    def test_of_any_length(self, size: int) -> None:
+        message = os.urandom(size // 2).hex().encode() + b"x" * (size % 2)
+        with served(echo, max_size=None) as port:
+            link = plain_link(port)
+            if not link.send([message[:100], memoryview(message)[100:]]):
+                settled(link)
+            assert received(link) == message
+            link.close()
+
+    def test_the_buffers_are_free_at_once(self) -> None:
+        buffer = bytearray(b"before")
+        with served(echo) as port:
+            link = plain_link(port)
+            link.send([memoryview(buffer)])
+            buffer[:] = b"after!"
+            assert received(link) == b"before"
+            link.close()
+
+    def test_many_short_ones_are_one_write(self) -> None:
+        with Raw() as raw:
+            for n in range(100):
+                assert raw.link.send([b"[%d]" % n])
+            assert select.select([raw.far], [], [], 0) == ([], [], [])
+            raw.link.wait(-1, 0, False)
+            found = raw.frames(100)
+            assert [bytes(one.data) for one in found] == [b"[%d]" % n for n in range(100)]
+            assert {one.opcode for one in found} == {Opcode.TEXT}
+
+    def test_a_message_goes_when_the_pump_waits_for_an_answer(self) -> None:
+        """`wait` writes first, though it was not told that anything was left."""
+        with served(echo) as port:
+            link = plain_link(port)
+            assert link.send([b"[]"])
+            deadline = time.monotonic() + PATIENCE
+            while link.receive() is None:
+                assert time.monotonic() < deadline
+                link.wait(-1, PATIENCE, False)
+            link.close()
+
+    def test_many_of_one_read_are_given_without_another(self) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(TEXT, b"[2]") + frame(BINARY, b"[3]"))
+            assert received(raw.link) == b"[1]"
+            raw.link.wait(-1, 10_000, False)  # no sleep: there is more
+            assert raw.link.receive() == b"[2]"
+            raw.link.wait(-1, 10_000, False)
+            assert raw.link.receive() == b"[3]"
+            assert raw.link.receive() is None
+
+    def test_answers_go_however_fast_messages_come(self) -> None:
+        """There may never be a wait between two reads."""
+        link, carrier = scripted([frame(PING, b"?") + frame(TEXT, b"[%d]" % n) * 3 for n in range(4)])
+        for n in range(12):
+            assert link.receive() == b"[%d]" % (n // 3)
+            link.send([b"answer"])
+        reader = ServerProtocol(state=State.OPEN)
+        reader.receive_data(bytes(carrier.sent))
+        sent: list[Any] = reader.events_received()
+        assert [one.opcode for one in sent] == [Opcode.TEXT, Opcode.TEXT, Opcode.TEXT, Opcode.PONG] * 3
+
+    def test_what_comes_with_the_end_of_the_handshake(self) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(accepted(requested(sock)) + frame(TEXT, b"[1]") + frame(TEXT, b"[2"))
+            sock.recv(1)
+
+        with serving(talk) as port:
+            link = plain_link(port)
+            assert received(link) == b"[1]"
+            assert received(link) == b"[2"
+            link.close()
+
+    def test_a_peer_that_does_not_read_holds_us_back_and_loses_nothing(self) -> None:
+        message = os.urandom(20_000).hex().encode()
+        with Raw() as raw:
+            sent = 0
+            while raw.link.send([b"%08d" % sent, message]):
+                sent += 1
+                assert sent < 100_000
+            sent += 1
+            assert not raw.link.flush()
+            found: list[Frame] = []
+            thread = threading.Thread(target=lambda: found.extend(raw.frames(sent)))
+            thread.start()
+            settled(raw.link)
+            thread.join()
+            assert [bytes(one.data) for one in found] == [b"%08d" % n + message for n in range(sent)]
+
+    def test_both_sides_write_and_neither_waits_for_the_other(self) -> None:
+        count, message = 400, os.urandom(20_000).hex().encode()
+        with served(echo) as port:
+            link = plain_link(port)
+            sent = got = 0
+            full = False
+            while got < count:
+                if full:
+                    full = not link.flush()
+                while not full and sent < count:
+                    full = not link.send([message])
+                    sent += 1
+                while (data := link.receive()) is not None:
+                    assert data == message
+                    got += 1
+                link.wait(-1, PATIENCE, full)
+            link.close()
+
+    def test_each_frame_has_a_mask_of_its_own(self) -> None:
+        lengths = [0, 1, 125, 126, 127, 65535, 65536, *[12] * 3000]
+        link, carrier = scripted([])
+        for size in lengths:
+            link.send([b"x" * size])
+        link.flush()
+        wire = bytes(carrier.sent)
+        reader = ServerProtocol(state=State.OPEN, max_size=None)
+        reader.receive_data(wire)
+        assert [(f.opcode, f.fin, len(f.data)) for f in reader.events_received()] == [
+            (TEXT, True, size) for size in lengths
+        ]
+        short = [wire[-18 * n :][2:6] for n in range(1, 3001)]
+        assert len(set(short)) > 2990
+
+    def test_wait_ends_with_a_wake(self) -> None:
+        read, write = os.pipe()
+        try:
+            os.write(write, b"x")
+            with Raw() as raw:
+                raw.link.wait(read, 10_000, False)
+        finally:
+            os.close(read)
+            os.close(write)
+
+    @settings(deadline=None)
+    @given(some.data())
+    def test_however_it_is_cut(self, data: some.DataObject) -> None:
+        """Any messages, cut into any fragments with control frames between them, read in any pieces."""
+        lengths = some.sampled_from([125, 126, 127, 4095, 4096, 4097, 65535, 65536])
+        message = some.binary(max_size=300) | lengths.map(bytes)
+        messages = data.draw(some.lists(message, max_size=6))
+        wire = b""
+        pings = []
+        for message in messages:
+            cuts = sorted(data.draw(some.lists(some.integers(0, len(message)), max_size=3)))
+            parts = [message[a:b] for a, b in zip([0, *cuts], [*cuts, len(message)], strict=True)]
+            for number, part in enumerate(parts):
+                opcode = 0 if number else data.draw(some.sampled_from([TEXT, BINARY]))
+                wire += frame(opcode, part, fin=number == len(parts) - 1)
+                for control in data.draw(some.lists(some.sampled_from([PING, PONG]), max_size=1)):
+                    body = data.draw(some.binary(max_size=125))
+                    wire += frame(control, body)
+                    pings += [body] * (control == PING)
+        cuts = sorted(data.draw(some.sets(some.integers(1, max(1, len(wire))), max_size=40)))
+        pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+        link, carrier = scripted([piece for piece in pieces if piece])
+        got = []
+        while carrier.pieces or link._ready:
+            link.wait(-1, 10_000, False)
+            if (message := link.receive()) is not None:
+                got.append(message)
+        assert got == [message or b" " for message in messages]
+        link.flush()
+        reader = ServerProtocol(state=State.OPEN)
+        reader.receive_data(bytes(carrier.sent))
+        pongs: list[Any] = reader.events_received()
+        assert [bytes(pong.data) for pong in pongs][-1:] == pings[-1:]
+
+    def test_deflate(self) -> None:
+        heads: list[str | None] = []
+
+        def handler(far: ServerConnection) -> None:
+            heads.append(far.request.headers.get("Sec-WebSocket-Extensions"))  # type: ignore[union-attr]
+            heads.append(far.response.headers.get("Sec-WebSocket-Extensions"))  # type: ignore[union-attr]
+            echo(far)
+
+        message = b"[" + b"0," * 50_000 + b"0]"
+        with served(handler) as port:
+            for deflate in False, True:
+                link = plain_link(port, deflate=deflate)
+                for _ in range(3):
+                    if not link.send([message]):
+                        settled(link)
+                    assert received(link) == message
+                link.send([b""])
+                assert received(link) == b" "
+                link.close()
+        assert heads[:2] == [None, None]
+        assert heads[2] is not None and heads[2].startswith("permessage-deflate") and heads[3]
+
+    def test_a_server_may_leave_compression_out(self) -> None:
+        with Raw(deflate=True) as raw:
+            assert b"permessage-deflate" in raw.head
+            raw.far.sendall(frame(TEXT, b"[]"))
+            assert received(raw.link) == b"[]"
+
+    def test_nothing_of_it_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG), Raw() as raw:
+            raw.link.send([b"a secret"])
+            raw.far.sendall(frame(TEXT, b"a secret"))
+            assert received(raw.link) == b"a secret"
+        assert caplog.records == []
+
+
+class TestTheEnd:
+    def test_close_says_so_and_takes_the_answer(self) -> None:
+        with Raw() as raw:
+            raw.link.send([b"last"])
+            closing = threading.Thread(target=raw.link.close, args=(PATIENCE,))
+            closing.start()
+            text, close = raw.frames(2)
+            assert bytes(text.data) == b"last"
+            assert (close.opcode, Close.parse(bytes(close.data)).code) == (Opcode.CLOSE, 1000)
+            assert select.select([raw.far], [], [], 0.05) == ([], [], [])  # it waits
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, bytes(close.data)))
+            closing.join()
+            assert raw.far.recv(1) == b""  # an ordinary end, no reset
+
+    def test_close_at_once_says_so_too(self) -> None:
+        with Raw() as raw:
+            raw.link.send([b"last"])
+            raw.link.close()
+            assert [one.opcode for one in raw.frames(2)] == [Opcode.TEXT, Opcode.CLOSE]
+
+    def test_close_does_not_wait_for_ever(self) -> None:
+        """Neither for an answer nor for room; nor is a peer that goes on talking listened to."""
+        with Raw() as raw:
+            over = threading.Event()
+
+            def talk() -> None:
+                raw.far.setblocking(False)
+                while not over.is_set():
+                    try:
+                        raw.far.send(frame(TEXT, b"[1]") * 1000)
+                    except BlockingIOError:
+                        select.select([], [raw.far], [], 0.01)
+                    except OSError:
+                        return
+
+            thread = threading.Thread(target=talk)
+            thread.start()
+            while raw.link.send([b"x" * 100_000]):
+                pass
+            raw.link.close(0.1)
+            over.set()
+            thread.join()
+            raw.link.close(0.1)  # no harm in a second one
+
+    def test_a_close_without_a_code_is_an_end_like_that_of_the_carrier(self) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, b""))
+            assert received(raw.link) == b"[1]"
+            assert [raw.link.receive(), raw.link.receive()] == [b"", b""]
+
+    @pytest.mark.parametrize(
+        ("close", "says"),
+        [
+            (b"\x03\xe8", "the server closed the connection: 1000 (normal closure)"),
+            (b"\x03\xe9bye", "the server closed the connection: 1001 (going away): bye"),
+            (b"\x03\xf0no\nway", "the server closed the connection: 1008 (policy violation): no?way"),
+            (b"\x03\xf1", "the server closed the connection: 1009 (message too big)"),
+            (b"\x10\x68mine", "the server closed the connection: 4200: mine"),
+            (
+                b"\x03\xee",
+                "the server broke the WebSocket protocol: 1002 (protocol error): invalid ",
+            ),
+            (
+                b"\x03",
+                "the server broke the WebSocket protocol: 1002 (protocol error): close frame too short",
+            ),
+            (b"\x03\xe8\xff", "the server broke the WebSocket protocol: 1007 (invalid data): "),
+        ],
+    )
+    def test_the_server_takes_its_leave(self, close: bytes, says: str) -> None:
+        """What it said before is heard first; what we say after is for nobody."""
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + frame(TEXT, b"[2]") + frame(CLOSE, close) + b"more")
+            assert received(raw.link) == b"[1]"
+            assert raw.link.send([b"too late"])
+            assert received(raw.link) == b"[2]"
+            for _ in range(2):
+                assert ends(raw.link).startswith(says)
+            raw.link.wait(-1, 10_000, False)
+            (answer,) = raw.frames(1)
+            assert answer.opcode == Opcode.CLOSE
+            if says.startswith("the server closed"):
+                assert bytes(answer.data) == close
+
+    def test_a_server_that_repeats_our_headers(self) -> None:
+        with Raw(headers=[("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]) as raw:
+            assert b"\r\nCookie: session=hunter2\r\n" in raw.head
+            raw.far.sendall(frame(CLOSE, b"\x03\xf0go and take session=hunter2; away"))
+            assert (
+                ends(raw.link) == "the server closed the connection: 1008 (policy violation): go and take ***"
+            )
+
+    @pytest.mark.parametrize("half", [b"", b"\x81", b"\x81\x7e\x01\x00abc"])
+    def test_it_goes_without_a_word(self, half: bytes) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b"[1]") + half)
+            raw.far.shutdown(socket.SHUT_WR)
+            assert received(raw.link) == b"[1]"
+            assert ends(raw.link) == "the server ended the connection without a close frame (1006)"
+
+    def test_a_reset(self) -> None:
+        with Raw() as raw:
+            raw.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.far.close()
+            assert "reset" in ends(raw.link)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="not every system keeps what came before a reset")
+    def test_what_came_before_a_write_failed_is_heard(self) -> None:
+        """A server that says what is wrong and goes, while we write."""
+        with Raw() as raw:
+            raw.far.sendall(frame(TEXT, b'["error","wrong-format"]'))
+            raw.link.send([b"x"])
+            settled(raw.link)
+            raw.far.close()  # not all was read: a reset
+            deadline = time.monotonic() + PATIENCE
+            while raw.link._broken is None:
+                raw.link.send([b"x" * 100_000])
+                raw.link.flush()
+                assert time.monotonic() < deadline
+            raw.link.wait(-1, 10_000, True)
+            assert received(raw.link) == b'["error","wrong-format"]'
+            for _ in range(3):
+                assert raw.link.send([b"x" * 100_000])  # for nobody
+            assert ends(raw.link)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_forked_child_lets_go_without_a_word(self) -> None:
+        with served(echo) as port:
+            link = plain_link(port)
+            link.send([b"[1]"])
+            child = os.fork()
+            if not child:
+                try:
+                    link.abandon()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert received(link) == b"[1]"
+            link.send([b"[2]"])
+            assert received(link) == b"[2]"
+            link.close()
+
+
+MIB = 1 << 20
+
+
+@contextmanager
+def lean(limit: int) -> Iterator[None]:
+    """Nothing in here takes more memory than that."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+
+
+class TestHostile:
+    def test_a_message_of_100_mib(self) -> None:
+        head = b"\x81\x7f" + struct.pack("!Q", 100 * MIB)
+        with Raw() as raw, lean(MIB):
+            raw.far.sendall(frame(TEXT, b"[1]") + head + b"x" * 1000)
+            assert received(raw.link) == b"[1]"
+            assert ends(raw.link) == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
+            (close,) = raw.frames(1)
+            assert Close.parse(bytes(close.data)).code == 1009
+
+    @pytest.mark.parametrize("length", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+    def test_a_length_beyond_reason(self, length: int) -> None:
+        link, _ = scripted([b"\x82\x7f" + struct.pack("!Q", length)])
+        with lean(MIB):
+            assert "max_message" in ends(link)
+
+    def test_as_long_as_allowed_and_no_longer(self) -> None:
+        for extra, fragment in (0, 1000), (0, 300), (1, 1000), (1, 300):
+            message = bytes(1000 + extra)
+            parts = [message[at : at + fragment] for at in range(0, len(message), fragment)]
+            last = len(parts) - 1
+            wire = b"".join(frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
+            link, _ = scripted([wire], max_message=1000)
+            if extra:
+                assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
+            else:
+                assert link.receive() == message
+
+    @pytest.mark.parametrize("size", [0, 1, 1500])
+    def test_fragments_without_an_end(self, size: int) -> None:
+        """Either too many bytes, or none: neither costs memory."""
+        spree = frame(0, bytes(size), fin=False) * (2000 // (1 + size) + 1)
+        link, carrier = scripted([frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
+        with lean(MIB):
+            if size:
+                assert "max_message" in ends(link)
+            else:
+                while carrier.pieces:
+                    assert link.receive() is None
+
+    def test_what_fragments_bring_is_not_waited_for(self) -> None:
+        """A last fragment that makes the message too long is refused by its head."""
+        link, _ = scripted([frame(TEXT, bytes(600), fin=False) + frame(0, bytes(500))[:4]], max_message=1000)
+        assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
+
+    def test_small_fragments_cost_what_they_bring(self) -> None:
+        count = 40_000
+        link, carrier = scripted([frame(TEXT, b"", fin=False)])
+        carrier.pieces += [frame(0, b"x", fin=False) * 1000] * (count // 1000)
+        with lean(MIB):
+            while carrier.pieces:
+                assert link.receive() is None
+        carrier.pieces.append(frame(0, b"."))
+        assert link.receive() == b"x" * count + b"."
+
+    def test_pings_without_an_end(self) -> None:
+        """Each is answered while the answers can be written; then only the last."""
+        with Raw() as raw:
+            while raw.link.send([b"x" * 10_000]):
+                pass
+            spree = b"".join(frame(PING, b"%0125d" % n) for n in range(500))
+            with lean(MIB):
+                for _ in range(40):
+                    raw.far.sendall(spree)
+                    while raw.link.receive() is None and select.select([raw.link], [], [], 0.01)[0]:
+                        raw.link.wait(-1, 0, True)
+            raw.far.sendall(frame(PING, b"the last") + frame(TEXT, b"[1]"))
+            assert received(raw.link) == b"[1]"
+            found: list[Frame] = []
+
+            def read() -> None:
+                while not found or found[-1].data != b"the last":
+                    found.extend(raw.frames(1))
+
+            thread = threading.Thread(target=read)
+            thread.start()
+            settled(raw.link)
+            thread.join()
+            assert Opcode.TEXT in {one.opcode for one in found}
+
+    def test_a_ping_is_answered_when_nothing_else_is_to_be_done(self) -> None:
+        with Raw() as raw:
+            raw.far.sendall(frame(PING, b"are you there?"))
+            while raw.link.receive() is None:
+                raw.link.wait(-1, PATIENCE, False)
+                if select.select([raw.far], [], [], 0)[0]:
+                    break
+            (pong,) = raw.frames(1)
+            assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"are you there?")
+
+    @pytest.mark.parametrize(
+        "wire",
+        [
+            b"\x81\x83mask123",
+            frame(TEXT, b"x", bits=0x40),
+            frame(TEXT, b"x", bits=0x20),
+            frame(3, b"x"),
+            frame(11, b"x"),
+            frame(0, b"x"),
+            frame(PING, bytes(126)),
+            frame(PING, b"x", fin=False),
+            frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
+            frame(TEXT, b"x", fin=False) + frame(CLOSE, b"\x03\xe8"),
+        ],
+    )
+    def test_what_the_protocol_forbids(self, wire: bytes) -> None:
+        for pieces in [wire], [wire[n : n + 1] for n in range(len(wire))]:
+            link, carrier = scripted([frame(TEXT, b"[1]"), *pieces, b"", frame(TEXT, b"[2]")])
+            assert link.receive() == b"[1]"
+            words = ends(link)
+            assert words.startswith("the server broke the WebSocket protocol: 1002 (protocol error): ")
+            assert bytes(carrier.sent[:1]) == b"\x88"
+
+    def test_nothing_comes_behind_a_farewell(self) -> None:
+        farewell = frame(CLOSE, b"\x03\xe8bye")
+        for pieces in [frame(TEXT, b"[1]") + farewell + frame(TEXT, b"[2]")], [farewell, frame(TEXT, b"[2]")]:
+            link, _ = scripted(pieces)
+            got: list[bytes] = []
+            with pytest.raises(ConnectionError, match=r"closed the connection: 1000.*: bye"):
+                while (message := link.receive()) is not None:
+                    got.append(message)
+            assert got == [b"[1]"] * (len(pieces) == 1)
+
+    @pytest.mark.parametrize("limit", [1, 10, 125, 126, 4095, 4096, 5000])
+    def test_a_message_of_the_limit_and_one_byte_more(self, limit: int) -> None:
+        link, _ = scripted([frame(TEXT, bytes(limit)), frame(TEXT, bytes(limit + 1))], limit)
+        assert link.receive() == bytes(limit)
+        assert ends(link) == f"the server sent a message of more than max_message ({limit}) bytes"
+
+    def test_what_swells(self) -> None:
+        """A short compressed message that is a long one."""
+        packer = zlib.compressobj(9, wbits=-15)
+        packed = packer.compress(bytes(64 * MIB)) + packer.flush(zlib.Z_SYNC_FLUSH)
+        extension = "Sec-WebSocket-Extensions: permessage-deflate"
+        with Raw(extension, deflate=True, max_message=MIB) as raw, lean(8 * MIB):
+            raw.far.sendall(frame(TEXT, packed[:-4], bits=0x40))
+            assert "max_message" in ends(raw.link)
+
+    def test_what_is_not_packed_as_it_says(self) -> None:
+        with Raw("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
+            raw.far.sendall(frame(TEXT, b"\xff\xff\xff", bits=0x40))
+            assert "1002 (protocol error): decompression failed" in ends(raw.link)
+
+    @settings(deadline=None)
+    @given(some.lists(some.binary(min_size=1, max_size=40), max_size=10))
+    def test_any_bytes(self, pieces: list[bytes]) -> None:
+        link, carrier = scripted(pieces, max_message=1000)
+        try:
+            while carrier.pieces or link._ready:
+                message = link.receive()
+                assert message is None or 0 < len(message) <= 1000
+        except ConnectionError as error:
+            assert "\n" not in str(error)
+        link.close()
+        assert carrier.closed
+
+
+class TestHandshake:
+    def answered(self, answer: bytes, **options: Any) -> OSError:
+        """The error of a server that answers that."""
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            sock.sendall(answer)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
+
+        with serving(talk) as port, pytest.raises(OSError) as caught:
+            plain_link(port, **options)
+        assert "\n" not in str(caught.value) and "\r" not in str(caught.value)
+        return caught.value
+
+    def test_the_request(self) -> None:
+        with Raw(path="/a b/ö?c") as raw:
+            lines = raw.head.decode("ascii").split("\r\n")
+            assert lines[0] == "GET /a%20b/%C3%B6%3Fc HTTP/1.1"
+            assert f"Host: {HOST}:{raw.far.getsockname()[1]}" in lines
+            assert not any(line.startswith(("Origin", "Sec-WebSocket-Extensions")) for line in lines)
+
+    @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+    def test_an_address_in_brackets(self) -> None:
+        try:
+            listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+        except OSError:
+            pytest.skip("no address ::1")
+        with listener:
+            port = listener.getsockname()[1]
+            heads: list[bytes] = []
+
+            def talk() -> None:
+                with listener.accept()[0] as sock:
+                    heads.append(requested(sock))
+                    sock.sendall(accepted(heads[0]))
+
+            thread = threading.Thread(target=talk)
+            thread.start()
+            WebSocket(Tcp(PATIENCE)).connect(("::1", port), Attempt()).close()
+            thread.join()
+        assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
+
+    @pytest.mark.parametrize("status", [403, 302, 500])
+    def test_an_answer_that_repeats_our_headers(self, status: int) -> None:
+        answer = f"HTTP/1.1 {status} no session=hunter2 here\r\n\r\n".encode()
+        error = self.answered(answer, headers=[("Cookie", Secret("session=hunter2"))])
+        assert f"HTTP {status} no ***" in str(error) and "hunter2" not in str(error)
+
+    @pytest.mark.parametrize("status", [401, 403, 407])
+    def test_who_must_stay_outside(self, status: int) -> None:
+        error = self.answered(f"HTTP/1.1 {status} So Sorry\r\n\r\n".encode())
+        assert isinstance(error, CredentialError)
+        assert str(error) == f"the server does not let us in: HTTP {status} So Sorry"
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (b"404 Not Found", "the server opens no WebSocket: HTTP 404 Not Found; is the path right?"),
+            (
+                b"503 Busy\x1b[31m\xff",
+                "the server opens no WebSocket: HTTP 503 Busy?[31mÿ; is the path right?",
+            ),
+            (b"200 OK", "the server opens no WebSocket: HTTP 200 OK; is the path right?"),
+            (b"426 ", "the server opens no WebSocket: HTTP 426; is the path right?"),
+            (b"302 Found\r\nLocation: ws://else/", "the server answers HTTP 302 Found: redirections are not"),
+            (b"101 Switching", "the server's answer opens no WebSocket: missing Connection header"),
+            (b"1010 Switching", "the server answers with no HTTP status"),
+            (b"999 x", "the server answers with no HTTP status"),
+        ],
+    )
+    def test_other_answers(self, answer: bytes, says: str) -> None:
+        error = self.answered(b"HTTP/1.1 " + answer + b"\r\n\r\n")
+        assert str(error).startswith(says) and not isinstance(error, CredentialError)
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "the server does not speak HTTP"),
+            (b"\x15\x03\x01\x00\x02\x02\x46", "the server does not speak HTTP"),
+            (b"HTTP/2.0 101 x\r\n\r\n", "the server answers with no HTTP status"),
+            (b"", "the server ended the connection instead of an answer to the HTTP request"),
+            (b"HTT", "the server ended the connection instead of an answer to the HTTP request"),
+            (b"HTTP/1.1 101 x\r\nA: b\r\n", "the server ended the connection instead of"),
+            (b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 12_000, "the server answers with headers of more than"),
+            (b"HTTP/1.1 200 " + b"x" * 70_000, "the server answers with headers of more than 65536 bytes"),
+            (
+                b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 1000 + b"\r\n",
+                "the server's answer opens no WebSocket: ",
+            ),
+            (b"HTTP/1.1 101 x\r\nnonsense\r\n\r\n", "the server's answer opens no WebSocket: "),
+            (b"HTTP/1.0 101 x\r\n\r\n", "the server's answer opens no WebSocket: "),
+        ],
+    )
+    def test_what_is_no_answer(self, answer: bytes, says: str) -> None:
+        assert str(self.answered(answer)).startswith(says)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ((b"Upgrade: websocket", b"Upgrade: h2c"), "invalid Upgrade header: h2c"),
+            ((b"Sec-WebSocket-Accept: ", b"Sec-WebSocket-Accept: x"), "invalid Sec-WebSocket-Accept header"),
+            ((b"Sec-WebSocket-Accept", b"X"), "missing Sec-WebSocket-Accept header"),
+            ((b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), "no extensions"),
+            ((b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), "no subprotocols supported"),
+        ],
+    )
+    def test_an_answer_that_is_not_right(self, change: tuple[bytes, bytes], says: str) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(accepted(requested(sock)).replace(*change))
+            sock.recv(1)
+
+        with serving(talk) as port, pytest.raises(ConnectionError) as caught:
+            plain_link(port)
+        assert str(caught.value).startswith(f"the server's answer opens no WebSocket: {says}")
+
+    def test_an_answer_byte_by_byte(self) -> None:
+        def talk(sock: socket.socket) -> None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for byte in accepted(requested(sock)) + frame(TEXT, b"[1]"):
+                sock.sendall(bytes([byte]))
+            sock.recv(1)
+
+        with serving(talk) as port:
+            link = plain_link(port)
+            assert received(link) == b"[1]"
+            link.close()
+
+    @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 101 Switching Protocols\r\nX: "])
+    def test_a_peer_that_stalls_ends_at_the_deadline(self, begin: bytes) -> None:
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            sock.sendall(begin)
+            while not over.wait(0.005):
+                sock.sendall(b"x"[: len(begin)])
+
+        with serving(talk) as port:
+            late = time.monotonic() + PATIENCE / 2
+            try:
+                with pytest.raises(TimeoutError, match="the server did not answer the HTTP request in time"):
+                    WebSocket(Tcp(0.2)).connect((HOST, port), Attempt(lambda: time.monotonic() > late))
+            finally:
+                over.set()
+
+    def test_the_end_of_a_refusal_is_not_waited_for(self) -> None:
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            sock.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 1000000\r\n\r\n")
+            over.wait(PATIENCE)
+
+        with serving(talk) as port:
+            with pytest.raises(CredentialError):
+                WebSocket(Tcp(1000)).connect((HOST, port), Attempt())
+            over.set()
+
+    def test_it_stops_when_told(self) -> None:
+        asked = threading.Event()
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            asked.set()
+            over.wait(PATIENCE)
+
+        with serving(talk) as port:
+            with pytest.raises(InterruptedError):
+                WebSocket(Tcp(1000)).connect((HOST, port), Attempt(asked.is_set))
+            over.set()
+
+    def test_nobody_there(self) -> None:
+        with socket.create_server((HOST, 0)) as listener:
+            port = listener.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            plain_link(port)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+def tls_context(ours: Authority, version: str) -> ssl.SSLContext:
+    return context(version, ours.issue("server"))
+
+
+class TestTls:
+    @pytest.mark.parametrize("version", ["1.2", "1.3"])
+    def test_both_ways(self, ours: Authority, version: str) -> None:
+        """More than a record of TLS, and several messages in one."""
+        messages = [b"[1]", b"[2]", b"x" * 100_000, b"[3]"]
+        with served(echo, ssl=tls_context(ours, version)) as port:
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+            assert link.tls.startswith(f"TLSv{version} ")
+            assert HOST in link.facts()["names"]
+            for message in messages:
+                link.send([message])
+            assert [received(link) for _ in messages] == messages
+            link.close(PATIENCE)
+
+    def test_many_messages_of_one_record_are_given_without_a_sleep(self, ours: Authority) -> None:
+        tls = tls_context(ours, "1.3")
+
+        def talk(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                far.sendall(accepted(requested(far)))
+                far.sendall(b"".join(frame(TEXT, b"[%d]" % n) for n in range(3000)))
+                far.recv(1)
+
+        with serving(talk) as port:
+            link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+            for n in range(3000):
+                while (message := link.receive()) is None:
+                    link.wait(-1, 10_000, False)
+                assert message == b"[%d]" % n
+            link.close()
+
+    def test_a_certificate_that_is_not_accepted(self, ours: Authority) -> None:
+        tls, unsigned = tls_context(ours, "1.3"), pytest.raises(CredentialError, match="not signed by an")
+        with served(echo, ssl=tls) as port, unsigned:
+            WebSocket(Tls(PATIENCE)).connect((HOST, port), Attempt())
+
+    def test_one_side_only(self, ours: Authority) -> None:
+        with served(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
+            plain_link(port)
+        with served(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
+            WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
+
+    def test_a_stop_in_the_opening_handshake_closes_the_connection(self, ours: Authority) -> None:
+        tls = tls_context(ours, "1.3")
+        asked = threading.Event()
+        gone: list[bytes] = []
+
+        def talk(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                requested(far)
+                asked.set()
+                gone.append(far.recv(1))
+
+        with serving(talk) as port, pytest.raises(InterruptedError):
+            WebSocket(Tls(1000, ca=ours.ca)).connect((HOST, port), Attempt(asked.is_set))
+        assert gone == [b""]
+
+
+# -- proxies
+
+NAME, PASSWORD = "name@here", "pass:w/rd"
+USERINFO = "name%40here:pass%3Aw%2Frd@"
+
+
+class Tunnels:
+    """A proxy: what it was asked, and whom it asks for a name and password."""
+
+    def __init__(self, answer: bytes = b"", closed: bool = False) -> None:
+        self.heads: list[bytes] = []
+        self.answer = answer
+        self.closed = closed
+
+    def __call__(self, near: socket.socket) -> None:
+        head = requested(near)
+        self.heads.append(head)
+        pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode())
+        if self.closed and b"\r\nProxy-Authorization: Basic %b\r\n" % pair not in head:
+            near.sendall(b"HTTP/1.1 407 Who Are You\r\nProxy-Authenticate: Basic\r\n\r\n")
+            return
+        if self.answer:
+            near.sendall(self.answer)
+            return
+        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        assert method == "CONNECT"
+        host, _, port = target.rpartition(":")
+        # A name that only the proxy knows.
+        with socket.create_connection((HOST if host == "only.proxy.example" else host, int(port))) as far:
+            near.sendall(b"HTTP/1.0 200 Connection established\r\nVia: x\r\n\r\n")
+            ends = {near: far, far: near}
+            while ends:
+                for one in select.select(list(ends), [], [], PATIENCE)[0]:
+                    data = one.recv(65536)
+                    if not data:
+                        return
+                    ends[one].sendall(data)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the variables, and takes all other such away."""
+
+    def put(**variables: str) -> None:
+        for name in list(os.environ):
+            if name.lower().endswith("_proxy"):
+                monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    put()
+    return put
+
+
+def configured(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
+    """As a client makes it."""
+    given = {
+        "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
+        "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
+        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (),
+    }  # fmt: skip
+    return WebSocket.from_config(SimpleNamespace(**(given | options)))
+
+
+class TestProxies:
+    @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+    def test_a_tunnel(self, variable: str, environment: Callable[..., None]) -> None:
+        tunnels = Tunnels()
+        with served(echo) as port, serving(tunnels) as way:
+            environment(**{variable: f"http://{HOST}:{way}/", "https_proxy": "http://127.0.0.1:1"})
+            endpoint = ("only.proxy.example", port)
+            link = configured(endpoint).connect(endpoint, Attempt())
+            assert link.peer == f"only.proxy.example:{port}"
+            link.send([b"[1]"])
+            assert received(link) == b"[1]"
+            link.close()
+        assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
+            f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
+        ]
+        assert b"Proxy-Authorization" not in tunnels.heads[0]
+
+    @pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+    def test_a_tunnel_for_tls(self, variable: str, environment: Callable[..., None], ours: Authority) -> None:
+        """The certificate is asked for the server's name, not the proxy's."""
+        tls = context("1.3", ours.issue("far", "only.proxy.example"))
+        with served(echo, ssl=tls) as port, serving(Tunnels()) as way:
+            environment(**{variable: f"{HOST}:{way}", "http_proxy": "http://127.0.0.1:1"})
+            endpoint = ("only.proxy.example", port)
+            link = configured(endpoint, ours=ours).connect(endpoint, Attempt())
+            link.send([b"x" * 100_000])
+            settled(link)
+            assert received(link) == b"x" * 100_000
+            link.close()
+            with pytest.raises(CredentialError, match=r"it names only\.proxy\.example"):
+                configured((HOST, port), ours=ours).connect((HOST, port), Attempt())
+
+    def test_a_name_and_a_password(self, environment: Callable[..., None]) -> None:
+        with served(echo) as port, serving(Tunnels(closed=True)) as way:
+            environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+            transport = configured((HOST, port))
+            transport.connect((HOST, port), Attempt()).close()
+            shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
+            pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
+            assert not any(secret in shown for secret in ("pass", NAME, pair))
+
+    def test_a_password_that_is_no_utf_8(self, environment: Callable[..., None]) -> None:
+        """The environment is bytes: what they are, the proxy knows."""
+        environment(http_proxy="http://name:p\udcffss@proxy:1")
+        proxy = configured((HOST, 9))._proxy
+        assert proxy is not None and proxy._authorization is not None
+        assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
+
+    @pytest.mark.parametrize("userinfo", ["", "name:wrong-secret@"])
+    def test_a_proxy_that_wants_another(self, userinfo: str, environment: Callable[..., None]) -> None:
+        with serving(Tunnels(closed=True)) as way:
+            environment(http_proxy=f"http://{userinfo}{HOST}:{way}")
+            with pytest.raises(CredentialError) as caught:
+                configured((HOST, 9)).connect((HOST, 9), Attempt())
+        words = str(caught.value)
+        assert words.startswith(f"the proxy {HOST}:{way} ") and "407 Who Are You" in words
+        assert ("does not accept" in words) == bool(userinfo) and "wrong-secret" not in words
+
+    @pytest.mark.parametrize(
+        ("answer", "kind", "says"),
+        [
+            (
+                b"HTTP/1.1 403 Forbidden\r\n\r\n",
+                CredentialError,
+                "does not let us through: HTTP 403 Forbidden",
+            ),
+            (b"HTTP/1.1 502 Bad\r\n\r\n<html>", ConnectionError, "makes no tunnel: HTTP 502 Bad"),
+            (b"SSH-2.0-x\r\n", ConnectionError, "does not speak HTTP"),
+            (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 x\r\n\r\n", ConnectionError, "says more than was asked"),
+            (b"HTTP/1.1 200 OK\r\n", ConnectionError, "ended the connection"),
+        ],
+    )
+    def test_other_answers(
+        self, answer: bytes, kind: type[OSError], says: str, environment: Callable[..., None]
+    ) -> None:
+        with serving(Tunnels(answer)) as way:
+            environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+            with pytest.raises(kind) as caught:
+                configured((HOST, 9)).connect((HOST, 9), Attempt())
+        assert str(caught.value).startswith(f"the proxy {HOST}:{way} {says}")
+        assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
+
+    def test_a_proxy_that_is_not_there(self, environment: Callable[..., None]) -> None:
+        with socket.create_server((HOST, 0)) as listener:
+            way = listener.getsockname()[1]
+        environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
+        with pytest.raises(ConnectionError) as caught:
+            configured((HOST, 9)).connect((HOST, 9), Attempt())
+        assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
+
+    def test_a_proxy_that_stalls_ends_at_the_deadline(self, environment: Callable[..., None]) -> None:
+        over = threading.Event()
+        with serving(lambda sock: over.wait(PATIENCE)) as way:
+            environment(http_proxy=f"{HOST}:{way}")
+            with pytest.raises(TimeoutError, match=r"the proxy .* did not answer"):
+                configured((HOST, 9), connect_timeout=0.2).connect((HOST, 9), Attempt())
+            over.set()
+
+    def test_it_stops_when_told(self, environment: Callable[..., None]) -> None:
+        asked = threading.Event()
+        over = threading.Event()
+
+        def talk(sock: socket.socket) -> None:
+            requested(sock)
+            asked.set()
+            over.wait(PATIENCE)
+
+        with serving(talk) as way:
+            environment(http_proxy=f"{HOST}:{way}")
+            with pytest.raises(InterruptedError):
+                configured((HOST, 9), connect_timeout=1000).connect((HOST, 9), Attempt(asked.is_set))
+            over.set()
+
+    @pytest.mark.parametrize(
+        "value", ["socks5://u:secret@h:1", "socks5h://h", "https://u:secret@h:443", "http://u:secret@",
+                  "u:secret@h:port", "http://[::1", "http://h\u00b2 x:1"],
+    )  # fmt: skip
+    def test_what_is_not_supported_is_said_without_the_password(
+        self, value: str, environment: Callable[..., None]
+    ) -> None:
+        environment(ALL_PROXY=value)
+        with pytest.raises(ConfigError) as caught:
+            configured((HOST, 9))
+        assert str(caught.value).startswith("proxy: all_proxy ") and "proxy=none" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("no_proxy", "around"),
+        [
+            ("*", True),
+            (HOST, True),
+            (f"other, {HOST}:{{port}}", True),
+            (f"{HOST}:1", False),
+            ("27.0.0.1", False),
+        ],
+    )
+    def test_around_it(self, no_proxy: str, around: bool, environment: Callable[..., None]) -> None:
+        with served(echo) as port:
+            environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
+            if around:
+                configured((HOST, port)).connect((HOST, port), Attempt()).close()
+            else:
+                with pytest.raises(ConfigError):
+                    configured((HOST, port))
+
+    def test_some_around_it_and_some_through(self, environment: Callable[..., None]) -> None:
+        tunnels = Tunnels()
+        with served(echo) as port, serving(tunnels) as way:
+            environment(http_proxy=f"{HOST}:{way}", no_proxy=HOST)
+            endpoints = (HOST, port), ("only.proxy.example", port)
+            transport = configured(*endpoints)
+            for endpoint in endpoints:
+                transport.connect(endpoint, Attempt()).close()
+        assert len(tunnels.heads) == 1
+
+    def test_switched_off(self, environment: Callable[..., None]) -> None:
+        with served(echo) as port:
+            environment(http_proxy="socks5://127.0.0.1:1")
+            configured((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
+
+    def test_no_variable_no_proxy(self, environment: Callable[..., None]) -> None:
+        environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
+        assert Proxy.from_environment(False, [(HOST, 9)]) is None
+
+
+def test_without_websockets(tmp_path: Path) -> None:
+    """The error is the `pip install` line."""
+    (tmp_path / "websockets.py").write_text("raise ImportError")
+    program = "import logclient.transports.websocket"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)])),
+        timeout=2 * PATIENCE,
+    )
+    assert 'websockets is not installed: pip install "logclient[logux]"' in done.stderr.splitlines()[-1]
+
+
+def test_all_is_imported_before_it_is_used() -> None:
+    """In the sender's thread an import could be cut in two by a fork."""
+    program = """
+import sys
+from tests.transports.test_websocket import *
+deflate = "on"
+with served(echo) as port:
+    transport = configured((HOST, port), deflate=deflate)
+    before = set(sys.modules)
+    link = transport.connect((HOST, port), Attempt())
+    link.send([b"[]"])
+    received(link)
+    link.close(1.0)
+    with served(lambda far: far.close(1008, "no")) as port:
+        link = transport.connect((HOST, port), Attempt())
+        ends(link)
+        link.close()
+    new = set(sys.modules) - before
+print(sorted(new))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+        timeout=2 * PATIENCE,
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

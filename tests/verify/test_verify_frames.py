@@ -1,0 +1,239 @@
+"""Captures as DataFrames: what arrived, batch and stream, and rows that do not decode."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError, LedgerError
+from tests import support
+from tests import verify_files as files
+from tests.oracle import plog as oracle
+from tests.verify_scene import Scene
+
+np = support.need("numpy")
+pa = support.need("pyarrow")
+support.need("pyspark")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
+segments = pytest.importorskip("logclient.verify.segments")
+test_verify_plog = pytest.importorskip("tests.verify.test_verify_plog")
+
+P = "ab" * 10
+BODIES = [
+    *(files.body(files.event_id(P, seq), f"event {seq}") for seq in range(1, 6)),
+    files.body(None, "x", user="mine"),
+    files.body(None, "y"),
+    b"[1]",
+]
+UNITS = [
+    (files.window(BODIES[:4], compress=True), 0, 1001),
+    (b"2A\0\0\0\4", 1, 1002),
+    (files.window(BODIES[4:]), 0, 1003),
+    (b"2W\0\0\0\1junk", 0, 1004),
+]
+
+
+def signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def table(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        for batch in reader.read(part):
+            rows += batch.to_pylist()
+    return rows
+
+
+def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
+    rows = sorted(rows, key=lambda row: (row["arrival"], row["index"]))
+    assert [row["hash"] for row in rows[:8]] == [signed(files.xxh64(body)) for body in BODIES]
+    assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5, None, None, None, None]
+    assert [row["producer"] for row in rows] == [P] * 5 + [None] * 4
+    assert [row["error"] for row in rows] == [None] * 7 + ["not_json", "bad_frame"]
+    assert [row["own_id"] for row in rows if row["own_id"]] == [
+        f"{files.xxh64(b'mine'):016x}{files.xxh64(b'mine', 43):016x}"
+    ]
+    assert [row["size"] for row in rows] == [*map(len, BODIES), None]
+    assert [row["arrival"] for row in rows] == [1] * 4 + [3] * 4 + [4]
+    assert [row["received_us"] for row in rows] == [1001] * 4 + [1003] * 4 + [1004]
+    assert {(row["listener"], row["protocol"], row["stream"], row["peer"]) for row in rows} == {
+        ("main", "lumberjack", 1, "127.0.0.1:9")
+    }
+    # Where a row says it is, it is.
+    for row in rows[4:8]:
+        data = (folder / row["segment"]).read_bytes()
+        at = row["unit_at"] + row["offset"]
+        assert data[at : at + row["size"]] == BODIES[4:][row["index"]]
+
+
+@pytest.mark.parametrize("per_segment", [0, 1, 3])
+def test_rows_of_events(tmp_path: Path, per_segment: int) -> None:
+    files.write_segments(tmp_path, "main", UNITS, per_segment=per_segment)
+    source = dataframes.CaptureSource({"path": str(tmp_path)})
+    reader = source.reader(source.schema())
+    check_events(table(reader, reader.partitions()), tmp_path)
+
+
+def test_rows_of_units(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "main", UNITS)
+    source = dataframes.CaptureSource({"path": str(tmp_path), "rows": "units"})
+    reader = source.reader(source.schema())
+    rows = table(reader, reader.partitions())
+    assert [(row["raw"], row["direction"], row["received_us"]) for row in rows] == UNITS
+    assert [row["arrival"] for row in rows] == [1, 2, 3, 4]
+    assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
+
+
+def test_options(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="path"):
+        dataframes.CaptureSource({}).reader(None)
+    with pytest.raises(ConfigError, match="rows: 'bytes' must be events or units"):
+        dataframes.CaptureSource({"path": "x", "rows": "bytes"}).schema()
+    with pytest.raises(ConfigError, match="rows"):
+        dataframes.arrivals(None, tmp_path, rows="bytes")
+    with pytest.raises(LedgerError, match="no segment"):
+        dataframes.arrivals(None, tmp_path)
+
+
+def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
+    """Whole records only, each once; peers that were named before are still known, by a new reader too."""
+    [path] = files.write_segments(tmp_path, "main", UNITS)
+    whole = path.read_bytes()
+    path.unlink()
+    reader = dataframes._Stream(str(tmp_path), "units")
+    offset = reader.initialOffset()
+    assert reader.latestOffset() == {}
+    assert reader.partitions({}, {}) == []
+    rows: list[dict[str, Any]] = []
+    for end in (10, 150, 150, 400, len(whole) - 3, len(whole)):
+        path.write_bytes(whole[:end])
+        latest = reader.latestOffset()
+        assert latest[path.name] <= end
+        again = dataframes._Stream(str(tmp_path), "units")
+        parts = reader.partitions(offset, latest)
+        other = again.partitions(offset, latest)
+        assert table(reader, parts) == table(again, other)
+        rows += table(reader, parts)
+        offset = latest
+    assert [row["raw"] for row in rows] == [raw for raw, _, _ in UNITS]
+    assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
+
+
+# -- messages of several units
+
+MESSAGES = {seq: test_verify_plog.document(P, seq, 100 * seq) for seq in range(1, 41)}
+
+
+def fragments() -> list[tuple[int, bytes]]:
+    """Of two senders, mixed, so that some message is open at any place."""
+    by_sender: dict[int, list[bytes]] = {1: [], 2: []}
+    for seq, body in MESSAGES.items():
+        by_sender[1 + seq % 2] += oracle.fragments(body, seq, 900)
+    mixed = itertools.zip_longest(by_sender[1], by_sender[2])
+    return [(i, raw) for pair in mixed for i, raw in enumerate(pair, 1) if raw is not None]
+
+
+@pytest.mark.parametrize("per_segment", [1, 2, 7, 1000])
+def test_messages_over_segments(tmp_path: Path, per_segment: int) -> None:
+    test_verify_plog.write(tmp_path, fragments(), per_segment)
+    source = dataframes.CaptureSource({"path": str(tmp_path)})
+    reader = source.reader(source.schema())
+    rows = table(reader, reader.partitions())
+    assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
+    assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
+    assert {row["error"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize("per_segment", [3, 1000])
+@pytest.mark.parametrize("again", [False, True], ids=["one reader", "a new one each time"])
+def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, again: bool) -> None:
+    whole, capture = tmp_path / "whole", tmp_path / "capture"
+    capture.mkdir()
+    test_verify_plog.write(whole, fragments(), per_segment)
+    paths = sorted(whole.iterdir())
+    reader = dataframes._Stream(str(capture), "events")
+    offset = reader.initialOffset()
+    rows: list[dict[str, Any]] = []
+    grown = list(itertools.accumulate((path.stat().st_size for path in paths), initial=0))
+    step = grown[-1] // 23
+    for size in (*range(step, grown[-1], step), grown[-1]):
+        for path, before in zip(paths, grown, strict=False):
+            if size > before:
+                (capture / path.name).write_bytes(path.read_bytes()[: size - before])
+        latest = json.loads(json.dumps(reader.latestOffset()))
+        other = dataframes._Stream(str(capture), "events")  # one that takes up where it stopped
+        parts = other.partitions(offset, latest)
+        assert table(reader, reader.partitions(offset, latest)) == table(other, parts)
+        rows += table(other, parts)
+        offset = latest
+        reader = other if again else reader
+    assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
+    assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
+    assert "open" not in offset
+
+
+def test_a_listener_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "ma\udcffin", UNITS)
+    for rows_of in ("events", "units"):
+        source = dataframes.CaptureSource({"path": str(tmp_path), "rows": rows_of})
+        reader = source.reader(source.schema())
+        rows = table(reader, reader.partitions())
+        assert {(row["listener"], row["segment"]) for row in rows} == {("ma\\xffin", "ma\\xffin-000001.cap")}
+        assert len(rows) == (9 if rows_of == "events" else 4)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rows", ["events", "units"])
+def test_a_capture_of_which_nothing_is_compared(spark: Any, scene: Scene, rows: str) -> None:
+    """No segment is what its name says: the verdict names them, and there is no row."""
+    scene.write_capture()
+    (scene.capture / "main-000001.cap").rename(scene.capture / "other-000007.cap")
+    assert dataframes.arrivals(spark, scene.capture, rows=rows).collect() == []
+
+
+@pytest.mark.spark
+def test_arrivals(spark: Any, tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    files.write_segments(capture, "main", UNITS, per_segment=2)
+    found = dataframes.arrivals(spark, capture)
+    check_events([row.asDict() for row in found.collect()], capture)
+    # The hash is Spark's own, over the bodies as carried.
+    bodies = spark.createDataFrame([(bytearray(body),) for body in BODIES], "body binary")
+    theirs = {row[0] for row in bodies.selectExpr("xxhash64(body)").collect()}
+    assert theirs == {row.hash for row in found.where("hash is not null").collect()}
+    assert dataframes.arrivals(spark, capture, rows="units").count() == 4
+
+
+@pytest.mark.spark
+def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    [first, second] = files.write_segments(capture, "main", UNITS, per_segment=2)
+    whole = second.read_bytes()
+
+    def query() -> int:
+        stream = (
+            dataframes.register(spark)
+            .readStream.format("logclient-capture")
+            .option("path", str(capture))
+            .load()
+        )
+        running = (
+            stream.writeStream.format("parquet").option("path", str(out))
+            .option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        running.awaitTermination()
+        count: int = spark.read.parquet(str(out)).count()
+        return count
+
+    second.write_bytes(whole[:300])
+    assert query() == 4
+    second.write_bytes(whole)
+    assert query() == 9
+    assert query() == 9
+    check_events([row.asDict() for row in spark.read.parquet(str(out)).collect()], capture)
+    assert first.exists()
