@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient.delivery.isolation import (
@@ -379,6 +379,7 @@ def test_when_a_suspect_is_called_undecided(controls: int, seconds: float) -> No
 SIZES = st.integers(1, 64)
 
 
+@settings(max_examples=40)
 @given(
     poison=st.sets(st.integers(1, 300), max_size=6) | st.builds(range, SIZES, SIZES).map(set),
     window=SIZES,
