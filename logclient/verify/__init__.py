@@ -6,7 +6,9 @@ same columns to any DataFrame with bodies. `violations` iterates over every faul
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
     from logclient.verify.dataframes import arrivals, decoded, register
@@ -23,11 +25,5 @@ _MODULES = {
     "violations": "violation_files",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # PySpark, pyarrow and NumPy are an extra, and slow to import.
-    if name in _MODULES:
-        import importlib
-
-        return getattr(importlib.import_module(f"logclient.verify.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# PySpark, pyarrow and NumPy are an extra, and slow to import.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
